@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Result
-from mlsd.analysis.compare.gate import Measure, Series, judge, known_well
-from mlsd.drafters.options import Span
+from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
+from mlsd.drafters.options import Range
 from mlsd.measure.run.tune import first_gammas, gammas_beside
 from mlsd.measure.store.sessions import latest
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Trial
@@ -33,7 +33,7 @@ CALM = 0.03  # of the calmest tenth of it
 MOST = 40  # blocks of a session without a decision
 _N_TOKENS = 33
 _TOKENS = tuple(range(_N_TOKENS))
-_GAMMA_SPACE = {"gamma": Span(low=1, high=16)}
+_GAMMA_SPACE = {"gamma": Range(low=1, high=16)}
 LOOKS = (*range(1, 13), 16, 20, 25, 30, 40)  # every one of the first dozen, where most sessions end
 
 
@@ -317,7 +317,7 @@ def comparisons(
             if any(one.verdict not in ("same", "undecided") for one in findings):
                 found += 1
                 break
-            if not n_blocks and known_well(findings, 0.05):
+            if not n_blocks and precise_enough(findings, 0.05):
                 break
     return found / n_sessions
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.drafters.method import Method
-from mlsd.drafters.options import Span
+from mlsd.drafters.options import Range
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.records import Record
 
@@ -58,5 +58,5 @@ METHOD = Method(
     source="an example of mlsd's documentation",
     options=Options,
     open=lambda setup, own: Bigram(own),
-    space={"longest": Span(low=2, high=16)},
+    space={"longest": Range(low=2, high=16)},
 )

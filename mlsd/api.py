@@ -34,19 +34,13 @@ FilePath = str | Path
 
 
 def open_study(db: FilePath | None = None, machine: str | None = None, settings: str | None = None) -> Study:
-    """The trials of a database that may be compared, with their fits, claims and audit.
-
-    `machine` and `settings` choose among several, by the start of their keys. Raises: StoreError, AnalysisError.
-    """
+    """The trials of a database that may be compared; `machine` and `settings` choose one by the start of its key."""
     with Store.open(_path(db) or newest_study(), create=False, read_only=True) as store:
         return read_study(store, machine, settings)
 
 
 def plan(*suites: str, profile: str | None = None, db: FilePath | None = None, **changes: Any) -> tuple[Plan, Forecast]:
-    """What suites (A to G, or TOML files) would measure, and the time, memory and models that it needs.
-
-    `changes` are the fields of `Overrides`: gammas, prompts, drafts, repeats, n_predict, limit, seed, engine, ...
-    """
+    """What suites would measure, and what that takes; `changes` are fields of `Overrides` (gammas, prompts, ...)."""
     prepared, forecast = plan_study(_study_request(suites, profile, changes), _path(db))
     return prepared.plan, forecast
 
@@ -54,10 +48,7 @@ def plan(*suites: str, profile: str | None = None, db: FilePath | None = None, *
 def run(
     *suites: str, profile: str | None = None, db: FilePath | None = None, fresh: bool = False, **changes: Any
 ) -> runs.StudyResult:
-    """Measure suites, each trial committed before the next; the same call again goes on where one stopped.
-
-    Trials go to `db`, by default results/PROFILE.sqlite; `fresh` measures again what is done. `changes` as for `plan`.
-    """
+    """Measure suites into `db` (by default results/PROFILE.sqlite), or go on. `changes` as for `plan`."""
     request = _study_request(suites, profile, changes)
     return runs.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=request.overrides.seed))
 
@@ -67,11 +58,7 @@ def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str
 
 
 def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:
-    """Measure methods beside plain decoding of one target in interleaved blocks, and keep the trials.
-
-    `asked` are the fields of `BenchRequest`: drafts, drafters, gammas, prompts, n_predict, repeats, sampling, ...
-    Trials go to `db`, by default results/bench.sqlite; the same bench again adds to them, `fresh` starts anew.
-    """
+    """Measure methods beside plain decoding; `asked` are fields of `BenchRequest`, `db` as for `mlsd bench`."""
     return runs.bench(BenchRequest(target=str(target), **asked), _path(db), fresh=fresh)
 
 
@@ -84,10 +71,7 @@ def tune(
     db: FilePath | None = None,
     **asked: Any,
 ) -> TuneResult:
-    """Search gamma and the options of a method that decode fastest on a target; the answer may be to leave it off.
-
-    `asked` are the fields of `BenchRequest` for every setting. The same call again goes on where one stopped.
-    """
+    """Search for the fastest gamma and options of a method, or go on; `asked` are fields of `BenchRequest`."""
     setting = BenchRequest(target=str(target), **{"n_predict": 64, "repeats": 4, **asked})
     request = TuneRequest(drafter=parse_drafter(drafter), setting=setting, trials=trials, budget_s=budget_s)
     return search(request, _path(db))
@@ -96,10 +80,7 @@ def tune(
 def calibrate(
     model: FilePath, draft: FilePath | None = None, *, db: FilePath | None = None, **asked: Any
 ) -> calibration.CalibrationResult:
-    """Time passes of a model over k tokens for many k, and of a draft beside it, and store them beside trials.
-
-    `asked` are the fields of `CalibrationRequest`: rows, depths, budget_s, precision, engine, ...
-    """
+    """Time passes over k tokens for many k, and store them; `asked` are fields of `CalibrationRequest`."""
     request = calibration.CalibrationRequest(target=str(model), draft=None if draft is None else str(draft), **asked)
     return calibration.calibrate(request, _path(db))
 

@@ -1,8 +1,6 @@
 """Child processes that run a module of ours: how one is started, and that it never outlives its parent.
 
-``-P`` keeps the working directory off the import path, which ``-m`` alone puts first: a `msgspec.py` lying beside
-somebody's models must not run. PYTHONPATH holds for a child as it does for its parent, and so does the build of
-llama.cpp: its variables stand in the environment, and where none was named the child finds the installed one itself.
+``-P`` keeps the working directory off the import path: a `msgspec.py` beside somebody's models must not run.
 """
 
 from __future__ import annotations
@@ -26,10 +24,7 @@ def start_child(
     stderr: IO[bytes] | int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Run a module of ours in this interpreter; `variables`: its whole environment, None: this process's own.
-
-    `stdin` is the pipe that keeps it alive; see `end_with_parent`. It leads a session: `end_session` ends it.
-    """
+    """Run a module of ours as a session that lives while `stdin` is open; `variables` are its whole environment."""
     line = [sys.executable, "-P", "-m", module, *arguments]
     return subprocess.Popen(line, stdin=stdin, stdout=stdout, stderr=stderr, env=variables, start_new_session=True)
 
@@ -42,10 +37,7 @@ def end_session(process: subprocess.Popen[bytes]) -> int:
 
 
 def end_with_parent() -> queue.SimpleQueue[bytes]:
-    """End this process and its session once standard input closes, which is when its parent closes it or is gone.
-
-    Returns the lines that the parent writes until then.
-    """
+    """End this process and its session once standard input closes; returns the lines that come until then."""
 
     def end() -> None:
         if os.getpgrp() == os.getpid():

@@ -33,17 +33,17 @@ import difflib
 from collections.abc import Iterable
 
 
-def alike(word: str, known: Iterable[str], n: int = 2) -> str:
-    """The question whether a name written alike was meant, with a space after it; nothing where none is."""
+def did_you_mean(word: str, known: Iterable[str], n: int = 2) -> str:
+    """The question whether a similar name was meant, with a space after it; empty without one."""
     names = {name.lower(): name for name in known}
     close = [names[name] for name in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.55)]
     return f"Did you mean {' or '.join(close)}? " if close else ""
 
 
 def choose(word: str, known: Iterable[str], more: str = "") -> str:
-    """The hint of an error about a name that is none: what is written alike, and all that there are."""
+    """The hint for an unknown name: similar names, and all names."""
     names = tuple(known)
-    return f"{alike(word, names)}Choose from {', '.join(names)}{more}."
+    return f"{did_you_mean(word, names)}Choose from {', '.join(names)}{more}."
 
 
 class MlsdError(Exception):

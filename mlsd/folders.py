@@ -1,8 +1,7 @@
-"""Where files of mlsd lie: those it ships, the user's own folder, and the cache; and how the small ones are written.
+"""Where files of mlsd lie (those it ships, the user's folder, the cache) and how the small ones are written.
 
-The user's folder holds what cannot be made again without the user (manifest, lock, models made here); ``MLSD_HOME``
-names another. The cache holds the rest; ``MLSD_CACHE`` names another. Otherwise the platform decides: under
-Library on macOS, under XDG_DATA_HOME and XDG_CACHE_HOME elsewhere.
+``MLSD_HOME`` names the user's folder (manifest, lock, models made here), ``MLSD_CACHE`` the cache, which can be made
+again. Otherwise the platform decides: under Library on macOS, under XDG_DATA_HOME and XDG_CACHE_HOME elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def data_path(name: str) -> Path:
-    """The path of a data file or folder that ships with mlsd (``suites``, ``gguf_manifest.toml``).
-
-    An installed wheel carries them under ``mlsd/data``; in a checkout they stand at the top level.
-    """
+    """A data file or folder of mlsd: under ``mlsd/data`` in a wheel, at the top level of a checkout."""
     for place in (_PACKAGE / "data" / name, _PACKAGE.parent / name):
         if place.exists():
             return place

@@ -1,7 +1,4 @@
-"""The one parser of what comes from outside: bytes of a stranger into a record with types and ranges, or one message.
-
-Ranges stand in the types, so that no code behind the parser meets a number it cannot store or add.
-"""
+"""The one parser of what comes from outside: bytes into a record with types and ranges, or one message."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Interval(Record, frozen=True, kw_only=True):
     n: int = 1
 
     @property
-    def says_little(self) -> bool:
+    def too_wide(self) -> bool:
         return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
 
     def decided(self, against: float = 1.0) -> bool | None:
@@ -78,11 +78,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def independent(prompts: Sequence[Hashable], blocks: Sequence[Hashable]) -> Sequence[Hashable]:
-    """What shares no noise: prompts where there are several, else blocks.
-
-    Blocks of one prompt share its text and so its acceptance: over several prompts they would count one draw many
-    times, and an interval over them covers the mean of a workload in 67 % (3 prompts, 3 blocks each) to 37 % (10).
-    """
+    """What shares no noise: prompts where there are several, else blocks (those of a prompt share acceptance)."""
     return prompts if len(set(prompts)) > 1 else blocks
 
 

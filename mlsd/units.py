@@ -1,7 +1,4 @@
-"""Unit conversions and their printed form; nothing here rounds a stored value.
-
-Sizes: GB and GB/s are decimal (10^9), GiB is binary (2^30), as the names say.
-"""
+"""Unit conversions and their printed form: GB and GB/s are decimal (10^9), GiB is binary (2^30)."""
 
 from __future__ import annotations
 

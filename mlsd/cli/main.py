@@ -22,7 +22,7 @@ import click
 from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.config import find_config, set_defaults, taken_from_file
-from mlsd.errors import MlsdError, alike
+from mlsd.errors import MlsdError, did_you_mean
 from mlsd.folders import asset_path
 from mlsd.names import clean
 from mlsd.outside import parse_toml
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first word; of one that is none, those that are written alike."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            hint = alike(args[0], COMMANDS) or "`mlsd --help` lists the commands."
+            hint = did_you_mean(args[0], COMMANDS) or "`mlsd --help` lists the commands."
             raise click.UsageError(f"No such command {args[0]!r}. {hint.rstrip()}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -1,7 +1,4 @@
-"""Drafting methods by name, one file a method, and what the rest of mlsd asks of the one that a spec names.
-
-Each file ends with its `METHOD`; it is imported only when the method is used.
-"""
+"""Drafting methods by name, each in a file that ends with its `METHOD` and is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import msgspec
 
 from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
-from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
+from mlsd.drafters.options import PRESET, NoOptions, Range, Space, Values, find_preset
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
@@ -62,14 +59,11 @@ UNAVAILABLE = {
 _PLAIN = Method(
     name=NO_DRAFTER, summary="Plain decoding.", source="", options=NoOptions, open=lambda setup, own: NoDrafter()
 )
-_GAMMAS = Span(low=1, high=16)
+_GAMMAS = Range(low=1, high=16)
 
 
 def find_method(name: str) -> Method[Any]:
-    """The drafting method of that name; plain decoding is one that never proposes.
-
-    Raises: UnsupportedError for an unknown name, with the names that exist.
-    """
+    """The drafting method of that name. Raises: UnsupportedError with the names that exist."""
     if name == NO_DRAFTER:
         return _PLAIN
     if name in UNAVAILABLE:
@@ -110,10 +104,7 @@ def _check_second(method: Method[Any], given: bool) -> None:
 
 
 def recipe(opening: Opening) -> tuple[Context, ...]:
-    """The contexts that an arm opens, the target's first.
-
-    Raises: UnsupportedError when the method cannot work on such a target.
-    """
+    """The contexts that an arm opens, the target's first. Raises: UnsupportedError for a target that cannot serve."""
     method = find_method(opening.spec.name)
     if method.chains_instead is not None and opening.rollback != "trim":
         raise UnsupportedError(
@@ -130,10 +121,7 @@ def recipe(opening: Opening) -> tuple[Context, ...]:
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:
-    """Ask the method whether it can serve the target in that file with that draft, before any model is loaded.
-
-    Raises: UnsupportedError, InputError or ModelFileError, saying what does not fit.
-    """
+    """Ask the method, before any load, whether it can serve that target. Raises: MlsdError with the reason."""
     method = find_method(spec.name)
     own = method.read(spec)
     _check_second(method, spec.draft is not None)
@@ -169,20 +157,14 @@ def preset_gamma(spec: DrafterSpec) -> int | None:
     return None if preset is None else preset.gamma
 
 
-def search_space(spec: DrafterSpec) -> dict[str, Span | Choice]:
-    """What may be searched of a method, gamma included: its space without what `spec` gives.
-
-    Raises: UnsupportedError for an unknown method.
-    """
+def search_space(spec: DrafterSpec) -> dict[str, Range | Values]:
+    """What may be searched of a method, gamma included: its space without what `spec` gives."""
     space: Space = {"gamma": _GAMMAS, **find_method(spec.name).space}
     return {name: span for name, span in space.items() if not spec.options.keys() & {name, *span.unless}}
 
 
 def drafting_key(spec: DrafterSpec) -> str | None:
-    """Equal for two specs on one target exactly when the same model drafts; None where no model of its own does.
-
-    Raises: UnsupportedError for an unknown method.
-    """
+    """Equal for two specs on one target exactly when the same model drafts; None where no model of its own does."""
     method = find_method(spec.name)
     if method.needs == "head":  # it has no distribution without the target's rows
         return None
@@ -194,10 +176,7 @@ def drafting_key(spec: DrafterSpec) -> str | None:
 
 
 def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
-    """The file of the model that drafts out of the target itself, made if need be; None where there is no such file.
-
-    Raises: UnsupportedError for an unknown method, and what the method raises for a target it cannot serve.
-    """
+    """The file of the model that drafts out of the target itself, made if need be; None where there is none."""
     return second_file(spec, target_path) if drafting_key(spec) is not None else None
 
 

@@ -1,11 +1,8 @@
 """Gamma chosen anew each round: a token is drafted while its expected gain exceeds what it costs, none where none pays.
 
-With acceptance chances p_1, p_2, ... of the next tokens, a draft of k of them commits 1 + sum_j p_1 ... p_j tokens in
-T_draft(1) k + T(k + 1). A policy has the largest ratio of the two exactly when it maximises tokens - rate * time at its
-own rate (Dinkelbach 1967), so each token is weighed at the rate of the last rounds, and never below that of plain
-decoding. Where a draft has probabilities, the chance of a token is what tokens of such a probability have had so far;
-else what proposals had after as many tokens that stood on end. T(k) is measured when the arm is opened and
-followed round by round. All of it is decided before a token is drawn, so the output stays the target's.
+With chances p_1, p_2, ... of the next tokens, k drafts commit 1 + sum_j p_1 ... p_j tokens in T_draft(1) k + T(k + 1).
+The largest ratio of the two maximises tokens - rate * time at its own rate (Dinkelbach 1967), so a token is weighed at
+the rate of the last rounds, and never below that of plain decoding. All is decided before a token is drawn.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ _MOST_SNAPSHOTS = 8
 
 
 def most_drafted(case: Case, rollback: str | None) -> int:
-    """Gamma of a case, capped where it is chosen round by round and the target goes back by snapshots.
-
-    Each one that may be kept costs every pass, drafts or not: 8 more take a tenth of plain decoding on tiny-dense.
-    """
+    """Gamma of a case; chosen round by round over snapshots it is capped, as each snapshot costs every pass."""
     return min(case.gamma, _MOST_SNAPSHOTS) if case.drafter.adaptive and rollback == "snapshots" else case.gamma
 
 

@@ -24,9 +24,9 @@ DoubtMode = Annotated[Literal["include", "drop"], Meta(description="that token i
 class Doubt(Record, frozen=True, kw_only=True):
     """When a chain ends before it is as long as it may be."""
 
-    p_min: Annotated[
-        Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: none does")
-    ] = 0.0
+    p_min: Annotated[Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: never")] = (
+        0.0
+    )
     p_min_mode: Annotated[
         DoubtMode, Meta(description="that token is still proposed, or not (llama.cpp's --draft-p-min)")
     ] = "drop"
@@ -108,10 +108,7 @@ class Chain:
         return tuple(tokens), np.stack(rows) if rows else None
 
     def _in_doubt(self, predictor: Predictor, *, is_last: bool) -> bool:
-        """Whether the chain ends here. It looks at the row, not at the token drawn from it.
-
-        Which tokens are verified must not depend on the draw, or the output would not follow the target.
-        """
+        """Whether the chain ends here: by the row, not the drawn token, or the output would not follow the target."""
         if self.doubt.p_min == 0 or (is_last and self.doubt.p_min_mode == "include"):
             return False
         started_ns = self._clock.now_ns()

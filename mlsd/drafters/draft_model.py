@@ -1,8 +1,7 @@
-"""A draft model beside the target: a chain of tokens, with its own memory and its own rollback.
+"""A draft model beside the target: a chain of tokens, with its own memory and its own rollback (`engine.rollback`).
 
-The draft's memory runs behind the committed tokens; the first decode of a round takes in the newest committed tokens
-and gives the first proposal, so catching up costs no pass of its own. The mark lies right after that decode: all it
-holds is confirmed. Methods of rollback differ in how far they go back when proposals are rejected (`engine.rollback`).
+The first decode of a round takes in the newest committed tokens and gives the first proposal, so catching up costs no
+pass of its own. The mark lies right after that decode: all that memory then holds is confirmed.
 """
 
 from __future__ import annotations

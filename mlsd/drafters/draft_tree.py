@@ -1,8 +1,4 @@
-"""EAGLE-2's policy over a draft model's probabilities.
-
-A level of the tree costs one pass of the draft, whatever its width; the first one also takes in the tokens committed
-since the last round. Both models need attention memory only; `draft-model` drafts chains for the others.
-"""
+"""EAGLE-2's policy over a draft model's probabilities: a level of the tree costs one pass, whatever its width."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Preset, Span, small_model_study
+from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options, whole_tree
 from mlsd.engine.drafter import Draft, Drafter, Outcome
@@ -141,7 +137,11 @@ METHOD = Method(
     options=Options,
     open=_open,
     presets=EAGLE_2,
-    space={"gamma": Span(low=4, high=48), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)},
+    space={
+        "gamma": Range(low=4, high=48),
+        "depth": Range(low=1, high=6),
+        "top_k": Range(low=1, high=16),
+    },
     needs="draft",
     chains_instead="Use --drafter draft-model: it drafts chains.",
     contexts=_contexts,

@@ -1,8 +1,4 @@
-"""What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets.
-
-The options of a method are a record: each field says in its `msgspec.Meta` what it means and what it may be. Options
-are read before any model is loaded, so a wrong one costs nothing.
-"""
+"""What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StrType, UnionType, type_info
 
-from mlsd.errors import InputError, alike, choose
+from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.records import GAMMA, DrafterSpec, ModelRef, OptionValue, Record
 
 PRESET = "preset"
@@ -39,7 +35,7 @@ def small_model_study(name: str, gamma: int, *, method: str = "", **options: Opt
     return Preset(name=name, gamma=gamma, options=options, source=f"small-model study, table 5{printed_as}")
 
 
-class Span(Record, frozen=True, kw_only=True):
+class Range(Record, frozen=True, kw_only=True):
     """Whole numbers to search."""
 
     low: int
@@ -47,28 +43,25 @@ class Span(Record, frozen=True, kw_only=True):
     unless: tuple[str, ...] = ()  # not searched where one of these options is given
 
 
-class Choice(Record, frozen=True, kw_only=True):
+class Values(Record, frozen=True, kw_only=True):
     """Values to search that have no order."""
 
     values: tuple[OptionValue, ...]
     unless: tuple[str, ...] = ()  # not searched where one of these options is given
 
 
-Space = Mapping[str, Span | Choice]
+Space = Mapping[str, Range | Values]
 
 
 def read_options(spec: DrafterSpec, kind: type[T], presets: Sequence[Preset] = ()) -> T:
-    """The options of `spec` as the record `kind`: defaults, then the preset's values, then what was given.
-
-    Raises: InputError naming the option that is unknown, of the wrong type, out of range or missing.
-    """
+    """The options of `spec` as `kind`: defaults, then the preset's values, then the given. Raises: InputError."""
     preset = find_preset(spec, presets)
     general = (PRESET, GAMMA) if spec.adaptive else (PRESET,)
     given = {name: value for name, value in spec.options.items() if name not in general}
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in given:
         if name not in known:
-            hint = alike(name, known) + _help(spec.name, kind, presets)
+            hint = did_you_mean(name, known) + _help(spec.name, kind, presets)
             raise InputError(f"{spec.name} has no option {name!r}.", hint=hint)
     for name, field in known.items():
         if field.required and name not in given:
@@ -161,10 +154,7 @@ def _bound(included: float | None, excluded: float | None) -> str:
 
 
 def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
-    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float where they look like it.
-
-    Raises: InputError for an option without a value.
-    """
+    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float if they can. Raises: InputError."""
     name, _, rest = text.partition(":")
     options: dict[str, OptionValue] = {}
     for part in filter(None, rest.split(",")):

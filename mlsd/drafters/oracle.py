@@ -1,7 +1,4 @@
-"""The most that speculation can give on a target: drafts that are always right and cost nothing.
-
-It replays the target's own plain output. Nobody can use it; a method that stays below 1x even here cannot pay.
-"""
+"""The most that speculation can give on a target: its own plain output, replayed as drafts that cost nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Drafting with a model of any vocabulary: what it writes is matched with the target as text.
-
-The draft reads the text so far in its own tokens; what it goes on with is turned into text, and that into the target's
-tokens. They are proposals like any others: where the two cut a word differently they are rejected, never wrong. New
-text only ever adds tokens to the draft's memory, so that any strategy of rollback serves it.
-"""
+"""Drafting with a model of any vocabulary: what it writes becomes text, and that text the target's tokens."""
 
 from __future__ import annotations
 

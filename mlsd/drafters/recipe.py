@@ -1,7 +1,4 @@
-"""What an arm opens: a list of contexts, written once by its method. A worker opens it, whoever plans memory counts it.
-
-Pure: a case, the strategies of rollback that are in use, and what all contexts of a load share.
-"""
+"""What an arm opens: a list of contexts, written once by its method, for the worker and for planning memory."""
 
 from __future__ import annotations
 

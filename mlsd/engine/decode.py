@@ -1,7 +1,4 @@
-"""The loop: draft, verify, accept, roll back. Plain decoding is the same loop with a drafter that proposes nothing.
-
-Both arms of a comparison so share one program, one clock and one way of counting.
-"""
+"""The loop: draft, verify, accept, roll back. Plain decoding is the same loop with a drafter that proposes nothing."""
 
 from __future__ import annotations
 
@@ -65,10 +62,7 @@ def generate(
     on_round: Callable[[int], None] | None = None,
     prefill: Prefill | None = None,
 ) -> Generation:
-    """Generate up to `n_predict` tokens after `prompt`; `on_round` hears the output length after each round.
-
-    Raises: CapacityError before any work, EngineError from the session.
-    """
+    """Generate up to `n_predict` tokens after `prompt`; `on_round` receives the output's length after each round."""
     check_capacity(session.n_ctx, len(prompt), limits)
     loop = _Loop(session, drafter, rollback, limits, clock, sampling or Sampling(), rng or np.random.default_rng(0))
     return loop.run(prompt, on_round, prefill)

@@ -41,10 +41,9 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class Drafter:
-    """A method that proposes tokens; this one never does. It serves one generation after another on one model load.
+    """A method that proposes tokens (this one never does), for one generation after another on one model load.
 
-    Everything a method learns or computes belongs into `propose`; `observe` only forgets what was rejected. So the
-    loop can time drafting and rollback apart.
+    All work belongs into `propose`, `observe` only forgets what was rejected: so drafting and rollback are timed apart.
     """
 
     rollback_name: str | None = None  # strategy by which the drafter's own memory is rolled back; None: it has none
@@ -54,10 +53,7 @@ class Drafter:
         """Start a generation: forget the last one, take in the prompt; `rng` serves all random choices in it."""
 
     def propose(self, k: int) -> Draft:
-        """At most `k` tokens to follow everything committed so far; fewer, or none, is allowed.
-
-        A tree has at most gamma candidates (known since the drafter was made), and no path of them is longer than `k`.
-        """
+        """At most `k` tokens after all committed ones; a tree has at most gamma candidates, no path longer than `k`."""
         return _EMPTY
 
     def observe(self, outcome: Outcome) -> None:

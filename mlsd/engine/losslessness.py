@@ -1,13 +1,10 @@
 """Whether speculative output is what the target alone would have written, and if not, whether a tie explains it.
 
-Two tests that know nothing of each other, both after the timed part:
+Two independent tests, both after the timed part:
 
-* The live state: what the memory says to a few fixed tokens, against memories that never held a rejected token. One saw
-  the text token by token. Where kernels round by the width of a pass, that one differs from a sound memory by as much
-  as a small fault; so another saw it in full passes about as wide as the run's. Where rounding tells a full pass from
-  one that was cut, a third repeats the run's own passes, filled up with tokens that were cut off again. A sound memory
-  equals one of them to the bit where arithmetic is deterministic; the last once more with other filling says how far it
-  may be off where it is not.
+* The live state: the memory's answers to a few fixed tokens, against memories that never held a rejected token. One was
+  fed single tokens; another full passes of about the run's width; a third the run's own passes, filled up with tokens
+  that were cut off again. A sound memory equals one of them to the bit where arithmetic is deterministic.
 * The tokens: where the output is not what single tokens choose, the noise of the difference between the two best logits
   must explain it, in size and in number.
 """
@@ -46,7 +43,7 @@ _ANCHOR_FACTOR, _ANCHOR_FLOOR = 3.0, 0.1
 _OTHER_KERNELS = 0.05
 
 
-class Passes(Record, frozen=True, kw_only=True):
+class FedPasses(Record, frozen=True, kw_only=True):
     """How a text came into a memory: the prompt, then passes of which the first tokens stayed."""
 
     prompt: tuple[int, ...]
@@ -134,10 +131,7 @@ def _lead(best: Floats, second: Floats, emitted: Floats) -> Floats:
 def explain(
     tokens: Sequence[int], reference: Sequence[int], best: Floats, second: Floats, emitted: Floats, noise: Floats
 ) -> Losslessness:
-    """Whether noise explains the output, by the rule of `Gaps.verdict`, from logits of passes of one token.
-
-    `noise` is known of all positions, or of some that stand for the rest.
-    """
+    """Whether noise explains the output, by the rule of `Gaps.verdict`; `noise` may be known of some positions only."""
     gaps, lead = best - emitted, _lead(best, second, emitted)
     worst, tolerance, n_different = float(gaps.max()), float(noise.max(initial=0.0)), int((gaps > 0).sum())
     expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2 if len(noise) else 0.0
@@ -159,9 +153,8 @@ def explain(
 def of_recorded(tokens: Sequence[int], reference: Sequence[int], alone: Logits, wide: Logits) -> Losslessness:
     """Whether noise explains an output that was written elsewhere, by the rule of `Gaps.verdict`.
 
-    Rows of logits before each of its tokens, column 0 the token itself and then the likeliest, from passes of one token
-    and from passes of the run's width. `reference` is the plain output made beside them. The other machine may have
-    other kernels though its card reads the same, so that noise is at least a share of the spread of the likely logits.
+    Rows of logits before each token (column 0: the token itself, then the likeliest) from passes of one token and of
+    the run's width. Kernels may differ there, so the noise is at least a share of the logits' spread.
     """
     gaps = Gaps([0] * len(tokens))
     gaps.alone(alone)
@@ -174,10 +167,9 @@ def of_recorded(tokens: Sequence[int], reference: Sequence[int], alone: Logits, 
 def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:
     """How the plain output of another build compares with the `reference` of this one.
 
-    Rows of logits before each emitted token, column 0 the token itself and then what this build finds likeliest: `own`
-    of this build, `other` of the one that emitted it. As of passes of other widths, rounding explains differences in
-    size and number: the size by how far leads lie apart where both chose alike, or any difference would explain itself.
-    And both builds must say nearly the same everywhere.
+    Rows of logits before each emitted token (column 0: the token itself, then this build's likeliest). Rounding
+    explains differences up to the distance of leads where both chose alike; and both builds must say nearly the same
+    everywhere.
     """
     gaps = Gaps([0] * len(emitted))
     gaps.alone(own)
@@ -208,10 +200,7 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
 
 
 class Answers:
-    """What sound memories of one text say, of each row the `_TOP` best logits of the one that saw single tokens.
-
-    Rows are centred, as a constant added to all logits chooses the same tokens.
-    """
+    """What sound memories of one text say: of each row the `_TOP` best logits, centred (constants change nothing)."""
 
     def __init__(self, fresh: Logits) -> None:
         self._columns = np.argpartition(fresh, -min(_TOP, fresh.shape[1]), axis=1)[:, -_TOP:]
@@ -234,7 +223,7 @@ def distance(answer: Floats, *others: Floats) -> float:
     return min(float(np.sqrt(((answer - other) ** 2).mean())) for other in others)
 
 
-def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> Passes:
+def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> FedPasses:
     """The passes that left their mark on the memory of a session opened with `options`."""
     # After a rejection these decode what is kept once more, alone; and failed cuts are not to be repeated.
     replays = strategy in ("checkpoint", "unchecked") or options.tree == "redecode"
@@ -242,7 +231,7 @@ def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, str
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
     widths = [n if replays else max(n, r.rows) for n, r in zip(kept, run.rounds, strict=True)]
-    return Passes(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widths=tuple(widths))
+    return FedPasses(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widths=tuple(widths))
 
 
 class Judge:
@@ -272,20 +261,14 @@ class Judge:
         self._ask(session)
 
     def remember_plain_memory(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:
-        """Take the memory that plain decoding left behind as the one to compare with.
-
-        Raises: EngineError, also for logits that are not finite.
-        """
+        """Keep the memory that plain decoding left as the one to compare with. Raises: EngineError."""
         if (text := (tuple(prompt), tuple(past))) not in self._texts:
             self._texts[text] = Answers(self._ask(session))
 
     def judge(
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], session: Session, *, strategy: str
     ) -> Losslessness:
-        """Judge a greedy run whose memory is still in `session`; `reference` is the plain greedy output.
-
-        Equal tokens over a sound memory are `lossless`. Raises: EngineError when decoding fails.
-        """
+        """Judge a greedy run whose memory is in `session` by the plain greedy `reference`. Raises: EngineError."""
         verdict = self.judge_tokens(run, reference, prompt, session.options, strategy=strategy)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
@@ -320,7 +303,7 @@ class Judge:
         return self._verdicts[key]
 
     def _compare(
-        self, passes: Passes, tokens: tuple[int, ...], reference: Sequence[int], options: SessionOptions
+        self, passes: FedPasses, tokens: tuple[int, ...], reference: Sequence[int], options: SessionOptions
     ) -> Losslessness:
         if (text := (passes.prompt, passes.tokens, tokens)) not in self._gaps:
             gaps = Gaps(tokens)
@@ -339,7 +322,7 @@ class Judge:
             verdict = gaps.verdict(reference)
         return verdict
 
-    def _live(self, passes: Passes, session: Session) -> LiveState:
+    def _live(self, passes: FedPasses, session: Session) -> LiveState:
         """How far the memory in `session` is from sound ones, asked as far as needed."""
         if (text := (passes.prompt, passes.tokens)) not in self._texts:
             self._feed(_chunks(passes, 1), self._options, 0)
@@ -378,12 +361,12 @@ class Judge:
             raise
 
     def _feed(
-        self, passes: Passes, options: SessionOptions, filling: int, see: Callable[[Logits], None] | None = None
+        self, passes: FedPasses, options: SessionOptions, filling: int, see: Callable[[Logits], None] | None = None
     ) -> Floats:
-        """The answer of a memory filled by `passes`; `see` hears the logits before each token and behind the last.
+        """The answer of a memory filled by `passes`; `see` receives the logits before each token and behind the last.
 
-        `filling` chooses what fills a pass up to its width; of trees 1 also puts the path behind other branches.
-        The first of a text must be one of single tokens.
+        `filling` chooses what fills a pass; of trees 1 also puts the path behind other branches. The first must be
+        narrow.
         """
         key, known = (passes.widths, passes.kept, options, filling), self._texts.get((passes.prompt, passes.tokens))
         if known is not None and key in known.fed and see is None:
@@ -426,12 +409,12 @@ def feeding_options(
     )  # fmt: skip
 
 
-def _chunks(passes: Passes, width: int) -> Passes:
+def _chunks(passes: FedPasses, width: int) -> FedPasses:
     """The same text in as few passes of at most `width` tokens as it needs, about equally wide, that all stay."""
     n = len(passes.tokens)
     n_passes = -(-n // width)
     kept = tuple(n // n_passes + (i < n % n_passes) for i in range(n_passes))  # none of no text
-    return Passes(prompt=passes.prompt, tokens=passes.tokens, kept=kept, widths=kept)
+    return FedPasses(prompt=passes.prompt, tokens=passes.tokens, kept=kept, widths=kept)
 
 
 def _fill(session: Session, part: Sequence[int], width: int, filling: int) -> Logits:

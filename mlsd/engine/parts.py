@@ -57,11 +57,9 @@ _CACHE = re.compile(r"cache_[rskv]_l(?=\d)")
 
 
 def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
-    """The part of each node.
+    """The part of each node. Raises: UnsupportedError for a graph without a head.
 
-    What stands between a telling node and a closing sum (residuals) belongs to that telling node, other nodes without a
-    telling name to the next one. What follows the logits is sampling. Raises UnsupportedError where the graph has no
-    head, so that its shares would be guessed.
+    Between a telling node and a closing sum (residuals) nodes belong to the former; others to the next telling name.
     """
     heads = [i for i, node in enumerate(nodes) if _stem(node.name) == "result_output"]
     if not heads:

@@ -1,9 +1,8 @@
 """The self-test that decides how a model is rolled back: on this file, this build and this device.
 
-Each strategy rolls back a few positions of a short text; the logits that follow are compared with those of a fresh
-session that never saw the rejected tokens. Two histories are tried, because they differ in truth: positions that came
-in one batch (what a target does when it verifies) and one by one (what a draft does when it drafts). Of a recurrent
-memory, which has several exact strategies, whole rounds are then timed, and the cheapest is taken.
+Each strategy rolls back a few positions; the logits that follow are compared with those of a session that never saw the
+rejected tokens, for positions that came in one batch (a target's) and one by one (a draft's). Exact strategies of a
+recurrent memory are then timed, and `choose_strategy` takes the cheapest.
 """
 
 from __future__ import annotations
@@ -110,12 +109,8 @@ class ProbeReport(Record, frozen=True, kw_only=True):
 
 
 def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | None = None) -> ProbeReport:
-    """Test every strategy and time those that are exact; takes some hundred decoded positions.
-
-    `options` give threads, layers and attention; context, snapshots and sampling are set here.
-    Raises: EngineError when not even plain decoding works.
-    """
-    lab = _Lab(open_session, options)
+    """Test every strategy and time the exact ones. Raises: EngineError when not even plain decoding works."""
+    lab = _TestBench(open_session, options)
     noise, spread = lab.kernel_noise()
     tolerance = max(2 * noise, _ROUNDING_SHARE * spread)
     control = max(lab.difference("none", history) for history in ("batch", "single"))
@@ -144,6 +139,40 @@ def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | Non
     )
 
 
+def choose_strategy(model: str, role: Role, gamma: int, wanted: str, report: Callable[[], ProbeReport]) -> str:
+    """The rollback strategy of a model: `wanted` if the probe found it exact (or it is unchecked), else the cheapest.
+
+    A wanted strategy that a draft cannot use is replaced. Raises: RollbackError where none is exact.
+    """
+    if wanted == "unchecked":
+        return wanted
+    found, history = report(), "batch" if role == "target" else "single"
+    chosen = found.best(role, gamma)
+    if wanted != "auto":
+        result = next((r for r in found.strategies if (r.name, r.history) == (wanted, history)), None)
+        if result is not None and result.exact:
+            return wanted
+        if role == "target":
+            reason = result.reason if result is not None else "it was not tried"
+            raise RollbackError(
+                f"Rollback {wanted!r} is not exact for {model} as a target: {reason}.",
+                hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {model}` to see every strategy.",
+            )
+    if chosen is None:
+        raise RollbackError(
+            f"No rollback strategy is exact for {model} as a {role} on this backend.",
+            hint=f"`mlsd probe {model}` shows what was tried.",
+        )
+    return chosen
+
+
+def assumed_strategy(role: Role, *, recurrent: bool, snapshots: bool = True) -> str:
+    """What a probe usually chooses, for a model that was not probed; `snapshots`: its architecture keeps them."""
+    if not recurrent:
+        return "trim"
+    return "ladder" if role == "draft" else "snapshots" if snapshots else "checkpoint"
+
+
 def check_model(open_session: OpenSession, options: SessionOptions) -> None:
     """Decode a few tokens. Raises: EngineError when the model's logits are not finite."""
     options = msgspec.structs.replace(options, n_ctx=256, n_snapshots=0, max_outputs=1, device_sampling=False)
@@ -152,7 +181,7 @@ def check_model(open_session: OpenSession, options: SessionOptions) -> None:
         check_finite(session.logits())
 
 
-class _Lab:
+class _TestBench:
     """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
 
     def __init__(self, open_session: OpenSession, options: SessionOptions) -> None:

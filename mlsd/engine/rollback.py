@@ -11,7 +11,8 @@ Each round `mark` comes before speculative tokens go in, `step` before each of t
     checkpoint     any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
     unchecked      what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
 
-Verifying in two halves, and forking sequences, were measured and not built (docs/architecture.md has the figures).
+`probe.choose_strategy` chooses one. Verifying in two halves, and forking sequences, were measured and not built
+(docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -74,10 +75,7 @@ class Snapshots(Trim):
     name = "snapshots"
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Cut, after checking that the cut lies where snapshots are exact.
-
-        Raises: RollbackError, because beyond that range the engine answers True and the state is wrong.
-        """
+        """Cut where snapshots are exact. Raises: RollbackError elsewhere, where llama.cpp reports no failure."""
         session = self._session
         depth = session.n_past - n_past
         reach = min(session.n_snapshots, session.last_width - 1)

@@ -1,7 +1,6 @@
-"""The seam between mlsd and an inference engine: what a session must do, without a word of llama.cpp.
+"""The seam between mlsd and an inference engine: one model with one context and one sequence of tokens in memory.
 
-A session is one model with one context and one sequence of tokens in memory. `llama.LlamaSession` is the real one,
-`fake.FakeSession` a scripted one with exact costs. Loops, rollback strategies and drafters know only this protocol.
+`llama.session.LlamaSession` is the real one. Loops, rollback strategies and drafters know only this protocol.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ class TreeSession(Session, Protocol):
         """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done."""
 
     def row(self, node: int) -> Logits:
-        """Logits after a node of the last tree (`tree.ROOT`: after its root): shape (n_vocab,), until the next decode.
-
-        Of riders only leaves have one.
-        """
+        """Logits after a node of the last tree (ROOT: its root), shape (n_vocab,), until the next decode."""
 
     def keep_path(self, path: Sequence[int]) -> int:
         """Keep the root and the nodes of `path`, forget all others; returns the rows decoded again for it."""

@@ -35,7 +35,7 @@ class Tree(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TreeLayout:
     """Where the nodes of a tree lie. Each leaf is a sequence of its own; a node belongs to the leaves below it."""
 
     depths: tuple[int, ...]  # 1 for children of the root
@@ -44,7 +44,7 @@ class Layout:
     n_leaves: int
 
 
-def layout(tree: Tree) -> Layout:
+def layout(tree: Tree) -> TreeLayout:
     """Depth and range of leaves of each node. Raises: EngineError when the nodes are not in depth-first order."""
     parents, size = tree.parents, len(tree.tokens)
     depths, last = [0] * size, list(range(size))
@@ -64,7 +64,7 @@ def layout(tree: Tree) -> Layout:
         before.append(before[-1] + (last[i] == i))
     first, end = before[:-1], [before[last[i] + 1] for i in range(size)]
     n_leaves = before[-1]
-    return Layout(depths=tuple(depths), first_leaf=tuple(first), end_leaf=tuple(end), n_leaves=n_leaves)
+    return TreeLayout(depths=tuple(depths), first_leaf=tuple(first), end_leaf=tuple(end), n_leaves=n_leaves)
 
 
 def chain(tokens: Sequence[int]) -> Tree:

@@ -1,7 +1,4 @@
-"""Verification: acceptance rules, pure functions of proposals and target outputs, and the target's side of a round.
-
-The loop calls the steps of a `Verifier` in order and times them; a chain and a tree differ only there.
-"""
+"""Verification: acceptance rules, pure functions of proposals and target outputs, and the target's side of a round."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from mlsd.records import Record, Sampling
 Probabilities = npt.NDArray[np.float64]
 
 
-class Acceptance(Record, frozen=True, kw_only=True):
+class Accepted(Record, frozen=True, kw_only=True):
     """Result of one verification: how many proposals stand, and the token the target adds itself."""
 
     accepted: int
@@ -28,7 +25,7 @@ class Acceptance(Record, frozen=True, kw_only=True):
     path: tuple[int, ...] = ()  # accepted nodes of a tree, in order
 
 
-def accept_tree(tree: Tree, pick: Callable[[int], int]) -> Acceptance:
+def accept_tree(tree: Tree, pick: Callable[[int], int]) -> Accepted:
     """Follow the target's own choice down the tree until no candidate carries it.
 
     `pick(node)` is the target's token after `node`: the greedy one, or a draw from the target's distribution. It is
@@ -41,20 +38,17 @@ def accept_tree(tree: Tree, pick: Callable[[int], int]) -> Acceptance:
         token = pick(node)
         child = tree.child(node, token)
         if child is None:
-            return Acceptance(accepted=len(path), bonus=token, path=tuple(path))
+            return Accepted(accepted=len(path), bonus=token, path=tuple(path))
         path.append(child)
         node = child
 
 
-def accept_greedy(proposed: Sequence[int], target: Sequence[int]) -> Acceptance:
-    """Keep proposals while they equal the target's own greedy tokens.
-
-    `target[i]` is the target's token after proposals 0..i-1, so it has one entry more than `proposed`.
-    """
+def accept_greedy(proposed: Sequence[int], target: Sequence[int]) -> Accepted:
+    """Keep proposals while they equal `target`, the target's greedy tokens (one entry more than `proposed`)."""
     for i, token in enumerate(proposed):
         if token != target[i]:
-            return Acceptance(accepted=i, bonus=target[i])
-    return Acceptance(accepted=len(proposed), bonus=target[len(proposed)])
+            return Accepted(accepted=i, bonus=target[i])
+    return Accepted(accepted=len(proposed), bonus=target[len(proposed)])
 
 
 def probabilities(logits: npt.NDArray[np.float32], sampling: Sampling) -> Probabilities:
@@ -91,7 +85,7 @@ def accept_sampled(
     draft: Probabilities | None,
     target: Probabilities,
     rng: np.random.Generator,
-) -> Acceptance:
+) -> Accepted:
     """Modified rejection sampling: the committed tokens follow the target's distribution exactly.
 
     `target` has shape (n_proposed + 1, n_vocab), `draft` (n_proposed, n_shared), the distributions each proposal was
@@ -113,8 +107,8 @@ def accept_sampled(
         else:
             n_shared = draft.shape[1]
             residual[:n_shared] = np.maximum(p[:n_shared] - draft[i], 0.0)
-        return Acceptance(accepted=i, bonus=draw(residual, rng))
-    return Acceptance(accepted=len(proposed), bonus=draw(target[len(proposed)], rng))
+        return Accepted(accepted=i, bonus=draw(residual, rng))
+    return Accepted(accepted=len(proposed), bonus=draw(target[len(proposed)], rng))
 
 
 class Verified(Record, frozen=True, kw_only=True):
@@ -165,7 +159,7 @@ class ChainVerifier:
         self._accepted = draft.tokens[: acceptance.accepted]
         return Verified(tokens=self._accepted, bonus=acceptance.bonus)
 
-    def _rule(self, draft: Draft) -> Acceptance:
+    def _rule(self, draft: Draft) -> Accepted:
         if self._sampling.greedy:
             return accept_greedy(draft.tokens, self._session.greedy())
         target = probabilities(self._session.logits(), self._sampling)

@@ -44,10 +44,7 @@ class Tokenizer(Protocol):
 
 
 def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
-    """Compare type, size, special tokens and the text of every shared token.
-
-    Raises: VocabularyError naming the first thing that differs.
-    """
+    """Compare type, size, special tokens and every shared token. Raises: VocabularyError with the first difference."""
     ours, theirs = target.vocabulary, draft.vocabulary
     if ours.kind != theirs.kind:
         raise _error(f"their tokenizers are of different types ({ours.kind} and {theirs.kind})")

@@ -27,10 +27,7 @@ _FAMILIES = {
 
 
 def shape_from_config(path: Path) -> Shape:
-    """The shape that a ``config.json`` describes; vision towers and prediction blocks are left out.
-
-    Raises: InputError for a file that cannot be read, another family, or a missing number.
-    """
+    """The shape that a ``config.json`` describes, without vision tower and prediction blocks. Raises: InputError."""
     config = parse(read_given(path, InputError, "Give a model's config.json."), _Config, str(path))
     family = str(config.model_type)
     if family not in _FAMILIES:
@@ -42,8 +39,8 @@ def shape_from_config(path: Path) -> Shape:
     text = config
     if config.text_config is not None:
         inner = config.text_config
-        said = {name: value for name in inner.__struct_fields__ if (value := getattr(inner, name)) is not None}
-        text = msgspec.structs.replace(config, **said)
+        given = {name: value for name in inner.__struct_fields__ if (value := getattr(inner, name)) is not None}
+        text = msgspec.structs.replace(config, **given)
     try:
         return _shape(path.parent.name or family, _FAMILIES[family], text)
     except _Missing as missing:

@@ -1,8 +1,7 @@
-"""The head of a GGUF file: metadata values and the list of tensors, read without touching the weights.
+"""The head of a GGUF file: metadata and the list of tensors, read without the weights.
 
-Package gguf has a reader too; it builds several Python objects for every token and merge, which takes seconds for a
-vocabulary of 248,320. Here an array is skipped over and decoded only when it is asked for. Layout: the GGUF
-specification (ggml/docs/gguf.md), versions 2 and 3, little-endian.
+Package gguf's reader builds Python objects for every token, which takes seconds for a vocabulary of 248,320; here an
+array is decoded only when asked for. Layout: ggml/docs/gguf.md, versions 2 and 3, little-endian.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Header:
         if version not in _VERSIONS:
             raise HeaderError(f"its version is {version}, and {_VERSIONS} are known")
         if n_values > _MOST_VALUES or n_tensors > _MOST_TENSORS:
-            raise HeaderError(f"it says that it has {n_values:,} values and {n_tensors:,} tensors")
+            raise HeaderError(f"it claims {n_values:,} values and {n_tensors:,} tensors")
         self._at = struct.calcsize("<4sIQQ")
         for _ in range(n_values):
             key = self._text()

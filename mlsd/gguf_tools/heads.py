@@ -19,7 +19,7 @@ _MARKOV, _SELECTOR = "markov_w1.weight", "selector_hidden.weight"  # what makes 
 _DEFAULT_BLOCK = 16  # what llama.cpp's driver takes where the file has no block size
 
 
-class Head(Record, frozen=True, kw_only=True):
+class DraftingHead(Record, frozen=True, kw_only=True):
     """What a drafting head reads, and how."""
 
     architecture: str
@@ -35,11 +35,8 @@ class Head(Record, frozen=True, kw_only=True):
         return self.n_block if self.from_anchor else self.n_block - 1
 
 
-def read_head(head: Source, target: Source, architecture: str) -> Head:
-    """The head in a file, when it fits the target.
-
-    Raises: UnsupportedError that names what does not fit, ModelFileError.
-    """
+def read_head(head: Source, target: Source, architecture: str) -> DraftingHead:
+    """The head in a file, when it fits the target. Raises: UnsupportedError, ModelFileError."""
     head.require_whole()
     if head.architecture != architecture:
         raise UnsupportedError(
@@ -50,7 +47,7 @@ def read_head(head: Source, target: Source, architecture: str) -> Head:
     if architecture == "eagle3":
         _check_eagle(head, target, layers)
         _check_tensors(head, target)
-        return Head(architecture=architecture, target_layers=layers)
+        return DraftingHead(architecture=architecture, target_layers=layers)
     _check_block(head, target)
     _check_tensors(head, target)
     return _block_head(head, layers)
@@ -121,7 +118,7 @@ def _check_block(head: Source, target: Source) -> None:
         raise _unfit(head, "has a sliding window that no block uses; llama.cpp ends the process on such a file")
 
 
-def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
+def _block_head(head: Source, layers: tuple[int, ...]) -> DraftingHead:
     mask = head.count("tokenizer.ggml.mask_token_id", None, own=False)
     if mask is None or mask >= _n_vocab(head):
         raise _unfit(head, "names no mask token (tokenizer.ggml.mask_token_id)")
@@ -129,7 +126,7 @@ def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
     if n_block < 2:
         raise _unfit(head, f"has blocks of {n_block} positions, which leave nothing to propose")
     names = {tensor.name for tensor in head.tensors}
-    return Head(
+    return DraftingHead(
         architecture=head.architecture,
         target_layers=layers,
         n_block=n_block,

@@ -14,13 +14,10 @@ from mlsd.records import ModelFacts, ModelRef
 
 
 def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
-    """Read the metadata and the tensor list of `path`; no weight is loaded.
+    """Read the metadata and the tensor list of `path` (of a split model the first file); no weight is loaded.
 
-    Of a model that is split into several files, give the first; all are counted. Without `ref` the file is hashed,
-    which reads all of it (remembered while size and modification time stand). Active counts leave out the embedding
-    table, unless it is also the LM head, and multi-token-prediction blocks.
-
-    Raises: ModelFileError when the file is missing, truncated or not a GGUF.
+    Without `ref` the file is hashed. Active counts leave out multi-token-prediction blocks and an embedding table that
+    is not the LM head. Raises: ModelFileError.
     """
     source = Source(path)
     stored = [tensor for shard in source.shards() for tensor in shard.tensors]

@@ -1,8 +1,4 @@
-"""The shape of a model: its widths and counts, and the ordered list of tensors that follows from them.
-
-No weights and no files here: parameter counts of a model that fills a disk cost a few milliseconds.
-Tensor names and dimensions are those llama.cpp asks for when it loads the architecture.
-"""
+"""The shape of a model: its widths and counts, and the tensors that llama.cpp asks for of its architecture."""
 
 from __future__ import annotations
 

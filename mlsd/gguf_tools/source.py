@@ -76,19 +76,16 @@ class Source:
         """Files the model is split into; this is one of them."""
         count = self.count("split.count", 1, own=False) or 1
         if count > _MOST_SHARDS:
-            raise self.damaged(f"it says that it is one of {count} files")
+            raise self.damaged(f"it claims to be one of {count} files")
         return count
 
     @property
     def n_blocks(self) -> int | None:
-        """Blocks, multi-token-prediction blocks included; None when the file does not say.
-
-        Raises: ModelFileError for more than the file has tensors for.
-        """
+        """Blocks, multi-token-prediction blocks included; None when the file does not say. Raises: ModelFileError."""
         count = self.count("block_count", None)
         most = _MOST_BLOCKS if self.n_shards > 1 else len(self._header.tensors)
         if count is not None and count > most:
-            raise self.damaged(f"it says that it has {count} blocks, and tensors for {most} at most")
+            raise self.damaged(f"it claims {count} blocks, and tensors for {most} at most")
         return count
 
     def require_whole(self) -> None:

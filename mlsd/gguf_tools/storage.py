@@ -48,10 +48,7 @@ def type_named(name: str) -> gguf.GGMLQuantizationType:
 def stored(
     spec: TensorSpec, kind: gguf.GGMLQuantizationType, *, quantized: frozenset[Kind] = QUANTIZED_KINDS
 ) -> Stored:
-    """The tensor as `kind` if its own kind is one of `quantized`, else as F32.
-
-    Raises: InputError when the type's blocks do not divide a row.
-    """
+    """The tensor as `kind` if its own kind is `quantized`, else as F32. Raises: InputError for rows it cannot fill."""
     import gguf
 
     if spec.kind not in quantized:

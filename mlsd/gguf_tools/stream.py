@@ -100,10 +100,7 @@ def new_gguf(
     *,
     progress: Progress | None = None,
 ) -> Iterator[TensorStream]:
-    """Create `path` with the metadata that `describe` adds; it appears under its name only when it is complete.
-
-    Raises: InputError when the folder cannot be written or the disk is full.
-    """
+    """Create `path` with the metadata that `describe` adds, whole or not at all. Raises: InputError."""
     with replacing(path, "Check the folder, its permissions and space.", make_folder=True) as part:
         writer = Writer(part, architecture)
         try:

@@ -19,10 +19,7 @@ MIN_VOCAB = N_TEXT + len(_SPECIALS)
 
 
 def byte_spellings() -> list[str]:
-    """The printable stand-in of each byte value, as GPT-2's byte-level tokenizer defines it.
-
-    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100 onwards.
-    """
+    """The stand-in of each byte in GPT-2's tokenizer: itself if printable Latin-1, else from U+0100 onwards."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     spellings, next_free = [], N_BYTES
     for byte in range(N_BYTES):
@@ -40,10 +37,7 @@ def merges() -> list[str]:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """Write the tokenizer's metadata, padded with unused tokens to `n_vocab`.
-
-    Raises: InputError when `n_vocab` is too small to spell every byte.
-    """
+    """Write the tokenizer's metadata, padded to `n_vocab`. Raises: InputError for too few to spell every byte."""
     if n_vocab < MIN_VOCAB:
         raise InputError(f"A vocabulary of {n_vocab} cannot spell every text.", hint=f"Use at least {MIN_VOCAB}.")
     pairs = merges()

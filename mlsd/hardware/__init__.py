@@ -1,8 +1,4 @@
-"""What machine this is, and in what state: read once a run, and cheaply between trials.
-
-Owns the readings of a machine; knows nothing of models or results. Nothing is ever guessed: a field that cannot be read
-is None, and `read_machine` says why.
-"""
+"""What machine this is, and in what state; a field that cannot be read is None, and `read_machine` says why."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ __all__ = ["Machine", "read_conditions", "read_environment", "read_machine"]
 _MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class MachineFacts(Record, frozen=True, kw_only=True):
     """The environment, and for each of its fields that is None the reason."""
 
     environment: Environment
@@ -47,7 +43,7 @@ def read_environment(backend: BackendInfo | None = None) -> Environment:
     return read_machine(backend).environment
 
 
-def read_machine(backend: BackendInfo | None = None) -> Machine:
+def read_machine(backend: BackendInfo | None = None) -> MachineFacts:
     """The environment with a reason for every field that could not be read."""
     facts, conditions = _system().read_facts(), read_conditions()
     fixed = {
@@ -68,7 +64,7 @@ def read_machine(backend: BackendInfo | None = None) -> Machine:
         llama_cpp_build=backend.build if backend else None,
         python_version=platform.python_version(),
     )
-    return Machine(environment=environment, missing=_reasons(environment, facts, asked_engine=backend is not None))
+    return MachineFacts(environment=environment, missing=_reasons(environment, facts, asked_engine=backend is not None))
 
 
 def _system() -> ModuleType:
@@ -89,11 +85,7 @@ def read_conditions() -> Conditions:
 
 
 def host_key(identity: str | None) -> str:
-    """A stable hash (16 hex digits) of the machine: of its own identifier, else its network address, else its name.
-
-    An identifier has 128 random bits. Addresses and names are few enough to be searched for the one that gives a hash,
-    and databases are given to others: these are hashed with a secret of the user's.
-    """
+    """A stable hash (16 hex digits) of the machine's identifier, else of its address or name and a user's secret."""
     if identity is None:
         node = uuid.getnode()
         identity = f"{_secret()} {platform.node() if node & _MULTICAST else f'{node:012x}'}"

@@ -22,10 +22,7 @@ def keeper_command(platform: str, pid: int) -> tuple[str, ...]:
 
 @contextmanager
 def awake() -> Iterator[str | None]:
-    """Forbid sleep meanwhile; yields the name of the tool that does, or None where there is none.
-
-    A closed lid still puts a laptop to sleep, and so does an empty battery.
-    """
+    """Forbid sleep meanwhile (not that of a closed lid); yields the name of the tool that does, or None."""
     command = keeper_command(sys.platform, os.getpid())
     path = shutil.which(command[0]) if command else None
     keeper = None

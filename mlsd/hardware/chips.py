@@ -92,10 +92,9 @@ _CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
 
 
 def bins(name: str) -> tuple[Chip, ...]:
-    """Every bin of a chip as people write it, in any case: ``M5 Max``, ``MacBook Pro M5 Max``, ``M5 Max (40-core)``.
+    """Every bin of a chip as people write it: ``M5 Max``, ``MacBook Pro M5 Max``, ``M5 Max (40-core)``.
 
-    Cores that are stated and that a bin has choose it. Empty for an unknown chip, and for one with more memory than was
-    sold with it: people write M1 for an M1 Max.
+    Empty for an unknown chip, and for one with more memory than was sold with it: people write M1 for an M1 Max.
     """
     text = name.lower()
     found = _NAMED.search(text)
@@ -124,10 +123,7 @@ def _names() -> str:
 
 
 def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None) -> PeakBandwidth:
-    """The published peak memory bandwidth of a chip, in GB/s (10^9).
-
-    Core counts are needed only where bins of one name differ; a count that matches no bin decides nothing.
-    """
+    """The published peak memory bandwidth of a chip, in GB/s (10^9); core counts decide where bins differ."""
     of_name = bins(name)
     if not of_name:
         return PeakBandwidth(gb_s=None, source=f"no chip of that name is known; known are {_names()}")

@@ -1,8 +1,6 @@
-"""macOS: pure parsers of what its tools print, and the two readings made of them.
+"""macOS: pure parsers of what sysctl, sw_vers, system_profiler, pmset, ioreg and notifyutil print without root.
 
-The tools are those every Mac has, without root: sysctl, sw_vers, system_profiler, pmset, ioreg, notifyutil. `pmset -g
-therm` hardly ever reports throttling on Apple Silicon, so the system's thermal pressure level is asked first; with root
-powermetrics says it as well.
+`pmset -g therm` hardly ever reports throttling on Apple Silicon, so the thermal pressure level is asked first.
 """
 
 from __future__ import annotations
@@ -130,11 +128,7 @@ def parse_sw_vers(text: str | None) -> str | None:
 
 
 def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
-    """Cores by kind from hw.perflevelN; level 0 is the fastest.
-
-    A level named Efficiency has efficiency cores, every other name (Super, Performance) performance cores. Unnamed
-    levels are told apart only on chips known to have one of each.
-    """
+    """Cores by kind from hw.perflevelN, level 0 the fastest; unnamed levels only of chips known to have one of each."""
     levels = []
     for level in range(3):
         count = _number(values.get(f"hw.perflevel{level}.physicalcpu"))
@@ -149,10 +143,7 @@ def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
 
 
 def parse_number_processors(text: str | None) -> Cores | None:
-    """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` from macOS 26 on.
-
-    Chips without super cores give their performance cores in the place of S.
-    """
+    """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` from macOS 26 on."""
     found = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
     counts = [int(part) for part in found[1].split(":")] if found else []
     if len(counts) == 3:
@@ -187,11 +178,7 @@ def parse_power_source(text: str | None) -> str | None:
 
 
 def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | None:
-    """Low-power mode of the source in use, from `pmset -g custom`; None when the Mac has no such setting.
-
-    Macs with High Power Mode print `powermode` in place of `lowpowermode`: 0 automatic, 1 low, 2 high (pmset.c of
-    apple-oss-distributions/PowerManagement).
-    """
+    """Low-power mode of the source in use, by `pmset -g custom` (`powermode`: 0 automatic, 1 low, 2 high)."""
     section, modes = "", {}
     for line in (text or "").splitlines():
         if line.rstrip().endswith(":"):
@@ -218,10 +205,7 @@ def parse_thermal(text: str | None) -> str | None:
 
 
 def parse_pressure_level(text: str | None) -> str | None:
-    """The thermal pressure from `notifyutil -g com.apple.system.thermalpressurelevel`: the name, then its level.
-
-    It exits with 0 whatever happens, prints failures in the level's place, and 0 for a name that nobody ever posted.
-    """
+    """The thermal pressure that notifyutil prints (it exits with 0 whatever happens): the name, then its level."""
     found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
     level = int(found[1]) if found else len(_PRESSURE_LEVELS)
     return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None

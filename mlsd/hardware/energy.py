@@ -26,10 +26,7 @@ class EnergyReading(Record, frozen=True, kw_only=True):
 
 
 def read_energy(backend: str) -> EnergyReading | None:
-    """The counter of what computes on this backend of llama.cpp, now: some files or one native call.
-
-    A card that does not compute tells nothing of a run on the processor, nor the processor of a run on a card.
-    """
+    """The energy counter of what computes on this backend of llama.cpp, now: some files or one native call."""
     found = _counter(backend)
     if found is None:
         return None
@@ -61,20 +58,14 @@ def _apple() -> tuple[str, Callable[[], float]] | None:
 
 
 def counts_one_die(chip: str | None) -> bool:
-    """Whether zeus-apple-silicon would count half of this chip: an Ultra has two dies, and a chip not known may have.
-
-    Until its release 1.1.0 the channels of the second die replace those of the first; a later commit adds them up, and
-    no release has it.
-    """
+    """Whether zeus-apple-silicon (to 1.1.0) may count half of this chip: an Ultra has two dies, an unknown one may."""
     return chip is None or "Ultra" in chip
 
 
 def apple_mj(metrics: Any) -> float:
-    """Processor, GPU, memory and neural engine; a part that a chip does not publish is None, and left out.
+    """Processor, GPU, memory and neural engine in mJ, as `AppleEnergyMetrics` of zeus-apple-silicon 1.1 names them.
 
-    Names and unit (whole mJ, of IOReport's group "Energy Model") are those of `AppleEnergyMetrics` in
-    github.com/ml-energy/zeus-apple-silicon 1.1. Clusters and cores are parts of `cpu_total_mj`; `gpu_sram_mj`, which M5
-    has not, is left out everywhere.
+    Clusters and cores are parts of `cpu_total_mj`; `gpu_sram_mj`, which M5 has not, is left out everywhere.
     """
     parts = [getattr(metrics, name, None) for name in ("cpu_total_mj", "gpu_mj", "dram_mj", "ane_mj")]
     known = [float(part) for part in parts if part is not None]
@@ -107,11 +98,7 @@ def _powercap() -> tuple[str, Callable[[], float]] | None:
 
 
 def powercap_mj(folder: Path) -> float:
-    """The packages under a powercap folder and the memory beside them; raises OSError or ValueError without any.
-
-    `energy_uj` counts microjoules (Linux, Documentation/ABI/testing/sysfs-class-powercap). Beside the packages, Intel's
-    and AMD's, may stand `psys`, the whole machine with them in it (drivers/powercap/intel_rapl_common.c).
-    """
+    """Packages and memory under a powercap folder, without `psys`, which contains them. Raises: OSError, ValueError."""
     zones = {zone: (zone / "name").read_text().strip() for zone in sorted(folder.glob("*-rapl:[0-9]*"))}
     counted = [zone for zone, name in zones.items() if name == "dram" or name.startswith("package-")]
     if not counted:

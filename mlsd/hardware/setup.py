@@ -1,11 +1,8 @@
-"""What keeps mlsd from being installed on a machine, and how llama.cpp gets there: compiled, or by others.
+"""What keeps mlsd from being installed on a machine, and how llama.cpp gets there.
 
-`python mlsd/hardware/setup.py check` says what is wrong, with whatever Python there is and before any package; so this
-file imports none. `... install` puts llama.cpp into the environment whose Python runs it: libraries that others
-compiled where `prebuilt.toml` trusts some for this machine, by their hash, else compiled here. `... gate`, with mlsd
-installed, tries what is there, compiles where what others compiled does not fit, and compiles once more, without the
-processor's newest extensions, what dies of one: some virtual machines announce AMX and do not grant it. `BUILD=source`
-in the environment compiles always, `BUILD=prebuilt` never. `... launcher` writes the program `mlsd` of a checkout.
+Run before any package is there, so it imports none: `check`; `install` (libraries that others compiled where
+`prebuilt.toml` trusts some, else compiled here); `gate`, which tries what is there and compiles where it does not fit,
+once more without the newest extensions where it dies; `launcher`. BUILD=source always compiles, BUILD=prebuilt never.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ def _ask(*command: str) -> str | None:
 def here() -> list[str]:
     """What is wrong with this machine and this Python."""
     if requirement() is not None and os.environ.get("BUILD") != "source":  # nothing is compiled
-        return [said for said in _problems() if "compiler" not in said]
+        return [problem for problem in _problems() if "compiler" not in problem]
     return _problems()
 
 
@@ -172,18 +169,18 @@ def _compiled() -> bool:
 
 def gate() -> None:
     """Try the build that is installed, and compile another where it fails. Raises: SystemExit."""
-    if (said := _refusal()) is None:
+    if (refusal := _refusal()) is None:
         return
     if not _compiled():
         if os.environ.get("BUILD") == "prebuilt":
-            raise SystemExit("This build of llama.cpp cannot be used; the reason stands above.")
-        _say("What others compiled does not fit this machine; the reason stands above.")
+            raise SystemExit("This build of llama.cpp cannot be used; see the reason above.")
+        _say("What others compiled does not fit this machine; see the reason above.")
         os.environ["BUILD"] = "source"
         _say(install())
-        if (said := _refusal()) is None:
+        if (refusal := _refusal()) is None:
             return
     chosen = os.environ.get("CMAKE_ARGS", "")
-    if _DIED in said and "GGML_NATIVE" not in chosen:
+    if _DIED in refusal and "GGML_NATIVE" not in chosen:
         _say(
             "It dies on this machine, which may announce an extension of its processor that it does not grant: "
             f"compiling once more without the newest ones ({_OLDER_EXTENSIONS})."
@@ -191,7 +188,7 @@ def gate() -> None:
         _compile(f"{chosen} {_OLDER_EXTENSIONS}".strip())
         if _refusal() is None:
             return
-    raise SystemExit("The llama.cpp that was compiled here cannot be used; the reason stands above.")
+    raise SystemExit("The llama.cpp that was compiled here cannot be used; see the reason above.")
 
 
 _DIED = "killed by SIG"  # as a verdict says it
@@ -207,10 +204,7 @@ def _refusal() -> str | None:
 
 
 def launcher(program: Path, checkout: Path = CHECKOUT) -> None:
-    """Write the program `mlsd` of an environment for a checkout.
-
-    The one that pip writes finds the checkout by a .pth file, which Python skips where macOS hides it.
-    """
+    """Write the program `mlsd` of a checkout; pip's needs a .pth file, which Python skips where macOS hides it."""
     program.write_text(
         "#!/bin/sh\n"
         f'PYTHONPATH={shlex.quote(str(checkout))}"${{PYTHONPATH:+:$PYTHONPATH}}" '
@@ -228,5 +222,5 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["launcher"]:
         launcher(Path(sys.executable).parent / "mlsd")
     else:
-        sys.stderr.writelines(f"{said}\n" for said in warnings(platform.system(), CHECKOUT, Path.home()))
+        sys.stderr.writelines(f"{warning}\n" for warning in warnings(platform.system(), CHECKOUT, Path.home()))
         raise SystemExit("\n".join(here()) or 0)

@@ -1,7 +1,4 @@
-"""Model files that other programs keep on this machine: LM Studio, Ollama, llama.cpp, and any name in the hub's cache.
-
-A file is found by its hash where its name holds one, else by name and size; who uses it checks the hash.
-"""
+"""Model files that LM Studio, Ollama, llama.cpp and the hub's cache keep, found by hash, or by name and size."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def _chosen_in_lm_studio(home: Path) -> Iterator[Path]:
     """The folder that its user chose for models, from its settings."""
     path = home / ".lmstudio" / "settings.json"
     try:
-        chosen = parse(read_file(path), _Settings, str(path)).downloads_folder
+        chosen = parse(read_file(path), _StudioSettings, str(path)).downloads_folder
     except (OSError, InputError):
         return
     if chosen:
@@ -73,13 +70,13 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
         if manifest.parent.name.lower() != repo.partition("/")[2].lower() or not manifest.is_file():
             continue
         try:
-            layers = parse(read_file(manifest), _Manifest, str(manifest)).layers
+            layers = parse(read_file(manifest), _OllamaManifest, str(manifest)).layers
         except (OSError, InputError):
             continue
         yield from (_ollama() / "blobs" / one.digest.replace(":", "-") for one in layers if one.size == n_bytes)
 
 
-class _Settings(Record, frozen=True, kw_only=True, rename="camel"):
+class _StudioSettings(Record, frozen=True, kw_only=True, rename="camel"):
     """What LM Studio keeps of its user's choices: its `settings.json` has `downloadsFolder` (v1ckxy/LMSPLS issue 2)."""
 
     downloads_folder: str = ""
@@ -92,7 +89,7 @@ class _Layer(Record, frozen=True, kw_only=True):
     digest: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 
-class _Manifest(Record, frozen=True, kw_only=True):
+class _OllamaManifest(Record, frozen=True, kw_only=True):
     """Ollama's list of them."""
 
     layers: tuple[_Layer, ...]

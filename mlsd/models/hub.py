@@ -1,10 +1,7 @@
 """The one door to huggingface_hub: its cache, tokens, HF_ENDPOINT and offline mode, with downloads that resume.
 
-The library itself downloads into a file of a random name and deletes it on failure, so 20 GB cut off at 19 start
-anew. Here the bytes go into one part file per hash beside the cache, are checked there, and only a whole, right file
-is moved to the name under which the library (and every other program using its cache) finds it. Nothing that a server
-says becomes a path before it was looked at; the library itself trusts its names, so it never writes here. Plain HTTP
-is used also where the hub offers its chunk protocol, because only that can go on from a cut.
+Bytes go into one part file per hash beside the cache, are checked there, and only a whole, right file gets the name
+under which the library finds it; so 20 GB cut off at 19 go on. Nothing that a server says becomes a path unchecked.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ PATIENCE_S = 60.0
 _LEAST_BYTES = 1 << 16
 # A hub that limits requests (HTTP 429) is waited for so long in all; its windows are five minutes long.
 _MOST_WAIT_S = 600.0
-_SAID_S = 30.0  # between words while waiting
+_NOTICE_S = 30.0  # between words while waiting
 _FIRST_WAIT_S = 1.0  # at least; doubled each time, whatever it says
 
 # The library prints each retry over our progress; what finally fails is raised, and limits are told by `on_wait`.
@@ -84,7 +81,7 @@ class HubFile(Record, frozen=True, kw_only=True):
     sha256: str | None = None
 
 
-class Stated(Record, frozen=True, kw_only=True):
+class RemoteFile(Record, frozen=True, kw_only=True):
     """What the hub says of a file."""
 
     revision: str  # commit
@@ -116,11 +113,8 @@ class Hub:
             found = try_to_load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
         return Path(found) if isinstance(found, str) else None
 
-    def stated(self, wanted: HubFile, on_wait: OnWait | None = None) -> Stated:
-        """Ask the hub for commit, size and hash of a file.
-
-        Raises: HubError when the hub cannot be reached, refuses, or says what cannot be.
-        """
+    def stated(self, wanted: HubFile, on_wait: OnWait | None = None) -> RemoteFile:
+        """Ask the hub for commit, size and hash of a file. Raises: HubError."""
         with _explained(wanted, self.endpoint):
             url = self._url(wanted)
             found = self._paced(
@@ -136,15 +130,15 @@ class Hub:
         if found.size is not None and found.size < 0:
             raise self._no_hub(f"says that {name} has {found.size} bytes")
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
-        return Stated(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size)
+        return RemoteFile(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size)
 
     def pull(
-        self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None = None, on_wait: OnWait | None = None
+        self, wanted: HubFile, stated: RemoteFile, on_bytes: OnBytes | None = None, on_wait: OnWait | None = None
     ) -> Pulled:
         """Have the file in the cache: go on where an earlier download stopped, check the hash, then give it its name.
 
         Raises: HubError when the download fails (what came stays for the next try) or the hash is wrong (it is
-            deleted); nothing is ever seen under the final name but the whole, right file.
+        deleted).
         """
         expected = wanted.sha256 or stated.sha256
         if wanted.sha256 is not None and stated.sha256 not in (None, wanted.sha256):
@@ -164,7 +158,7 @@ class Hub:
             )
         return Pulled(path=path, revision=stated.revision, sha256=sha256, n_bytes=path.stat().st_size)
 
-    def missing_bytes(self, wanted: HubFile, stated: Stated) -> int:
+    def missing_bytes(self, wanted: HubFile, stated: RemoteFile) -> int:
         """How much of a file has still to be downloaded; 0 where its size is not known."""
         with _explained(wanted, self.endpoint):
             if self._blob(wanted, stated).exists():
@@ -174,10 +168,7 @@ class Hub:
         return max(0, (stated.n_bytes or 0) - done)
 
     def check_free_disk(self, n_bytes: int, what: str) -> None:
-        """Refuse a download of `n_bytes` that the cache's disk cannot hold.
-
-        Raises: HubError with the size needed and the size free.
-        """
+        """Refuse a download of `n_bytes` that the cache's disk cannot hold. Raises: HubError."""
         free = free_bytes(self.cache_dir)
         if n_bytes + _SPARE_BYTES > free:
             raise HubError(
@@ -187,10 +178,7 @@ class Hub:
             )
 
     def _paced(self, work: Callable[[], T], on_wait: OnWait | None) -> T:
-        """Do what asks the hub, again after the pause that it wants while it limits requests.
-
-        Raises: HubError when it wants more than `_MOST_WAIT_S` in all.
-        """
+        """Do what asks the hub, again after the pauses it wants. Raises: HubError for over `_MOST_WAIT_S` in all."""
         waited_s, least_s = 0.0, _FIRST_WAIT_S
         while True:
             _show_limits()
@@ -209,7 +197,7 @@ class Hub:
             while left_s > 0:
                 if on_wait is not None:
                     on_wait(f"{self.endpoint} limits requests (HTTP 429): trying again in {format_duration(left_s)}")
-                step_s = left_s if on_wait is None else min(left_s, _SAID_S)
+                step_s = left_s if on_wait is None else min(left_s, _NOTICE_S)
                 time.sleep(step_s)
                 left_s -= step_s
             waited_s, least_s = waited_s + wait_s, 2 * least_s
@@ -225,20 +213,20 @@ class Hub:
         root = os.path.abspath(self.cache_dir)  # noqa: PTH100 - not resolved: a cache may hold links to other disks
         path = Path(os.path.normpath(os.path.join(root, *names)))  # noqa: PTH118 - an absolute name must show
         if not path.is_relative_to(root) or path == Path(root):
-            raise HubError(f"{'/'.join(names)!a} does not lie in the cache.", hint="Check the manifest entry.")
+            raise HubError(f"{'/'.join(names)!a} is outside the cache.", hint="Check the manifest entry.")
         return path
 
     def _repo(self, wanted: HubFile) -> str:
         return str(repo_folder_name(repo_id=wanted.repo, repo_type="model"))
 
-    def _part(self, wanted: HubFile, stated: Stated) -> Path:
+    def _part(self, wanted: HubFile, stated: RemoteFile) -> Path:
         which = hashlib.sha256(f"{wanted.repo}/{wanted.file}".encode()).hexdigest()[:16]
         return self._inside(".mlsd-parts", f"{which}-{stated.etag}.part")
 
-    def _blob(self, wanted: HubFile, stated: Stated) -> Path:
+    def _blob(self, wanted: HubFile, stated: RemoteFile) -> Path:
         return self._inside(self._repo(wanted), "blobs", stated.etag)
 
-    def _download(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None, on_wait: OnWait | None) -> Path:
+    def _download(self, wanted: HubFile, stated: RemoteFile, on_bytes: OnBytes | None, on_wait: OnWait | None) -> Path:
         """Have the blob, and in its snapshot the name under which every program finds it."""
         with _explained(wanted, self.endpoint):
             part, blob = self._part(wanted, stated), self._blob(wanted, stated)
@@ -259,7 +247,7 @@ class Hub:
         return name
 
     def _fetch_checked(
-        self, wanted: HubFile, stated: Stated, part: Path, on_bytes: OnBytes | None, on_wait: OnWait | None
+        self, wanted: HubFile, stated: RemoteFile, part: Path, on_bytes: OnBytes | None, on_wait: OnWait | None
     ) -> str:
         most = free_bytes(part) - _SPARE_BYTES if stated.n_bytes is None else stated.n_bytes
         counter = _Counter(most, on_bytes)
@@ -286,9 +274,9 @@ class _TooManyRequests(Exception):
 def _stop_at_limit(response: Any) -> None:
     """Raises: _TooManyRequests, before the library waits for as long as the server likes and says nothing of it."""
     if response.status_code == 429:
-        said = re.fullmatch(r"\s*([0-9]{1,9})\s*", response.headers.get("Retry-After", ""), re.ASCII)
-        said = said or re.search(r";\s*t=([0-9]{1,9})\b", response.headers.get("RateLimit", ""), re.ASCII)
-        raise _TooManyRequests(float(said[1]) if said else 0.0)
+        pause = re.fullmatch(r"\s*([0-9]{1,9})\s*", response.headers.get("Retry-After", ""), re.ASCII)
+        pause = pause or re.search(r";\s*t=([0-9]{1,9})\b", response.headers.get("RateLimit", ""), re.ASCII)
+        raise _TooManyRequests(float(pause[1]) if pause else 0.0)
 
 
 def _show_limits() -> None:
@@ -326,7 +314,7 @@ class _Counter:
         """What http_get takes for a progress bar."""
         counter = self
 
-        class Bar:
+        class _ProgressBar:
             def __init__(self, *, total: int | None = None, initial: int = 0, **_: Any) -> None:
                 self._done, self._total = initial, total
 
@@ -338,13 +326,13 @@ class _Counter:
                 if counter._on_bytes is not None:
                     counter._on_bytes(self._done, self._total)
 
-            def __enter__(self) -> Bar:
+            def __enter__(self) -> _ProgressBar:
                 return self
 
             def __exit__(self, *_: object) -> None:
                 pass
 
-        return Bar
+        return _ProgressBar
 
 
 def _fetch(url: str, part: Path, n_bytes: int | None, counter: _Counter) -> None:
@@ -369,10 +357,7 @@ def _fetch(url: str, part: Path, n_bytes: int | None, counter: _Counter) -> None
 
 
 def _patiently(work: Callable[[], T], received: Callable[[], int] = int) -> T:
-    """Do what waits for a server, in a thread that can be left behind.
-
-    Raises: what `work` raises; HubError when less than `_LEAST_BYTES` came in `PATIENCE_S`.
-    """
+    """Do what waits for a server, in a thread. Raises: HubError when less than `_LEAST_BYTES` came in `PATIENCE_S`."""
     answers: list[T] = []
     errors: list[BaseException] = []
 

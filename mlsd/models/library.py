@@ -1,7 +1,4 @@
-"""Where a model named by path or by id lies, and how it gets there: one way for every source of the manifest.
-
-Finding never uses the network and never makes anything; pulling does both.
-"""
+"""Where a model named by path or by id lies (without network), and how it gets there, whatever its source."""
 
 from __future__ import annotations
 
@@ -87,7 +84,7 @@ class Listing(Record, frozen=True, kw_only=True):
     fits_memory: bool | None  # None: its size is not known
 
 
-_TOLD = ("id", "name", "architecture", "quantization", "roles", "parameters", "parameters_active")
+_LISTED = ("id", "name", "architecture", "quantization", "roles", "parameters", "parameters_active")
 
 
 class Library:
@@ -121,7 +118,7 @@ class Library:
         paths = self.locate(entry)
         n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
         return Listing(
-            **{name: getattr(entry, name) for name in _TOLD},
+            **{name: getattr(entry, name) for name in _LISTED},
             source=str(type(entry).__struct_config__.tag),
             n_bytes=n_bytes,
             here=paths is not None,
@@ -153,10 +150,7 @@ class Library:
         return LocalModel(ref=_ref(entry.id, paths), path=paths[0].absolute(), entry=entry)
 
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
-        """Bring a model to this machine: download or make it, whole and with the right hash, or find it in place.
-
-        Raises: HubError, ModelFileError, or what the maker raises.
-        """
+        """Bring a model to this machine, whole and with the right hash. Raises: HubError, ModelFileError."""
         if isinstance(entry, MadeEntry):
             return self._make(entry, watch)
         if self.locate(entry) is None:
@@ -174,10 +168,7 @@ class Library:
         return tuple(file.path for file in files)
 
     def check(self, entry: ModelEntry, *, fresh: bool = False, watch: Watch | None = None) -> tuple[CheckedFile, ...]:
-        """Compare the files of a model with the hashes stated for them; `fresh` reads every byte again.
-
-        Raises: ModelFileError when the model is not on this machine.
-        """
+        """Compare a model's files with their stated hashes; `fresh` reads every byte again. Raises: ModelFileError."""
         paths = self.locate(entry)
         if paths is None:
             raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
@@ -231,17 +222,17 @@ class Library:
                 f"Warning: {entry.repo} no longer has revision {replaces}; {entry.id} is its current file, with a hash "
                 "of its own. Its results are kept apart by that hash."
             )
-        if len({said.revision for said in stated}) > 1:
+        if len({remote.revision for remote in stated}) > 1:
             raise HubError(f"{entry.repo} changed while its files were looked up.", hint="Run the pull again.")
         self.hub.check_free_disk(sum(map(self.hub.missing_bytes, files, stated)), entry.id)
-        for file, said in zip(files, stated, strict=True):
-            pulled = self.hub.pull(file, said, watch(file.file.rpartition("/")[2]) if watch else None, watch)
+        for file, remote in zip(files, stated, strict=True):
+            pulled = self.hub.pull(file, remote, watch(file.file.rpartition("/")[2]) if watch else None, watch)
             write_lock(
                 entry.id,
                 file.file,
                 LockedFile(
                     revision=pulled.revision,
-                    sha256=said.sha256 or pulled.sha256,
+                    sha256=remote.sha256 or pulled.sha256,
                     n_bytes=pulled.n_bytes,
                     replaces=replaces,
                 ),
@@ -297,12 +288,7 @@ class Library:
 
 
 def resolve_model(text: str, *, make: bool = False) -> LocalModel:
-    """The model that a person or a suite names: a path that exists, else an id of the manifest.
-
-    With `make`, a model that is made from one already here is made now; nothing is ever downloaded.
-
-    Raises: ModelFileError for a missing file or a model not on this machine, ManifestError for an unknown id.
-    """
+    """The model of a path or an id, made now where `make`, never downloaded. Raises: ModelFileError, ManifestError."""
     return _library_for(text).resolve(text, make=make)
 
 

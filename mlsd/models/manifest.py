@@ -1,7 +1,4 @@
-"""gguf_manifest.toml, the shipped one and the user's, as checked `ModelEntry` values. No network, no GGUF is opened.
-
-Every message about a wrong entry names the file, the key and the value.
-"""
+"""gguf_manifest.toml, the shipped one and the user's, as checked `ModelEntry` values; no network, no GGUF is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from mlsd.errors import ManifestError, alike
+from mlsd.errors import ManifestError, did_you_mean
 from mlsd.folders import data_path, user_dir, write_atomically
 from mlsd.outside import parse_toml, read_given
 from mlsd.records import Record
@@ -151,7 +148,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         """The entry of an id. Raises: ManifestError naming the closest ids."""
         if model_id in self.models:
             return self.models[model_id]
-        hint = f"{alike(model_id, self.models, n=3)}`mlsd models list` shows all; a path must exist."
+        hint = f"{did_you_mean(model_id, self.models, n=3)}`mlsd models list` shows all; a path must exist."
         raise ManifestError(f"No model has the id {model_id!r}.", hint=hint)
 
     def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
@@ -164,10 +161,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> Manifest:
-    """The shipped manifest extended by the user's.
-
-    Raises: ManifestError naming file, key and value of the first thing wrong.
-    """
+    """The shipped manifest extended by the user's. Raises: ManifestError naming file, key and value."""
     models: dict[str, ModelEntry] = {}
     files = []
     for path in (shipped or data_path(MANIFEST_NAME), user or user_manifest_path()):
@@ -187,10 +181,7 @@ def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> M
 
 
 def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
-    """The entries of one file, each checked by itself.
-
-    Raises: ManifestError naming file, key and value of the first thing wrong.
-    """
+    """The entries of one file, each checked by itself. Raises: ManifestError naming file, key and value."""
     try:
         data = parse_toml(read_given(path, ManifestError))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -280,10 +271,7 @@ class NewModel(Record, frozen=True, kw_only=True):
 
 
 def new_entry(model_id: str, new: NewModel) -> dict[str, Any]:
-    """The TOML of an entry for `add_entry`; what is not said is read from the file, its name or the base.
-
-    Raises: ManifestError when it does not describe exactly one source.
-    """
+    """The TOML of an entry for `add_entry`, completed from the file, its name or the base. Raises: ManifestError."""
     from mlsd.gguf_tools.read import model_facts
 
     if sum(map(bool, (new.path, new.repo, new.base))) != 1:
@@ -313,10 +301,7 @@ def new_entry(model_id: str, new: NewModel) -> dict[str, Any]:
 
 
 def add_entry(model_id: str, values: dict[str, Any], *, user: Path | None = None) -> ModelEntry:
-    """Append an entry to the user's manifest after checking it against all others.
-
-    Raises: ManifestError when the entry is wrong or its id is taken.
-    """
+    """Append an entry to the user's manifest after checking it against all others. Raises: ManifestError."""
     path = user or user_manifest_path()
     entry = decode_entry(path, model_id, values)
     known = load_manifest(user=path)

@@ -86,7 +86,7 @@ class OpenAI(Endpoint):
         metrics = next((event.metrics for event in reversed(events) if event.metrics), Metrics())
         tokens = tuple(token for event in events for token in event.tokens)
         reason = next(filter(None, (event.reason for event in reversed(events))), None)
-        return _told(timed, tokens, usage, drafted, metrics, reason)
+        return _with_usage(timed, tokens, usage, drafted, metrics, reason)
 
     def _whole(self, request: Request) -> Answer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
@@ -96,13 +96,13 @@ class OpenAI(Endpoint):
         if final.usage is None or final.usage.completion_tokens is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         timed = Answer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
-        return _told(timed, final.tokens, final.usage, final.drafted, final.metrics or Metrics(), final.reason)
+        return _with_usage(timed, final.tokens, final.usage, final.drafted, final.metrics or Metrics(), final.reason)
 
 
-def _told(
+def _with_usage(
     timed: Answer, tokens: tuple[int, ...], usage: Usage, drafted: Drafted, metrics: Metrics, reason: str | None
 ) -> Answer:
-    """An answer with what the server says of it."""
+    """The answer with the counts and times that the server reports."""
     n_prompt, cached = usage.prompt_tokens, (usage.prompt_tokens_details or PromptDetails()).cached_tokens
     return msgspec.structs.replace(
         timed,

@@ -149,6 +149,6 @@ def times(ratio: Interval) -> str:
     """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}x (no interval from {ratio.n} block{'s' if ratio.n > 1 else ''})"
-    if ratio.says_little:
+    if ratio.too_wide:
         return f"{ratio.value:.2f}x (too few blocks for an interval: {ratio.n})"
     return f"{ratio.value:.2f}x (95 % {ratio.low:.2f} to {ratio.high:.2f})"

@@ -169,9 +169,12 @@ class Arena:
         wrap: Callable[[Drafter], Drafter] = Watched,
         sampling: Sampling | None = None,
         rng: np.random.Generator | None = None,
+        draft_rollback: str | None = None,
     ) -> Run:
         """Generate with the method `method` (as after --drafter), or with `drafter` on a target made for `method`."""
-        with self.opened(name, method, gamma, draft=draft, sampling=sampling, drafter=drafter) as (session, made):
+        with self.opened(
+            name, method, gamma, draft=draft, sampling=sampling, drafter=drafter, draft_rollback=draft_rollback
+        ) as (session, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", session)
             result = generate(session, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
@@ -196,6 +199,7 @@ class Arena:
         draft: str | None = None,
         sampling: Sampling | None = None,
         drafter: Drafter | None = None,
+        draft_rollback: str | None = None,
     ) -> Iterator[tuple[LlamaSession, Drafter]]:
         """The target's session and the drafter, as a worker would open them."""
         sampling = sampling or Sampling()
@@ -210,7 +214,7 @@ class Arena:
             sampling=sampling,
             rollback=strategy,
             options=base,
-            draft_rollback=lambda: self.report(second_file(spec, path, given) or path).draft or "",
+            draft_rollback=lambda: draft_rollback or self.report(second_file(spec, path, given) or path).draft or "",
         )
         contexts = recipe(opening)
         session = open_session(self.open(path), contexts[0].options)
@@ -247,7 +251,7 @@ class Arena:
         assert run.verdict is not None and run.verdict.verdict in ("lossless", "near_tie"), run.verdict
         assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
 
-    def assert_alike(self, name: str, run: Run, other: Run) -> None:
+    def assert_same_counts(self, name: str, run: Run, other: Run) -> None:
         """Both proposed and had accepted the same, round by round.
 
         Asked only of processors whose kernels give the same logits at any width: elsewhere one draft may take the other

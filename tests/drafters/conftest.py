@@ -35,6 +35,7 @@ def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     perturb(smollm2, files["near"], noise=0.05)
     write_random_eagle3(files["eagle3"], Source(smollm2), (2, 15, 27))
     write_random_dflash(files["dflash"], Source(smollm2), (1, 14, 29))
+    files["family"] = asset_path("tiny/tiny-draft.gguf")
     with closing(Arena(files, n_ctx=1024)) as made:
         yield made
 

@@ -130,15 +130,6 @@ def mixed_run(
     return result, mixed
 
 
-def assert_a_real_model_keeps_its_output(arena: Arena, method: str, draft: str) -> None:
-    """SmolLM2 with known tokens in front of what a random head proposes."""
-    prompt = arena.model("smollm2").tokenize("The red house stands by the")
-    known = arena.plain("smollm2", prompt, 16)
-    run = arena.run("smollm2", method, 4, prompt, 16, draft=draft, wrap=lambda inner: Mixed(inner, known))
-    arena.assert_exact("smollm2", prompt, run)
-    assert {r.accepted for r in run.generation.rounds} >= {0, 1, 2}
-
-
 def assert_sampled_by_the_rule(arena: Arena, method: str, draft: str) -> None:
     """A llama's draws decide what stands; how much a random head gets right is the processor's to say.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.drafters import chain as chain_module
 from mlsd.drafters.chain import Chain, Doubt, top_probability
 from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import Opening
@@ -24,7 +23,7 @@ from mlsd.engine.verify import probabilities
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DrafterSpec, Sampling
-from tests.drafters.arena import Arena, Run, Watched, first, prompt_of
+from tests.drafters.arena import Arena, Watched, prompt_of
 from tests.engine.fake import FakeClock
 
 
@@ -108,64 +107,6 @@ def test_the_largest_probability_is_that_of_the_softmax() -> None:
 
 
 # --- on models ------------------------------------------------------------------------------------------------------
-
-
-GAMMA, N_PREDICT = 6, 40
-
-
-def rooms(run: Run) -> Iterator[int]:
-    """How many tokens each round may propose."""
-    n_output = 1
-    for r in run.generation.rounds:
-        yield min(GAMMA, N_PREDICT - n_output - 1)
-        n_output += r.committed
-
-
-@pytest.mark.parametrize("pick", [min, max], ids=["least", "largest"])
-@pytest.mark.parametrize("mode", ["include", "drop"])
-@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
-def test_a_doubting_draft_model_keeps_the_output_and_ends_each_draft_where_its_rows_doubt(
-    arena: Arena, name: str, mode: str, pick: Callable[[list[float]], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[float] = []  # what every look at a row found
-    monkeypatch.setattr(chain_module, "top_probability", lambda row: seen.append(top_probability(row)) or seen[-1])
-
-    def run_with(p_min: float) -> Run:
-        seen.clear()
-        method = f"draft-model:p_min={p_min},p_min_mode={mode}"
-        run = arena.run(name, method, GAMMA, prompt_of(2), N_PREDICT, draft=f"{name}-noise01")
-        arena.assert_exact(name, prompt_of(2), run)
-        return run
-
-    whole = run_with(1e-9)  # below any probability that a row of 512 tokens can have at its top
-    assert [r.proposed for r in whole.generation.rounds] == list(rooms(whole))
-    assert whole.stats["early_stops"] == 0
-    # Both runs draft their first round from the same text, so this one has to end it early.
-    p_min = pick(seen[: GAMMA - 1]) * 1.05
-    short = run_with(p_min)
-    first = short.generation.rounds[0].proposed
-    assert first < GAMMA
-    if pick is max:
-        assert first == (mode == "include")
-    looks, n_stops = iter(seen), 0
-    for r, room in zip(short.generation.rounds, rooms(short), strict=True):
-        # A last token that is proposed in any case is not looked at.
-        doubts = [next(looks) < p_min for _ in range(min(r.proposed + (mode == "drop"), room - (mode == "include")))]
-        assert doubts == [False] * (len(doubts) - 1) + [r.proposed < room] * (len(doubts) > 0)
-        n_stops += sum(doubts)
-    assert list(looks) == []
-    assert short.stats["early_stops"] == n_stops > 0
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen35", "qwen35moe", "falcon-h1"])
-def test_a_doubting_cut_is_exact(arena: Arena, name: str) -> None:
-    def run(seed: int) -> Run:
-        prompt = prompt_of(seed)
-        made = arena.run(name, "layer-skip:mode=sync,skip=1,p_min=0.1", 5, prompt, 40)
-        arena.assert_exact(name, prompt, made)
-        return made
-
-    first((run(seed) for seed in range(24)), lambda made: made.stats["early_stops"] > 0)
 
 
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree:depth=3,top_k=4"])

@@ -15,16 +15,6 @@ from mlsd.engine.tree import ROOT
 from mlsd.errors import InputError, UnsupportedError
 from tests.drafters.arena import Arena, prompt_of
 
-N_PREDICT = 48
-
-
-@pytest.mark.heavy
-def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
-    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
-    run = real_arena.run("smollm2", "draft-tree:depth=3,top_k=3", 9, prompt, 12, draft="near")
-    real_arena.assert_exact("smollm2", prompt, run)
-    assert 0 < run.accepted < run.proposed
-
 
 def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
     """So it never accepts less of the same text."""
@@ -44,22 +34,6 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
         assert tree.child(first, chain.tokens[1]) is not None
 
 
-@pytest.mark.parametrize("draft", ["llama", "llama-noise01", "llama-other"])
-def test_a_pruned_tree_is_exact_and_never_larger(arena: Arena, draft: str) -> None:
-    prompt = arena.clear_prompt("llama", 12, N_PREDICT)
-    runs = [
-        arena.run(
-            "llama", f"draft-tree:depth=3,top_k=4,commit=redecode,prune={prune}", 12, prompt, N_PREDICT, draft=draft
-        )
-        for prune in ("false", "true")
-    ]
-    for run in runs:
-        arena.assert_exact("llama", prompt, run)
-    assert all(r.proposed <= 12 for r in runs[1].generation.rounds)
-    per_round = [run.proposed / len(run.counts) for run in runs]
-    assert per_round[1] <= per_round[0]
-
-
 def test_nodes_stay_while_they_gain_more_than_they_cost() -> None:
     log_p = np.log([0.9, 0.5, 0.1, 0.01])
     free, dear, steps = [1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 1.9, 1.9, 3.0, 3.0]
@@ -69,16 +43,9 @@ def test_nodes_stay_while_they_gain_more_than_they_cost() -> None:
     assert Pruner(dear)(log_p, 9.0) == 2  # the longer drafting took, the more of it is used
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "complaint"),
-    [
-        ("qwen35", "qwen35-noise01", "target with attention memory only"),
-        ("llama", "qwen35-noise01", "recurrent memory"),
-    ],
-)
-def test_recurrent_memory_is_refused(arena: Arena, target: str, draft: str, complaint: str) -> None:
-    with pytest.raises(UnsupportedError, match=complaint):
-        arena.run(target, "draft-tree", 8, prompt_of(1), 4, draft=draft)
+def test_a_draft_with_recurrent_memory_is_refused(arena: Arena) -> None:
+    with pytest.raises(UnsupportedError, match="recurrent memory"):
+        arena.run("llama", "draft-tree", 8, prompt_of(1), 4, draft="qwen35-noise01")
 
 
 def test_without_a_draft_there_is_nothing_to_draft_with(arena: Arena) -> None:

@@ -18,10 +18,11 @@ from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.planning.prompts import load_prompt
 from mlsd.records import MOST_ADAPTIVE, Sampling
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import CLOCK, Arena, Run, first, prompt_of
-from tests.drafters.head_arena import TABLES, TARGETS
+from tests.drafters.arena import CLOCK, Arena, Run, Watched, first, prompt_of
+from tests.drafters.head_arena import TABLES, TARGETS, Mixed
 
 N_PREDICT = 40
 # Trees stay below 64 rows: from there on the CPU's attention takes another kernel, and equal becomes nearly equal.
@@ -125,6 +126,10 @@ def chooses(run: Run, gamma: int) -> bool:
     return run.stats["plain_rounds"] in (n_plain, n_plain - 1)
 
 
+def doubts(run: Run, gamma: int) -> bool:
+    return proposes(run, gamma) and run.stats["early_stops"] > 0
+
+
 EAGLE3_TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode,prune=true"
 MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
 # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
@@ -142,6 +147,8 @@ CELLS = [
     *(Cell("llama", f"draft-tree:{shape},commit=redecode", k, draft, shows, clear=True)
       for draft, shows in (("llama", is_always_right), ("llama-noise01", fits), ("llama-other", fits))
       for k, shape in ((6, "depth=2,top_k=3"), (24, "depth=4,top_k=5"))),
+    *(Cell("llama", "draft-tree:depth=3,top_k=4,commit=redecode,prune=true", 12, draft, fits, clear=True)
+      for draft in ("llama", "llama-noise01", "llama-other")),
     *(Cell(name, f"draft-tree:depth=3,top_k=4,commit={commit}", 16, f"{name}-noise01", seeds=(4,))
       for name in TINY_ATTENTION for commit in COMMITS),
     *(Cell(name, f"rest:store=shipped,commit={commit}", 16, seeds=(4,))
@@ -161,6 +168,9 @@ CELLS = [
       for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in range(1, 9)),
     *(Cell(name, f"{method}gamma=auto", MOST_ADAPTIVE, None, chooses, (3,))
       for name in ARCHITECTURES for method in ("pld:", "oracle:", "layer-skip:mode=own,skip=2,", "ngram-cache:")),
+    *(Cell(name, f"draft-model:p_min=0.1,p_min_mode={mode}", 6, f"{name}-noise01", doubts, range(24))
+      for name in ("llama", "qwen35", "falcon-h1") for mode in ("include", "drop")),
+    *(Cell(name, "layer-skip:mode=sync,skip=1,p_min=0.1", 5, None, doubts, range(24)) for name in ARCHITECTURES),
     *(Cell(name, "draft-model:gamma=auto", MOST_ADAPTIVE, f"{name}-noise003", chooses, (3,)) for name in ARCHITECTURES),
     *(Cell(name, "random", 4) for name in ARCHITECTURES),
 ]  # fmt: skip
@@ -172,6 +182,22 @@ DRAWN = [
     Cell("llama", "draft-model:gamma=auto", MOST_ADAPTIVE, "llama-noise003", lambda run, gamma: run.accepted > 0),
     Cell("qwen3moe", "expert-skip:experts=1", 3, shows=some_stand),
     *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync")),
+]
+STANDS = "The red house stands by the"
+REPEATS = "The red house stands by the old river, and the green house stands by the new road.\n" * 4 + "The red house"
+PLANETS = "<|im_start|>user\nName the planets of the solar system.<|im_end|>\n<|im_start|>assistant\n"
+# On SmolLM2: method, gamma, draft and text.
+REAL = [
+    ("draft-tree:depth=3,top_k=3", 9, "near", STANDS),
+    ("eagle3", 4, "eagle3", STANDS),
+    ("eagle3-tree:depth=3,top_k=4", 4, "eagle3", STANDS),
+    ("dflash", 4, "dflash", STANDS),
+    ("pld:preset=smollm2", 15, None, REPEATS),
+    ("ngram-cache", 8, None, REPEATS),
+    ("lookahead:window=5,ngram=4,guesses=5", 15, None, "Q: List the numbers from one to thirty.\nA: 1, 2, 3, 4, 5,"),
+    # Found by `mlsd models make subset --search greedy --fraction 0.33`.
+    ("layer-skip:mode=sync,skip=3+4+6+7+10+11+14+17+25+26", 2, None, PLANETS),
+    ("text-draft", 4, "family", load_prompt("code").text),
 ]
 
 
@@ -195,21 +221,18 @@ def test_output_equals_plain_decoding(
     first(map(run, cell.seeds or (cell.gamma,)), lambda made: cell.shows(made, cell.gamma))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_drafter_that_knows_the_output_is_accepted_whole(arena: Arena, architecture: str) -> None:
-    prompt = arena.clear_prompt(architecture, 4, N_PREDICT)
-    oracle = Guesser(arena.plain(architecture, prompt, N_PREDICT))
-    run = arena.run(architecture, "pld", 7, prompt, N_PREDICT, drafter=oracle)
-    assert run.accepted == run.proposed > 0
-    arena.assert_exact(architecture, prompt, run)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_drafter_that_guesses_is_almost_never_accepted_and_harmless(arena: Arena, architecture: str) -> None:
-    prompt = prompt_of(4)
-    run = arena.run(architecture, "pld", 7, prompt, N_PREDICT, drafter=Guesser(right=0.0))
-    assert run.accepted < run.proposed / 10  # each guess is one token of 256
-    arena.assert_exact(architecture, prompt, run)
+@pytest.mark.heavy
+@pytest.mark.parametrize(("method", "gamma", "draft", "text"), REAL, ids=lambda value: str(value)[:12])
+def test_a_real_model_keeps_its_output_and_accepts_drafts(
+    real_arena: Arena, method: str, gamma: int, draft: str | None, text: str
+) -> None:
+    """Random heads are accepted where tokens of the known output stand in front of what they propose."""
+    prompt = real_arena.model("smollm2").tokenize(text)
+    known = real_arena.plain("smollm2", prompt, 24) if draft in ("eagle3", "dflash") else None
+    wrap = Watched if known is None else lambda inner: Mixed(inner, known)
+    run = real_arena.run("smollm2", method, gamma, prompt, 24, draft=draft, wrap=wrap)
+    real_arena.assert_exact("smollm2", prompt, run)
+    assert run.accepted > 0
 
 
 @pytest.mark.parametrize("n_paths", [1, 6])

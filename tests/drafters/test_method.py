@@ -90,3 +90,38 @@ def test_an_unknown_preset_names_the_known_ones(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} has no preset 'paper'") as caught:
         resolve_spec(parse_drafter(f"{name}:preset=paper{needed}", None))
     assert all(preset in caught.value.hint for preset in known) if known else "no presets" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("pld:speed=9", "pld has no option 'speed'"),
+        ("pld:ngram=0", "pld: ngram=0: Expected `int` >= 1"),
+        ("pld:ngram=big", "pld: ngram='big': Expected `int`, got `str`"),
+        ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
+        (
+            "draft-model:depth=3",
+            "draft-model has no option 'depth'. Options of draft-model, with their defaults: p_min (0.0)",
+        ),
+        ("draft-model:p_min=2", "draft-model: p_min=2: Expected `float` <= 1"),
+        ("dflash:depth=3", "dflash has no option 'depth'. dflash takes no options"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(text: str, complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_spec(parse_drafter(text, None))
+    assert complaint in str(caught.value)
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnsupportedError, match=r"no drafting method 'medium'.*pld"):
+        resolve_spec(parse_drafter("medium:a=1", None))
+
+
+def test_a_preset_is_written_out_and_what_is_given_wins_over_it() -> None:
+    assert resolve_spec(parse_drafter("pld:preset=smollm2", None)).options == {"ngram": 3}
+    assert resolve_spec(parse_drafter("pld:preset=ngram-simple,ngram=9", None)).options == {
+        "ngram": 9,
+        "min_ngram": 12,
+        "match": "last",
+    }

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlsd.drafters.other_vocabulary import _check_text, _tokens
 from mlsd.errors import VocabularyError
-from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import MOST_ADAPTIVE, Sampling
 from tests.drafters.arena import Arena, first
@@ -68,13 +65,3 @@ def test_a_model_whose_tokens_are_no_text_is_refused() -> None:
     _check_text(FakeTokenizer())
     with pytest.raises(VocabularyError, match="no text in common"):
         _check_text(Mute())
-
-
-@pytest.mark.heavy
-def test_a_real_target_takes_a_draft_of_another_family(smollm2: Path) -> None:
-    files = {"smollm2": smollm2, "draft": asset_path("tiny/tiny-draft.gguf")}
-    with closing(Arena(files, n_ctx=512)) as real:
-        prompt = real.model("smollm2").tokenize(load_prompt("code").text)
-        run = real.run("smollm2", "text-draft", 4, prompt, 32, draft="draft")
-        real.assert_exact("smollm2", prompt, run)
-        assert run.accepted > 0

@@ -17,7 +17,7 @@ from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.losslessness import Answers, Gaps, Judge, Passes, _chunks, distance, first_difference
+from mlsd.engine.losslessness import Answers, FedPasses, Gaps, Judge, _chunks, distance, first_difference
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, RollbackError
@@ -92,7 +92,7 @@ def test_a_constant_on_all_logits_is_no_distance() -> None:
 
 def test_a_pass_is_cut_into_about_equal_ones_that_hold_all_of_the_text() -> None:
     for n, width in itertools.product(range(40), (1, 2, 5, 17)):
-        passes = _chunks(Passes(prompt=(), tokens=tuple(range(n)), kept=(n,), widths=(n,)), width)
+        passes = _chunks(FedPasses(prompt=(), tokens=tuple(range(n)), kept=(n,), widths=(n,)), width)
         assert sum(passes.kept) == n and passes.kept == passes.widths
         assert len(passes.kept) == -(-n // width)
         assert not n or (width >= max(passes.kept) and max(passes.kept) - min(passes.kept) <= 1)

@@ -16,18 +16,62 @@ from mlsd.engine.probe import ProbeReport, StrategyResult, probe
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
+from tests.drafters.arena import Arena, prompt_of
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
-from tests.engine.test_exact import OPTIONS, Bench, prompt_of
 
 HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")
 OF_DRAFTS = ("ladder", "device-ladder", "checkpoint")
 PASS_NS, ROW_NS = 1_000_000, 10_000
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
 
 
 @pytest.fixture(scope="module")
-def bench(tiny: Path) -> Iterator[Bench]:
-    with closing(Bench(tiny)) as made:
+def arena(tiny: Path) -> Iterator[Arena]:
+    with closing(Arena({path.stem: path for path in tiny.glob("*.gguf")})) as made:
         yield made
+
+
+def recurrent(context: Sequence[int]) -> int:
+    return (31 * context[0] + sum(context[-16:])) % 256
+
+
+class OneWindow(FakeSession):
+    """A memory that keeps only the positions of its window, and cannot bring an older one back."""
+
+    window = 300
+
+    def truncate(self, n_past: int) -> None:
+        super().truncate(n_past)
+        if n_past > self.window:
+            self.context[0] += 1
+
+
+def test_the_probe_goes_beyond_the_window() -> None:
+    def report(kind: type[FakeSession]) -> ProbeReport:
+        clock = FakeClock()
+        return probe(lambda options: kind(recurrent, options, clock), SessionOptions(n_ctx=256), clock)
+
+    assert report(FakeSession).target == report(FakeSession).draft == "trim"
+    assert "trim" not in (report(OneWindow).target, report(OneWindow).draft)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "draft"),
+    [
+        ("llama", "trim", "trim"),
+        ("qwen35", "snapshots", "ladder"),
+        ("qwen35moe", "snapshots", "ladder"),
+        ("falcon-h1", "checkpoint", "ladder"),
+    ],
+)
+def test_the_probe_finds_an_exact_strategy_for_target_and_draft(
+    arena: Arena, name: str, target: str, draft: str
+) -> None:
+    report = arena.report(arena.path(name))
+    assert (report.target, report.draft) == (target, draft)
+    if target == "snapshots":  # a state that single tokens made is wrong there, and the probe finds that
+        found = report.result("snapshots", "single")
+        assert not found.exact and (found.max_logit_diff or 0) > 1
 
 
 def findings(**round_ns: dict[int, int]) -> ProbeReport:
@@ -59,9 +103,6 @@ def test_what_a_state_costs_decides_between_saving_many_and_decoding_again(state
     clock = FakeClock()
     costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS, state_ns=state_ns)
 
-    def recurrent(context: Sequence[int]) -> int:
-        return (31 * context[0] + sum(context[-16:])) % 256
-
     report = probe(
         lambda options: FakeSession(recurrent, options, clock, costs, recurrent=True), SessionOptions(n_ctx=256), clock
     )
@@ -86,9 +127,6 @@ def test_snapshots_are_timed_with_as_many_as_a_round_of_that_gamma_keeps() -> No
             def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
                 super().decode(tokens, n_outputs=n_outputs)
                 clock.advance(self.n_snapshots * copy_ns)
-
-        def recurrent(context: Sequence[int]) -> int:
-            return (31 * context[0] + sum(context[-16:])) % 256
 
         costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS)
         report = probe(
@@ -121,7 +159,7 @@ def test_greedy_tokens_are_picked_where_a_plain_round_is_shorter(sample_ns: int)
 
     def opened(options: SessionOptions) -> FakeSession:
         costs = FakeCosts(pass_ns=PASS_NS, sample_ns=0 if options.device_sampling else sample_ns)
-        return FakeSession(lambda context: (31 * context[0] + sum(context[-16:])) % 256, options, clock, costs)
+        return FakeSession(recurrent, options, clock, costs)
 
     report = probe(opened, SessionOptions(n_ctx=256), clock)
     assert (report.device_round_ns, report.host_round_ns) == (PASS_NS, PASS_NS + sample_ns)
@@ -129,28 +167,26 @@ def test_greedy_tokens_are_picked_where_a_plain_round_is_shorter(sample_ns: int)
     assert not msgspec.structs.replace(report, device_round_ns=PASS_NS + sample_ns + 1).samples_on_device
 
 
-def test_a_cut_is_free_and_no_other_way_is_timed(bench: Bench) -> None:
-    report = bench.report("llama")
+def test_a_cut_is_free_and_no_other_way_is_timed(arena: Arena) -> None:
+    report = arena.report(arena.path("llama"))
     assert report.target == report.draft == "trim"
     assert all(result.round_ns is None for result in report.strategies)
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 16])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_draft_on_a_ladder_proposes_what_one_that_replays_proposes(bench: Bench, name: str, gamma: int) -> None:
-    prompt, runs = prompt_of(gamma), {}
+def test_a_draft_on_a_ladder_proposes_what_one_that_replays_proposes(arena: Arena, name: str, gamma: int) -> None:
+    prompt, draft, runs = prompt_of(gamma, n=12), f"{name}-noise003", {}
     for strategy in OF_DRAFTS:
-        runs[strategy] = bench.speculate(name, f"{name}-noise003", gamma, prompt, draft_strategy=strategy)
-        bench.assert_lossless()
-    counts = {name: [(r.proposed, r.accepted) for r in run.rounds] for name, run in runs.items()}
-    assert counts["ladder"] == counts["device-ladder"]
-    if bench.report(f"{name}-noise003").kernel_noise == 0:  # or a replay may round otherwise
-        assert counts["ladder"] == counts["checkpoint"]
+        runs[strategy] = arena.run(name, "draft-model", gamma, prompt, 48, draft=draft, draft_rollback=strategy)
+        arena.assert_exact(name, prompt, runs[strategy])
+    assert runs["ladder"].counts == runs["device-ladder"].counts
+    arena.assert_same_counts(draft, runs["ladder"], runs["checkpoint"])  # unless a replay rounds otherwise
 
 
 @pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
-def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(bench: Bench, strategy: str) -> None:
-    with open_session(bench.model("qwen35"), rollback_options(strategy, OPTIONS, 2)) as session:
+def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(arena: Arena, strategy: str) -> None:
+    with open_session(arena.model("qwen35"), rollback_options(strategy, OPTIONS, 2)) as session:
         session.decode(prompt_of(1))
         ladder = make_rollback(strategy, session)
         ladder.mark()

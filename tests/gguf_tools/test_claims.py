@@ -178,5 +178,5 @@ def test_a_cut_of_a_file_that_lies_about_its_blocks_is_refused_at_once(tmp_path:
         lambda: choose_layers(trunk_layers(source) or 0),
     ]
     for plan in plans:
-        with pytest.raises(ModelFileError, match="it has 1073741824 blocks, and tensors for 4"):
+        with pytest.raises(ModelFileError, match="it claims 1073741824 blocks, and tensors for 4"):
             plan()

@@ -6,7 +6,6 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.shape import tensors
 from mlsd.gguf_tools.shapes import FULL
-from mlsd.gguf_tools.synthetic.synth import from_shape
 
 QWEN_MOE = {
     "model_type": "qwen3_5_moe",
@@ -107,14 +106,3 @@ def test_a_file_that_gives_no_shape_says_why(content, words, tmp_path):
         shape_from_config(path)
     with pytest.raises(InputError, match="cannot be read"):
         shape_from_config(tmp_path / "missing.json")
-
-
-@pytest.mark.parametrize("depth", range(1, 6))
-def test_a_shallow_cut_of_a_described_hybrid_keeps_attention_or_is_refused(tmp_path, depth):
-    shape = shape_from_config(write(tmp_path, QWEN_MOE))
-    if depth == 1:
-        with pytest.raises(InputError, match="one layer"):
-            from_shape(shape, n_layers=depth)
-        return
-    parts = {part.spec.part for part in from_shape(shape, n_layers=depth).plan.parts}
-    assert {"attn_q", "ssm_out"} <= parts

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlsd.errors import MlsdError, ModelFileError, UnsupportedError
-from mlsd.gguf_tools.heads import Head, read_head
+from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
@@ -59,7 +59,7 @@ def test_an_eagle3_head_says_which_layers_it_reads(tmp_path: Path, target: Sourc
     for options in ({}, {"n_embd": 96}, {"n_vocab_draft": 64}, {"norm_before": True}):
         write_random_eagle3(tmp_path / "head.gguf", target, (1, 3, 5), **options)
         head = read_head(Source(tmp_path / "head.gguf"), target, "eagle3")
-        assert head == Head(architecture="eagle3", target_layers=(1, 3, 5))
+        assert head == DraftingHead(architecture="eagle3", target_layers=(1, 3, 5))
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlsd.errors import InputError, SuiteError
 from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study
-from mlsd.records import Sampling
 
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
@@ -32,44 +29,6 @@ def test_a_preset_brings_its_gamma_and_a_given_one_wins() -> None:
     preset = ("pld:preset=smollm2",)
     assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=None).cases().values()} == {0, 15}
     assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=(3,)).cases().values()} == {0, 3}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"gammas": (0,)}, "--gamma holds 0"),
-        ({"gammas": (4, -2)}, "--gamma holds -2"),
-        ({"n_predict": 1}, "--n-predict is 1"),
-        ({"repeats": 0}, "--repeats is 0"),
-        ({"sampling": Sampling(temperature=-1.0)}, "--temperature is -1"),
-        ({"prompts": ("code", "nonsense")}, "no prompt called 'nonsense'"),
-    ],
-)
-def test_what_means_nothing_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        plan(**change)
-
-
-@settings(deadline=None)
-@given(st.integers(1, 4), st.integers(0, 9), st.integers(0, 99))
-def test_each_block_holds_every_arm_of_a_prompt_and_the_first_of_each_begins_with_the_baseline(
-    repeats: int, first: int, seed: int
-) -> None:
-    made = plan(first, repeats=repeats, seed=seed, prompts=("code", "factual"))
-    (load,) = made.loads
-    blocks = list(load.blocks())
-    assert [block[0].repeat for block in blocks] == sorted([*range(first, first + repeats)] * 2)
-    assert len({block[0].block for block in blocks}) == 2 * repeats
-    assert [draft.ref.id for draft in load.models] == ["tiny-draft"]
-    for block in blocks:
-        assert sorted(trial.case.gamma for trial in block) == [0, 1, 4]
-        assert len({trial.case.prompt for trial in block}) == 1
-
-
-def test_the_order_is_random_but_repeats_with_its_seed() -> None:
-    orders = {tuple(trial.case.gamma for trial in plan(seed=seed, repeats=4).slots()) for seed in range(8)}
-    assert len(orders) > 1
-    assert plan(seed=3, repeats=4) == plan(seed=3, repeats=4)
 
 
 def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Path) -> None:

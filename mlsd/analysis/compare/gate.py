@@ -96,7 +96,7 @@ def judge(series: Sequence[Series], margin: float = MARGIN, looks: Looks = "end"
     return tuple(_finding(one, Design(n_arms=n_noisy, looks=looks), margin) for one in series)
 
 
-def known_well(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
+def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
     """Whether every measure that counts is decided, or an effect as large as the margin would have been seen."""
 
     def would_be_seen(found: Finding) -> bool:

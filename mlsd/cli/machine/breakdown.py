@@ -77,13 +77,13 @@ def _print_shares(found: Breakdown) -> None:
 
     print_table(shares_table([(found.network(shares), shares) for shares in found.shares]))
     note(
-        "PROFILING  T is a plain pass. Shares are of passes that stop between parts, and no speeds. `no outputs` is "
-        "what T loses without outputs: LM head and sampling a second way."
+        "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
+        "`no outputs` is the share of T that outputs take: a second estimate of LM head and sampling."
     )
     if any(shares.in_doubt for shares in found.shares):
         note(
-            "IN DOUBT (?)  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, "
-            "or the profiled pass took twice T, as with tiny models."
+            "IN DOUBT (?)  Profiling or other programs changed these passes too much: their parts differ from T by a "
+            "quarter, or the profiled pass took twice as long as T, as with tiny models."
         )
 
 

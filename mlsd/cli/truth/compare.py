@@ -98,7 +98,7 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
         check_figure_path(options["output"])
         options["rows"] = options["rows"] or tuple(range(1, 34))
     request = _request(words, options)
-    from mlsd.analysis.compare.gate import known_well
+    from mlsd.analysis.compare.gate import precise_enough
     from mlsd.analysis.compare.sessions import newest
 
     margin = options["until"] or _MARGIN
@@ -107,7 +107,7 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
         sides = ("0", "1") if options["no_control"] else ("0", "control", "1")
         if options["until"] is None or n_blocks < _FIRST:
             return sides
-        return None if known_well(newest(store, session).comparison(margin).findings, margin) else sides
+        return None if precise_enough(newest(store, session).comparison(margin).findings, margin) else sides
 
     done, found = _measure(request, next_block, options)
     say_warnings(done.warnings)

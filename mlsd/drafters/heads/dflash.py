@@ -1,14 +1,8 @@
-"""DFlash: a head that fills a block of masks.
+"""DFlash: a head that fills a block of masks, after the newest token, in one pass over the target's rows.
 
-The head's memory holds the target's rows of the committed text, put there without a token. A block is the newest token
-and masks after it; one pass gives a distribution for each masked position, none of which knows the others' choice. A
-DSpark head (DFlash with a Markov head) corrects each position inside its graph by the likeliest token of the one
-before, and mostly proposes from the newest token's own position as well. Sampled tokens are drawn from these rows
-independently, and verified with them. A DFlash2 head scores pairs of neighbours instead, and the best next token is
-taken step by step; its proposals are deterministic at every temperature.
-
-All native calls of llama.cpp's driver are within reach; heads of the DeepSeek-V4 kind alone, whose targets mlsd has not
-run, are refused by name (`gguf_tools.heads`). The head is the user's; mlsd has run heads of random weights only.
+No masked position knows the others' choice. A DSpark head (with a Markov head) corrects each by the likeliest token of
+the one before, inside its graph; a DFlash2 head scores pairs of neighbours, and the best next token is taken step by
+step. mlsd has run heads of random weights only, and refuses those of the DeepSeek-V4 kind (`gguf_tools.heads`).
 """
 
 from __future__ import annotations
@@ -21,13 +15,13 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.drafters.heads.head import check_head, check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import NoOptions, Span
+from mlsd.drafters.options import NoOptions, Range
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.verify import draw, probabilities
-from mlsd.gguf_tools.heads import Head
+from mlsd.gguf_tools.heads import DraftingHead
 from mlsd.gguf_tools.source import Source
 from mlsd.records import Sampling
 
@@ -38,7 +32,7 @@ class BlockDraft(Drafter):
     rollback_name = "trim"
 
     def __init__(
-        self, target: LayerRowsSession, context: BlockHead, head: Head, clock: Clock, sampling: Sampling
+        self, target: LayerRowsSession, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
     ) -> None:
         self._target, self._context, self._head = target, context, head
         self._clock, self._sampling = clock, sampling
@@ -103,11 +97,11 @@ class BlockDraft(Drafter):
 
 def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
     opened = open_head(setup, "dflash")
-    context = _beside(opened.target, opened.model, own)
+    context = _block_head(opened.target, opened.model, own)
     return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
 
 
-def _beside(target: LayerRowsSession, model: LlamaModel, own: NoOptions) -> BlockHead:
+def _block_head(target: LayerRowsSession, model: LlamaModel, own: NoOptions) -> BlockHead:
     head = check_head("dflash", Source(target.model.path), Source(model.path))
     widest = min(target.options.max_outputs, head.n_block)
     return BlockHead(model, target, causal=head.causal, widest_block=widest)
@@ -120,9 +114,9 @@ METHOD = Method(
     options=NoOptions,
     open=_open,
     contexts=lambda opening, own: opening.with_head(),
-    space={"gamma": Span(low=1, high=15)},
+    space={"gamma": Range(low=1, high=15)},
     needs="head",
-    head=_beside,
+    head=_block_head,
     session="layer-rows",
     check_target=check_rows,
     check_second=partial(check_head, "dflash"),

@@ -1,12 +1,7 @@
-"""EAGLE-3: a chain of tokens from a trained block.
+"""EAGLE-3: a chain of tokens from a trained block, fed with the target's rows; `eagle3-tree` grows trees with it.
 
-At position p the head reads token p + 1 and the encoded target rows of p;
-the newest committed token has no rows yet, so it is read with those of the position before, and its own position waits
-for the next round. A reduced vocabulary is spread over the target's by the head's own graph. Chains of sampled tokens
-are verified with their distributions. `eagle3-tree` grows trees with the same head.
-
-The head is the user's. mlsd has run heads of random weights only: what it shows of them is that the output stays
-right, not that a trained head is accepted.
+At position p the head reads token p + 1 and the encoded target rows of p. The newest committed token has no rows yet,
+so its own position waits for the next round. mlsd has run heads of random weights only.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.heads.head import HeadChain, check_head, check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Span
+from mlsd.drafters.options import Range
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession, Rows
 
@@ -50,7 +45,7 @@ METHOD = Method(
     options=Doubt,
     open=_open,
     contexts=lambda opening, own: opening.with_head(),
-    space={"gamma": Span(low=1, high=8)},
+    space={"gamma": Range(low=1, high=8)},
     needs="head",
     head=lambda target, model, own: EagleHead(model, target),
     session="layer-rows",

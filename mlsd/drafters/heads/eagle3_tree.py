@@ -1,8 +1,4 @@
-"""EAGLE-2's policy over an EAGLE-3 head's probabilities.
-
-A level of the tree costs one pass of the head, whatever its width; a node reads the head's own row of its parent. The
-target needs attention memory only, as for every tree; `eagle3` drafts chains for the others.
-"""
+"""EAGLE-2's policy over an EAGLE-3 head's probabilities: a level costs one pass of the head, whatever its width."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from mlsd.drafters.draft_tree import EAGLE_2
 from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
 from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Span
+from mlsd.drafters.options import Range
 from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, whole_tree
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
@@ -101,7 +97,11 @@ METHOD = Method(
     options=Options,
     open=_open,
     presets=EAGLE_2,
-    space={"gamma": Span(low=4, high=60), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
+    space={
+        "gamma": Range(low=4, high=60),
+        "depth": Range(low=1, high=8),
+        "top_k": Range(low=1, high=16),
+    },
     needs="head",
     head=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
     session="layer-rows",

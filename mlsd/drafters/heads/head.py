@@ -1,7 +1,4 @@
-"""What methods share that draft with a trained head: its file and the target's rows, and a chain out of its own memory.
-
-A head's file is checked against the target's before either is loaded (`check_head`); once more where it is opened.
-"""
+"""What methods with a trained head share: its file, checked against the target's, and a chain out of its memory."""
 
 from __future__ import annotations
 
@@ -20,24 +17,18 @@ from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import LayerRowsSession, Rows, check_layers
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.gguf_tools.heads import Head, read_head
+from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 
 
 def check_rows(own: object, target: Source) -> None:
-    """Refuse a target whose graph does not give out the rows between its blocks, by its header alone.
-
-    Raises: UnsupportedError.
-    """
+    """Refuse a target whose graph does not give out the rows between its blocks. Raises: UnsupportedError."""
     check_layers(target.architecture, trunk_layers(target) or 0, ())
 
 
-def check_head(architecture: str, target: Source, file: Source) -> Head:
-    """The head in a file; refuses one that llama.cpp cannot run beside the target, by the two headers alone.
-
-    Raises: UnsupportedError.
-    """
+def check_head(architecture: str, target: Source, file: Source) -> DraftingHead:
+    """The head in a file, checked against the target by their two headers. Raises: UnsupportedError."""
     head = read_head(file, target, architecture)
     # Only EAGLE-3's own driver reads the row after the last block where a next-token block would.
     last = architecture == "eagle3"
@@ -51,7 +42,7 @@ class Opened:
 
     target: LayerRowsSession  # keeps the head's rows from now on
     model: LlamaModel  # the head's weights
-    head: Head
+    head: DraftingHead
 
 
 def open_head(setup: DrafterSetup, architecture: str) -> Opened:
@@ -67,8 +58,7 @@ def open_head(setup: DrafterSetup, architecture: str) -> Opened:
 class HeadChain(Drafter):
     """A chain from one head, step after step in its own memory; a method says which row belongs to which position.
 
-    Rows of committed text are the target's, those of speculative positions the head's own. So every round feeds the
-    newly committed tokens again, with true rows, in the one pass that also gives the first proposal.
+    Each round feeds newly committed tokens again, with the target's rows, in the pass that gives the first proposal.
     """
 
     rollback_name = "trim"

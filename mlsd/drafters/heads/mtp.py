@@ -1,8 +1,4 @@
-"""Multi-token prediction: the next-token block inside a model's own file.
-
-Each step reads a token and the hidden row of the position before: the target's own row where it is known, the block's
-row for speculative positions (`HeadChain`).
-"""
+"""Multi-token prediction: a chain (`HeadChain`) from the next-token block inside a model's own file."""
 
 from __future__ import annotations
 

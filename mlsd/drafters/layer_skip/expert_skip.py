@@ -1,8 +1,4 @@
-"""The target with fewer routed experts drafts for itself, with all of its blocks or some.
-
-llama.cpp loads the same file once more with another number of experts; where a backend maps weights (CPU, Metal) both
-loads are one in memory, but for types that it repacks.
-"""
+"""The target with fewer routed experts drafts for itself; a backend that maps weights holds both loads once."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mlsd.drafters.layer_skip.subset import Cut, Options, contexts, cut_file, open_cut, plan
+from mlsd.drafters.layer_skip.subset import CutDraft, Options, contexts, cut_file, open_cut, plan
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Choice, Span
+from mlsd.drafters.options import Range, Values
 from mlsd.engine.drafter import Drafter
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
@@ -36,7 +32,7 @@ class ExpertOptions(Options, frozen=True, kw_only=True):
     ] = None
 
 
-def plan_experts(source: Source, own: ExpertOptions) -> Cut:
+def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:
     """What of the target drafts. Raises: UnsupportedError without routed experts, InputError, ModelFileError."""
     n_used = source_weight(source).n_experts_used if source.count("expert_count") else 0
     if not n_used:
@@ -66,9 +62,9 @@ METHOD = Method(
     options=ExpertOptions,
     open=_open,
     space={
-        "gamma": Span(low=1, high=8),
-        "share": Choice(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
-        "fraction": Choice(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
+        "gamma": Range(low=1, high=8),
+        "share": Values(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
+        "fraction": Values(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
     },
     contexts=contexts,
     check_target=lambda own, target: plan_experts(target, own),

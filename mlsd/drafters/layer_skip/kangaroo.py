@@ -1,13 +1,11 @@
-"""Kangaroo: an early exit behind a trained adapter.
+"""Kangaroo: an early exit behind a trained adapter, which is the user's own file.
 
-The adapter is the user's own file. Blocks and adapter become one draft
-model, whose memory is what the paper's would be: the first blocks of both compute the same from the same tokens. The
-paper's verification goes on from the exit; here the target's pass computes its first blocks again.
+Blocks and adapter become one draft model. The paper's verification goes on from the exit; here the target's pass
+computes its first blocks again.
 """
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +14,12 @@ from msgspec import Meta
 from mlsd.drafters.chain import Doubt, Probability
 from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Choice, Preset, Span, small_model_study
+from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
-from mlsd.gguf_tools.surgery.edit import write_edit
+from mlsd.gguf_tools.surgery.edit import cached_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose
-from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
 
@@ -41,10 +37,7 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 def composed_file(target_path: Path, options: Options) -> Path:
-    """The draft of a target and an adapter, written once and kept for the next time.
-
-    Raises: InputError for an adapter that was replaced since the spec was resolved, and what `compose` raises.
-    """
+    """The draft of a target and an adapter, kept for the next time. Raises: InputError for a replaced adapter."""
     source, adapter = Source(target_path), Adapter(Path(options.adapter))
     if options.content not in ("", adapter.content):
         raise InputError(
@@ -52,9 +45,7 @@ def composed_file(target_path: Path, options: Options) -> Path:
             hint="Start the measurement again; its numbers belong to another adapter.",
         )
     edit = compose(source, adapter, options.exit)
-    recipe = f"{file_sha256(target_path)} {adapter.content} {options.exit}"
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    return cached_draft(f"{target_path.stem}-kangaroo-{digest}.gguf", lambda path: write_edit(source, edit, path))
+    return cached_edit(source, edit, "kangaroo", f"{adapter.content} {options.exit}")
 
 
 def _open(setup: DrafterSetup, own: Options) -> DraftModel:
@@ -85,7 +76,10 @@ METHOD = Method(
         _preset("llama-3.2-1b", 4, 0.8),
         _preset("vicuna-7b", 6, 0.3),
     ),
-    space={"gamma": Span(low=1, high=8), "p_min": Choice(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",))},
+    space={
+        "gamma": Range(low=1, high=8),
+        "p_min": Values(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",)),
+    },
     check_target=lambda own, target: compose(target, Adapter(Path(own.adapter)), own.exit),
     # Another adapter under the same name is another case; one that is missing or none is refused here.
     fill_in=lambda own: {"content": Adapter(Path(own.adapter)).content},

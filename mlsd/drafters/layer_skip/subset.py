@@ -6,7 +6,6 @@ sync     the same, but its memory is made the target's each round: real speed, w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -18,7 +17,7 @@ from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
 from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Choice, Preset, Span
+from mlsd.drafters.options import Preset, Range, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
@@ -28,9 +27,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
-from mlsd.gguf_tools.surgery.edit import Edit, write_edit
-from mlsd.hashes import file_sha256
+from mlsd.gguf_tools.surgery.edit import Edit, cached_edit
 from mlsd.records import OptionValue, Record
 
 # Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
@@ -58,7 +55,7 @@ class Options(Record, frozen=True, kw_only=True):
     component: Annotated[Component | None, Meta(description="only this part of a hybrid's blocks")] = None
     p_min: Annotated[
         Probability,
-        Meta(description="a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: none does"),
+        Meta(description="a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: never"),
     ] = 0.0
     p_min_mode: DoubtMode = "include"
 
@@ -67,7 +64,7 @@ class Options(Record, frozen=True, kw_only=True):
         return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
 
-class Cut(Record, frozen=True, kw_only=True):
+class CutDraft(Record, frozen=True, kw_only=True):
     """A target and what is left of it in the draft."""
 
     source: Source
@@ -97,7 +94,7 @@ def _check_target(own: Options, target: Source) -> None:
     plan(target, own)
 
 
-def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel:
+def open_cut(setup: DrafterSetup, own: Options, cut: CutDraft) -> DraftModel:
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
     chain = setup.chain(own.doubt)
     synced = None if own.mode == "own" else _synced(setup, cut, chain)
@@ -114,10 +111,7 @@ def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel:
 
 
 def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
-    """Refuse a draft that reads prompts with so many experts where that aborts the process.
-
-    A draft on the target's memory reads none. Raises: UnsupportedError.
-    """
+    """Refuse a draft of so many experts that reads prompts where that aborts the process. Raises: UnsupportedError."""
     if backend == "Metal" and n_experts is not None and n_experts not in METAL_EXPERT_COUNTS:
         counts = ", ".join(map(str, METAL_EXPERT_COUNTS))
         raise UnsupportedError(
@@ -128,11 +122,8 @@ def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
         )
 
 
-def plan(source: Source, options: Options, n_experts: int | None = None) -> Cut:
-    """The draft that the options describe; only one with fewer experts may have all of the target's blocks.
-
-    Raises: InputError, ModelFileError.
-    """
+def plan(source: Source, options: Options, n_experts: int | None = None) -> CutDraft:
+    """The draft that the options describe; it must be smaller than the target. Raises: InputError, ModelFileError."""
     n_layers = trunk_layers(source) or 0
     exit_after = options.exit
     if options.exit_share is not None:
@@ -148,7 +139,7 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> Cut:
     )
     if len(layers) == n_layers and options.component is None:
         if n_experts is not None:
-            return Cut(source=source, edit=Edit(pieces=(), layers=layers), component=None, n_experts=n_experts)
+            return CutDraft(source=source, edit=Edit(pieces=(), layers=layers), component=None, n_experts=n_experts)
         raise InputError(
             "The draft would be the whole target.",
             hint="Give skip, keep, exit, fraction, component, or one of the presets "
@@ -156,24 +147,20 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> Cut:
             + ".",
         )
     edit = plan_cut(source, layers, options.component)
-    return Cut(source=source, edit=edit, component=options.component, n_experts=n_experts)
+    return CutDraft(source=source, edit=edit, component=options.component, n_experts=n_experts)
 
 
-def cut_file(cut: Cut) -> Path:
+def cut_file(cut: CutDraft) -> Path:
     """The draft's file, written once and kept for the next time; the target's own where no block is left out."""
     if not cut.edit.pieces:
         return cut.source.path
-    recipe = f"{file_sha256(cut.source.path)} {cut.component} {cut.edit.layers}"
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    return cached_draft(
-        f"{cut.source.path.stem}-cut-{digest}.gguf", lambda path: write_edit(cut.source, cut.edit, path)
-    )
+    return cached_edit(cut.source, cut.edit, "cut", f"{cut.component} {cut.edit.layers}")
 
 
 # --- a file of its own --------------------------------------------------------------------------------------------
 
 
-def _synced(setup: DrafterSetup, cut: Cut, chain: Chain) -> SyncedDraft | str:
+def _synced(setup: DrafterSetup, cut: CutDraft, chain: Chain) -> SyncedDraft | str:
     """A draft on the target's memory, or why there can be none."""
     session = open_session(setup.open_model(setup.second, cut.n_experts), setup.draft.options)
     try:
@@ -189,7 +176,7 @@ def _synced(setup: DrafterSetup, cut: Cut, chain: Chain) -> SyncedDraft | str:
     return SyncedDraft(session, link, setup.clock, chain)
 
 
-def link_plan(cut: Cut, *, has_axes: bool) -> LinkPlan:
+def link_plan(cut: CutDraft, *, has_axes: bool) -> LinkPlan:
     """Which memory of the target is the draft's."""
     layers = cut.edit.layers
     attention, state = attention_layers(cut.source), state_layers(cut.source)
@@ -212,7 +199,7 @@ def link_plan(cut: Cut, *, has_axes: bool) -> LinkPlan:
     )
 
 
-def _last_intact(cut: Cut, attention: Sequence[int]) -> int:
+def _last_intact(cut: CutDraft, attention: Sequence[int]) -> int:
     """The last block of the draft whose input is the target's own; -1 for none."""
     n_first = next((i for i, layer in enumerate(cut.edit.layers) if layer != i), len(cut.edit.layers))
     if cut.n_experts is not None:  # the first block's own memory is still the target's
@@ -248,8 +235,8 @@ METHOD = Method(
         _of_hybrids("qwen2.5-control", 2, fraction=0.33),
     ),
     space={
-        "gamma": Span(low=1, high=8),
-        "fraction": Choice(
+        "gamma": Range(low=1, high=8),
+        "fraction": Values(
             values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
         ),
     },

@@ -1,10 +1,8 @@
 """Lookahead decoding: a window of guesses, and the pool of n-grams that comes of it.
 
-Each pass carries the newest token, candidates from a pool of n-grams, and a window of W columns and N - 1 levels. A
-column is a guess at the text some places ahead; the pass gives each one token more, so after N - 1 passes it has become
-an n-gram that goes into the pool. Candidates and window are one tree: level 0 of the window is a path from the root,
-and below its i-th token hang the higher levels of column i. The window's nodes ride and are never accepted.
-As in the paper (section 3), the window moves once a round.
+Each pass carries the newest token, candidates from the pool, and a window of W columns and N - 1 levels. The pass gives
+each column one token more; after N - 1 passes it is an n-gram of the pool. All is one tree: level 0 of the window is a
+path from the root, below its i-th token hang the higher levels of column i, which are never accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
-from mlsd.drafters.options import Preset, Span, small_model_study
+from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.drafter import Draft, Outcome
@@ -148,10 +146,10 @@ METHOD = Method(
         msgspec.structs.replace(_preset("llama.cpp", 15, 5, 15), source="llama.cpp's example, its default"),
     ),
     space={
-        "gamma": Span(low=4, high=60),
-        "window": Span(low=3, high=20),
-        "ngram": Span(low=3, high=6),
-        "guesses": Span(low=3, high=20),
+        "gamma": Range(low=4, high=60),
+        "window": Range(low=3, high=20),
+        "ngram": Range(low=3, high=6),
+        "guesses": Range(low=3, high=20),
     },
     chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
     contexts=_contexts,

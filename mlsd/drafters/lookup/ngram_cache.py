@@ -1,8 +1,4 @@
-"""N-gram cache: the counts of what followed each n-gram of the text so far.
-
-Unlike prompt lookup, which copies one earlier place, it counts all of them, decides token by token, and proposes
-nothing where the text has not made up its mind: fewer proposals, more of them right.
-"""
+"""N-gram cache: counts what followed each n-gram of the text so far, and proposes only clear favourites."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prompt lookup: copy from the text so far.
-
-Needs no model and no training; good where the output repeats its input (summaries, edits, retrieval).
-"""
+"""Prompt lookup: copy from the text so far; good where the output repeats its input (summaries, edits, retrieval)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
-from mlsd.drafters.options import Choice, Preset, Span, small_model_study
+from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.engine.drafter import Draft
 from mlsd.records import Record
 
@@ -74,10 +71,7 @@ class PromptLookup(TextLookup):
 
 
 class NgramIndex:
-    """Positions of all n-grams of some lengths in a text that only grows.
-
-    An n-gram is entered when the token after it arrives, so the text's own end is never found as a match of itself.
-    """
+    """Positions of all n-grams of some lengths in a growing text; one is entered when the token after it arrives."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = tuple(lengths)
@@ -135,8 +129,8 @@ METHOD = Method(
         ),
     ),
     space={
-        "gamma": Span(low=2, high=20),
-        "ngram": Span(low=1, high=5),
-        "match": Choice(values=("first", "last")),
+        "gamma": Range(low=2, high=20),
+        "ngram": Range(low=1, high=5),
+        "match": Values(values=("first", "last")),
     },
 )

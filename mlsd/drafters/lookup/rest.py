@@ -1,8 +1,7 @@
-"""REST: look-up in a store of text.
+"""REST: look-up in a store of text, which is the user's own (`mlsd models make store`).
 
-The store is the user's own text (`mlsd models make store`). The original keeps ids
-in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all of them.
-On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
+The original keeps 16-bit ids and takes the first hits in sorted order; here ids have 32 bits and hits are spread
+evenly. On recurrent targets, which cannot hold a tree, the commonest path is proposed as a chain.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_header
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import Span, small_model_study
+from mlsd.drafters.options import Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.drafter import Draft, Outcome
@@ -52,10 +51,7 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 def _content(own: Options) -> dict[str, OptionValue]:
-    """The content of the store, so that another text under the same name is another case.
-
-    Raises: InputError when the store is missing or damaged, before any model is loaded.
-    """
+    """The content of the store, so that another text under one name is another case. Raises: InputError."""
     return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
@@ -74,7 +70,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
     store = SuffixStore(path)
     if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
         raise VocabularyError(
-            f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
+            f"{path} was built with the tokenizer of {store.header.model.id}, not with that of "
             f"{setup.target_path.name}.",
             hint=f"Build a store for this target: mlsd models make store TEXT... --target {setup.target_path} -o FILE",
         )
@@ -93,10 +89,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
 
 
 def shipped_store(setup: DrafterSetup) -> Path:
-    """The store of the prose inside mlsd for the target's tokenizer, built when it is first asked for.
-
-    It is small: enough to compare methods without a download, far too small to show what REST can do.
-    """
+    """The small store of the prose inside mlsd, built for the target's tokenizer when it is first asked for."""
     text = asset_path("prompts/long.txt")
     vocabulary = vocabulary_sha256(setup.target.tokenizer)
     recipe = f"{digest(text)} {vocabulary}"
@@ -188,7 +181,11 @@ METHOD = Method(
         small_model_study("llama-3.2-1b-large", 64, span=5),
         small_model_study("vicuna-7b-large", 64, span=16),
     ),
-    space={"gamma": Span(low=8, high=64), "span": Span(low=2, high=16), "length": Span(low=4, high=10)},
+    space={
+        "gamma": Range(low=8, high=64),
+        "span": Range(low=2, high=16),
+        "length": Range(low=4, high=10),
+    },
     contexts=_contexts,
     fill_in=_content,
 )

@@ -1,7 +1,5 @@
 """A text's tokens with their suffix array in one memory-mapped file: where did these tokens occur, what followed?
 
-Opened, built out of text files, and written here.
-
 File: the magic bytes, format version and header length (two little-endian uint32), a JSON header, zeros up to a whole
 page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 """
@@ -107,10 +105,7 @@ class SuffixStore:
 
 
 def read_header(path: Path) -> tuple[StoreHeader, int]:
-    """The header of a store and where its tokens begin.
-
-    Raises: InputError when the file is missing, no store, of a newer version or cut short.
-    """
+    """The header of a store and where its tokens begin. Raises: InputError for anything else."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -139,10 +134,7 @@ def read_header(path: Path) -> tuple[StoreHeader, int]:
 
 
 def write_store(path: Path, tokens: Tokens, *, n_vocab: int, vocabulary_sha256: str, model: ModelRef) -> StoreHeader:
-    """Sort and write a store; the file appears under its name only when it is whole.
-
-    Raises: InputError when there are no tokens, too many, or the file cannot be written.
-    """
+    """Sort and write a store. Raises: InputError for no tokens, too many, or a file that cannot be written."""
     n_documents = int(np.count_nonzero(tokens == SEPARATOR))
     if len(tokens) == n_documents:
         raise InputError("The texts hold no token.", hint="Give files with text in them.")
@@ -218,10 +210,9 @@ def build_store(
     out: Path,
     on_bytes: Callable[[str, int], None] | None = None,
 ) -> StoreHeader:
-    """Tokenize `texts`, each a document, with the tokenizer of the GGUF at `model_path`, sort them and write `out`.
+    """Tokenize `texts`, each a document, with the model's vocabulary, sort the tokens and write `out`.
 
-    Only the vocabulary of the model is loaded. `on_bytes` hears the name of a file and how many bytes of it were read.
-    Raises: InputError when a text cannot be read or `out` not be written, ModelFileError for the model.
+    `on_bytes` receives the name of a file and how many bytes of it were read. Raises: InputError, ModelFileError.
     """
     if not out.parent.is_dir():
         raise InputError(f"There is no folder {out.parent}.", hint="Make it first.")

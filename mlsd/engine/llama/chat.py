@@ -1,7 +1,4 @@
-"""Conversations as tokens: the model's own chat template, rendered as its GGUF carries it.
-
-The only door to jinja2 outside reports. A template comes from a file somebody else made, so it runs in a sandbox.
-"""
+"""Conversations as tokens: the chat template of a model's GGUF, rendered in a sandbox, as somebody else wrote it."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ from mlsd.errors import PromptError
 _ROLES = ("user", "assistant")
 
 
-def chat_tokens(model: LlamaModel, said: Sequence[str]) -> tuple[int, ...]:
+def chat_tokens(model: LlamaModel, turns: Sequence[str]) -> tuple[int, ...]:
     """Token ids of a conversation, up to where the model's answer begins.
 
-    `said` are the texts of user and model in turn, the user's first and last. A model without a template gets them as
+    `turns` are the texts of user and model in turn, the user's first and last. A model without a template gets them as
     plain text, an empty line between each. Raises: PromptError when the template refuses the conversation.
     """
     template = chat_template(model)
     if template is None:
-        return model.tokenize("\n\n".join(said))
+        return model.tokenize("\n\n".join(turns))
     vocabulary = model.vocabulary
     bos = "" if vocabulary.bos is None else model.token_text(vocabulary.bos)
     eos = "" if vocabulary.eos is None else model.token_text(vocabulary.eos)
-    text = render(template, said, bos=bos, eos=eos)
+    text = render(template, turns, bos=bos, eos=eos)
     if bos and text.startswith(bos):  # most templates write it themselves, and the tokenizer must not repeat it
         return model.tokenize(text, add_special=False, parse_special=True)
     return model.tokenize(text, parse_special=True)
@@ -45,20 +42,16 @@ def chat_template(model: LlamaModel) -> str | None:
     return None if text is None else text.decode("utf-8", "replace")
 
 
-def render(template: str, said: Sequence[str], *, bos: str = "", eos: str = "") -> str:
-    """The text of a conversation as `template` writes it, with the opening of the model's answer at its end.
-
-    Variables and helpers are those of Hugging Face's `apply_chat_template`, which templates are written for.
-    Raises: PromptError when the template is broken or refuses the conversation.
-    """
-    messages = [{"role": _ROLES[i % 2], "content": text} for i, text in enumerate(said)]
+def render(template: str, turns: Sequence[str], *, bos: str = "", eos: str = "") -> str:
+    """A conversation as `template` writes it, for Hugging Face's `apply_chat_template`. Raises: PromptError."""
+    messages = [{"role": _ROLES[i % 2], "content": text} for i, text in enumerate(turns)]
     try:
         compiled = _compiled(template)
         text: str = compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         raise PromptError(
             f"The model's chat template cannot write this conversation: {error}.",
-            hint="Use a prompt that is given as it stands: --prompt with a plain text, or a file of one.",
+            hint="Use a plain prompt: --prompt with a text, or a text file.",
         ) from error
     return text
 

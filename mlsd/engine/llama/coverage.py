@@ -1,7 +1,4 @@
-"""Which experts a model's routers choose: read through the scheduler's callback while the model decodes.
-
-A session with a callback is slower, so nothing here belongs into a timed pass.
-"""
+"""Which experts a model's routers choose, read by the scheduler's callback: slower, so never in a timed pass."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a context would take of memory, asked of llama.cpp itself: it plans every buffer and allocates almost none.
+"""The memory that a context would take, asked of llama.cpp itself: it plans every buffer and allocates almost none.
 
-A model opened with `LlamaModel(path, simulated=True)` reads metadata alone, so a file without weights (a header over a
-sparse file of the right size) serves as well. The sizes stand in the log, on every backend alike; only recurrent
-states are really allocated, for the moment of the question.
+`LlamaModel(path, simulated=True)` reads metadata alone, so a sparse file without weights serves as well. Sizes stand in
+the log; only recurrent states are really allocated, for a moment.
 """
 
 from __future__ import annotations
@@ -31,24 +30,18 @@ _TERMS = {
 
 
 def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Footprint, ...]:
-    """The footprint of a context of each kind over `model`, which was opened to be simulated.
-
-    Raises: NativeError when llama.cpp's log does not name a size, which every context has.
-    """
+    """The memory of a context of each kind over a simulated model. Raises: NativeError for a size not in the log."""
     return tuple(_footprint(partial(open_session, model, wanted), wanted) for wanted in options)
 
 
-def footprints_beside(
-    model: LlamaModel, options: Sequence[SessionOptions], beside: Callable[[LlamaSession], RowContext]
+def attached_footprints(
+    model: LlamaModel, options: Sequence[SessionOptions], attach: Callable[[LlamaSession], RowContext]
 ) -> tuple[Footprint, ...]:
-    """The footprint of what `beside` opens next to a context of each kind, without that context.
-
-    Raises: as `footprints`.
-    """
+    """The memory of what `attach` opens next to a context of each kind, without that context."""
     found = []
     for wanted in options:
         with open_session(model, wanted) as session:
-            found.append(_footprint(partial(beside, session), SessionOptions(n_ctx=wanted.n_ctx)))
+            found.append(_footprint(partial(attach, session), SessionOptions(n_ctx=wanted.n_ctx)))
     return tuple(found)
 
 

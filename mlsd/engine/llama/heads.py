@@ -1,11 +1,7 @@
 """Drafting heads: EAGLE-3 and DFlash from files of their own, and the next-token block of the target itself (MTP).
 
-The first two read the target's rows (`rows`) and may use its embedding table and output matrix. The protocol of each
-was read from the graphs and the driver of the pinned release (src/models/eagle3.cpp, src/models/dflash.cpp and
-common/speculative.cpp); the checks that keep the library from ending the process are in `gguf_tools.heads`.
-
-Each lives in a context beside the target, fed with rows of numbers, alone or with tokens. Its batches are llama.cpp's
-extended ones; rows come back through symbols outside llama.h, so the release is pinned (`native.extension`).
+The protocols were read from src/models/eagle3.cpp, src/models/dflash.cpp and common/speculative.cpp of the pinned
+release, which alone is used (`native.extension`): rows come back through symbols outside llama.h.
 """
 
 from __future__ import annotations
@@ -175,10 +171,9 @@ class RowContext:
 
 
 class EagleHead(RowContext):
-    """One block over (token of position P + 1, encoded target row of position P), at position P.
+    """One block over (token of position P + 1, encoded target row of P), at position P.
 
-    `encode` turns target rows into the rows that `decode` and `grow` read; a speculative step reads the block's own
-    row of the step before in their place.
+    `encode` makes rows for `decode` and `grow`; a speculative step reads the block's own row of the step before.
     """
 
     _picks_outputs = False
@@ -251,10 +246,7 @@ class EagleHead(RowContext):
 
 
 class BlockHead(RowContext):
-    """DFlash: fills a block of masked positions in one pass, looking at target rows put into its memory.
-
-    The positions of a block see each other, unless the file says that its attention is causal.
-    """
+    """DFlash: fills a block of masked positions, which see each other unless attention is causal, in one pass."""
 
     def __init__(self, model: LlamaModel, target: LayerRowsSession, *, causal: bool, widest_block: int) -> None:
         """Open the head beside the target."""
@@ -272,10 +264,7 @@ class BlockHead(RowContext):
             self.n_past += len(part)
 
     def fill(self, last: int, mask: int, n_rows: int) -> Logits:
-        """Logits of a block of `n_rows` positions: the newest token, then masks; shape (n_rows, n_vocab).
-
-        The block leaves the memory again.
-        """
+        """Logits of a block of the newest token and masks, shape (n_rows, n_vocab); it leaves the memory again."""
         self._fill(last, mask, n_rows, output=True)
         return np.stack([self._logits(i) for i in range(n_rows)])
 

@@ -69,7 +69,7 @@ class LlamaModel:
         native = self._native
         name = ctypes.create_string_buffer(64)
         if native.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name)) < 0:
-            raise fail(f"llama.cpp does not say of what architecture {self.path.name} is")
+            raise fail(f"llama.cpp does not state the architecture of {self.path.name}")
         self.architecture = name.value.decode("utf-8", "replace")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
@@ -148,8 +148,5 @@ def _expert_override(path: Path, n_used: int) -> Any:
 
 
 def check_gguf(path: Path) -> None:
-    """Refuse what is no readable GGUF, all its files included, before the native library sees it.
-
-    Raises: ModelFileError.
-    """
+    """Refuse an unreadable GGUF, all its files included, before the native library. Raises: ModelFileError."""
     Source(path).shards()

@@ -264,10 +264,7 @@ class LayerInputs(Protocol):
 
 @functools.cache
 def layer_inputs() -> LayerInputs:
-    """The layer-input functions, bound by the names that C++ compilers on Linux and macOS give them.
-
-    Raises: NativeError for another release, UnsupportedError when the library does not export them.
-    """
+    """The layer-input functions under their C++ names. Raises: NativeError, UnsupportedError where they are missing."""
     _require_pinned()
     native = library()
     found = types.SimpleNamespace()
@@ -294,10 +291,7 @@ def sequence_state_version() -> int:
 
 
 def ggml() -> Any:
-    """Ggml as llama.cpp itself loaded it: a handle finds what its library depends on.
-
-    By its path a library of a wheel, where every name is a copy, would be loaded once more, with devices of its own.
-    """
+    """Ggml as llama.cpp loaded it; by its path a wheel's copy would be loaded again, with devices of its own."""
     return library()._lib
 
 

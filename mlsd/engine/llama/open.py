@@ -24,10 +24,7 @@ _KINDS: dict[tuple[SessionKind, bool], type[LlamaSession]] = {
 
 
 def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
-    """A new context of the kind that `options` ask for.
-
-    Raises: UnsupportedError for a drafting head, which cannot run by itself.
-    """
+    """A new context of the kind that `options` ask for. Raises: UnsupportedError for a drafting head."""
     if model.architecture in HEADS:
         raise UnsupportedError(
             f"{model.path.name} is a drafting head ({model.architecture}): it reads the rows of the model it was "

@@ -18,9 +18,8 @@ _LOG_LINES = 4
 
 
 def quantize(source: Path, out: Path, file_type: str, *, n_threads: int | None = None) -> None:
-    """Write `source` to `out` with its tensors quantized to `file_type` (``Q4_K_M``, ``Q8_0``, ...).
-
-    A source that is quantized already is expanded and quantized again. `out` appears only when it is whole.
+    """Write `source` to `out` with tensors of `file_type` (``Q4_K_M``, ...); an already quantized one is expanded
+    first.
 
     Raises: ModelFileError for an unreadable source or an unknown type, NativeError when the quantizer fails.
     """

@@ -1,8 +1,7 @@
 """Rows of hidden values kept for every position, for what drafts with them: a head, or the next-token block.
 
-llama.cpp ends the process when it is asked for rows that a graph does not give out, so a request is checked here
-before the library sees it. Names below were read from the graphs of the pinned release (`_native.PINNED_VERSION`); mlsd
-has run llama, qwen35 and qwen35moe of them.
+llama.cpp ends the process when asked for rows that a graph does not give out, so requests are checked here. The names
+were read from the graphs of the pinned release; mlsd has run llama, qwen35 and qwen35moe of them.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ _LAST = frozenset(
 
 
 def check_layers(architecture: str, n_layers: int, layers: Sequence[int], *, last: bool = True) -> None:
-    """Refuse rows that the graph of a target with `n_layers` trunk blocks does not give out.
+    """Refuse rows that the graph of a target with `n_layers` trunk blocks does not give out. Raises: UnsupportedError.
 
     Layer i stands for the input of block i, and `n_layers` for the row after the last block, where `last` allows it.
-
-    Raises: UnsupportedError.
     """
     if architecture not in _BLOCKS:
         raise UnsupportedError(

@@ -69,10 +69,7 @@ class StateLink:
         self._n_linked = self.n_bytes = 0
 
     def pull(self) -> None:
-        """Make the draft's memory the target's: its own speculative positions go, new positions come.
-
-        Raises: BlobError, NativeError.
-        """
+        """Make the draft's memory the target's: speculative positions go, new positions come. Raises: EngineError."""
         plan, n_past = self._plan, self._target.n_past
         state = self._read_state() if plan.state else None
         if not plan.shares_attention:
@@ -93,11 +90,11 @@ class StateLink:
         # Of sequence 0: it honours a rollback that is still pending, which a copy of the sequence would not.
         blob = self._parse(self._read(self._target, 0, _STATE_ONLY), self._plan.target, state_only=True)
         if blob.state_position != self._target.n_past - 1:
-            raise BlobError(f"The target's state stands at {blob.state_position}, not at {self._target.n_past - 1}.")
+            raise BlobError(f"The target's state is at position {blob.state_position}, not {self._target.n_past - 1}.")
         return blob.select((), self._plan.state)
 
     def _drop_speculative(self, state: Blob | None) -> None:
-        """Cut the draft back to the linked positions; a recurrent state must first be said to stand there."""
+        """Cut the draft back to the linked positions, to which a recurrent state must first be moved."""
         if self._draft.n_past == self._n_linked:
             return
         if state is not None:
@@ -114,7 +111,7 @@ class StateLink:
         finally:
             self._remove(self._target, _SPARE, -1)
         if sorted(blob.positions) != list(range(self._n_linked, n_past)):
-            raise BlobError(f"The target gave {len(blob.positions)} positions, not {self._n_linked} to {n_past - 1}.")
+            raise BlobError(f"The target has {len(blob.positions)} positions, not {self._n_linked} to {n_past - 1}.")
         return blob.select(self._plan.attention, self._plan.state)
 
     # --- native ---------------------------------------------------------------------------------------------------
@@ -128,29 +125,28 @@ class StateLink:
         buffer = (ctypes.c_uint8 * size)()
         written = native.llama_state_seq_get_data_ext(session.handle, buffer, size, sequence, flags)
         if written != size or size == 0:
-            raise fail(f"Reading the memory of a sequence gave {written} of {size} bytes")
+            raise fail(f"Reading a sequence's memory returned {written} of {size} bytes")
         return bytes(buffer)
 
     def _write(self, data: bytes, sequence: int, flags: int) -> None:
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         read = self._native.llama_state_seq_set_data_ext(self._draft.handle, buffer, len(data), sequence, flags)
         if read != len(data):
-            raise BlobError(f"llama.cpp took {read} of {len(data)} bytes of memory.")
+            raise BlobError(f"llama.cpp read {read} of {len(data)} bytes of a sequence's memory.")
         self.n_bytes += len(data)
 
     def _remove(self, session: LlamaSession, sequence: int, first: int) -> None:
         if not self._native.llama_memory_seq_rm(session.memory, sequence, first, -1):
-            raise BlobError(f"llama.cpp cannot forget sequence {sequence} from position {first}.")
+            raise BlobError(f"llama.cpp cannot remove sequence {sequence} from position {first} on.")
 
     # --- self-test ------------------------------------------------------------------------------------------------
 
     def self_test(self) -> None:
-        """Copy the memory of a few tokens in two steps and compare; both sessions are empty afterwards.
+        """Copy the memory of a few tokens in two steps and compare; both sessions are empty afterwards. Raises:
+        BlobError.
 
-        What was written must be read back unchanged; and of blocks before which nothing was cut out, whose memory so
-        depends on the tokens alone, it must be what the draft computes itself.
-
-        Raises: BlobError when it is not.
+        What was written must be read back unchanged. Blocks before which nothing was cut out depend on the tokens
+        alone, so their memory must be what the draft computes itself.
         """
         tokens = [token % self._target.tokenizer.vocabulary.n_tokens for token in range(11, 11 + 2 * _N_TEST_TOKENS)]
         parts = (tokens[:_N_TEST_TOKENS], tokens[_N_TEST_TOKENS:])
@@ -165,9 +161,9 @@ class StateLink:
             self.pull()
         linked, expected = self._read_draft(), self._expected(len(tokens))
         if _rows(linked) != _rows(expected):
-            raise BlobError("The memory read back from the draft is not what was written.")
+            raise BlobError("The draft's memory differs from what was written into it.")
         if not all(map(_close, self._own_rows(own), self._own_rows(linked))):
-            raise BlobError("A first block's memory is not what the draft computes for the same tokens.")
+            raise BlobError("The memory copied for a first block is not what the draft computes for the same tokens.")
         self._target.clear()
         self.reset()
 
@@ -208,10 +204,9 @@ def _close(ours: bytes, theirs: bytes) -> bool:
 
 
 def check_saved(session: LlamaSession, tokens: Sequence[int], shape: BlobShape) -> None:
-    """Save the memory of a few tokens, take it apart, and go on from it as from the tokens themselves.
+    """Save the memory of a few tokens, take it apart, load it, and compare what follows with what followed before.
 
-    Raises: BlobError for another version or layout than this build should
-    write, or for logits that are not those of the memory that was saved; NativeError.
+    Raises: NativeError; BlobError for another layout than this build should write, or for other logits.
     """
     native, version = library(), sequence_state_version()
     session.clear()
@@ -222,17 +217,17 @@ def check_saved(session: LlamaSession, tokens: Sequence[int], shape: BlobShape) 
             raise fail("Saving the memory of a sequence to a file failed")
         written = struct.unpack_from("<4sI", path.read_bytes())[1]
     if written != version or version not in VERSIONS:
-        raise BlobError(f"It writes version {written} of a sequence's memory, where its ggml has {version}.")
+        raise BlobError(f"It writes version {written} of a sequence's memory; its ggml has version {version}.")
     data = session.copy_memory()
     blob = read_blob(bytes(data), shape, version=version)
     if write_blob(blob, shape.n_blocks, sequence=0) != bytes(data):
-        raise BlobError("A sequence's memory that was taken apart is another one when it is put together again.")
+        raise BlobError("A sequence's memory changed when it was parsed and written again.")
     session.decode(tokens[-1:])
     expected = session.logits().copy()
     session.set_memory(data, len(tokens) - 1)
     session.decode(tokens[-1:])
     if not np.allclose(session.logits(), expected, atol=_ROUNDING_SHARE * float(np.std(expected))):
-        raise BlobError("What follows a sequence's memory that was loaded is not what followed it when it was saved.")
+        raise BlobError("After a sequence's memory was saved and loaded, other logits follow.")
 
 
 VERSIONS = (3, 4)  # of the layout, as llama.h numbers it (LLAMA_STATE_SEQ_VERSION)
@@ -275,7 +270,7 @@ class BlobError(EngineError):
     """The bytes are not laid out as this release of mlsd expects."""
 
 
-class _Reader:
+class _BlobReader:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
@@ -293,7 +288,7 @@ class _Reader:
     def expect(self, value: int, what: str) -> None:
         found = self.number()
         if found != value:
-            raise BlobError(f"The saved memory says {found} where its {what} should be {value}.")
+            raise BlobError(f"The saved memory has {found} as its {what}, not {value}.")
 
     def segment(self, n_rows: int) -> bytes:
         start = self._at
@@ -304,15 +299,12 @@ class _Reader:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise BlobError(f"The saved memory goes on for {len(self._data) - self._at} bytes behind its last block.")
+            raise BlobError(f"The saved memory has {len(self._data) - self._at} bytes after its last block.")
 
 
 def read_blob(data: bytes, shape: BlobShape, *, version: int, state_only: bool = False) -> Blob:
-    """Take a saved sequence apart; `version`: of its layout, which every build has one of.
-
-    Raises: BlobError at the first field that is not as expected, or for bytes left over.
-    """
-    reader = _Reader(data)
+    """Take a saved sequence of that layout apart. Raises: BlobError at the first wrong field or bytes left over."""
+    reader = _BlobReader(data)
     reader.expect(_MAGIC, "magic number")
     reader.number("i")
     blob = Blob()
@@ -324,7 +316,7 @@ def read_blob(data: bytes, shape: BlobShape, *, version: int, state_only: bool =
     return blob
 
 
-def _read_attention(reader: _Reader, shape: BlobShape, version: int) -> Blob:
+def _read_attention(reader: _BlobReader, shape: BlobShape, version: int) -> Blob:
     reader.expect(1, "number of streams")
     n_cells = reader.number()
     positions, cells = [], []
@@ -346,7 +338,7 @@ def _read_attention(reader: _Reader, shape: BlobShape, version: int) -> Blob:
     )
 
 
-def _read_state(reader: _Reader, shape: BlobShape, blob: Blob) -> Blob:
+def _read_state(reader: _BlobReader, shape: BlobShape, blob: Blob) -> Blob:
     reader.expect(1, "number of states")
     position = reader.number("i")
     reader.expect(0, "number of sequences of the state")

@@ -165,12 +165,9 @@ class SkipTap:
     """Makes some blocks hand on what they were given, and some parts give zero: the network without them."""
 
     def __init__(self, skipped: Sequence[int], silent: Sequence[str] = ()) -> None:
-        """`skipped` are block numbers, 0 not among them; `silent` are names of tensors.
-
-        Raises: EngineError for block 0, whose input has no name common to all architectures.
-        """
+        """`skipped` are blocks, `silent` names of tensors. Raises: EngineError for block 0 (no common input name)."""
         if 0 in skipped:
-            raise EngineError("Block 0 cannot be skipped in place.", hint="Keep it, or use the own or sync mode.")
+            raise EngineError("Block 0 cannot be skipped while the target runs.", hint="Keep block 0.")
         self._skipped = {f"l_out-{layer}" for layer in skipped}
         self._silent = frozenset(silent)
         sources = {f"l_out-{layer - 1}" for layer in skipped}

@@ -15,7 +15,7 @@ import numpy as np
 from mlsd.engine.llama.native import fail
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Logits, SessionOptions
-from mlsd.engine.tree import Layout, Tree, layout
+from mlsd.engine.tree import Tree, TreeLayout, layout
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LlamaTreeSession(LlamaSession):
         super().__init__(model, options)
         self._n_held = 1  # sequences 0 .. n_held - 1 hold the committed prefix
         self._tree = Tree(tokens=(), parents=())
-        self._layout: Layout = layout(self._tree)
+        self._layout: TreeLayout = layout(self._tree)
         self._n_root = 0
         self._n_levels = 0  # grown since the last `truncate`
 

@@ -1,7 +1,4 @@
-"""Which blocks and parts of a model make a draft: the choices users and papers name, turned into an edit of the file.
-
-Everything here is decided from the file's header, so a choice that cannot be is refused before any weight is read.
-"""
+"""Which blocks and parts of a model make a draft: the choices users and papers name, checked by the header alone."""
 
 from __future__ import annotations
 
@@ -12,20 +9,16 @@ from typing import Literal
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
+from mlsd.gguf_tools.surgery.edit import HYBRIDS, Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
 from mlsd.units import as_ranges
 
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
 # out; attention: the recurrent mixers of parallel blocks add nothing.
 Component = Literal["recurrent", "recurrent-blocks", "attention"]
-_INTERLEAVED = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 
 
 def read_layers(text: str) -> tuple[int, ...]:
-    """Block numbers as a user writes them: ``3,5,8-11``; ``+`` separates as well as a comma.
-
-    Raises: InputError for anything else.
-    """
+    """Block numbers as a user writes them: ``3,5,8-11`` or ``3+5``. Raises: InputError."""
     layers: set[int] = set()
     for part in filter(None, re.split(r"[,+\s]", text)):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -48,11 +41,7 @@ def write_layers(layers: Sequence[int]) -> str:
 
 
 def uniform_skip(n_layers: int, fraction: float) -> tuple[int, ...]:
-    """`fraction` of the blocks, spread evenly between the first and the last, which stay.
-
-    The papers that draft by skipping layers keep both ends (Draft & Verify, arXiv 2309.08168; LayerSkip, arXiv
-    2404.16710). At most n_layers - 2 blocks are skipped.
-    """
+    """`fraction` of the blocks, spread evenly; both ends stay (arXiv 2309.08168, arXiv 2404.16710)."""
     n_skip = min(round(fraction * n_layers), max(0, n_layers - 2))
     if n_skip < 1:
         return ()
@@ -68,10 +57,7 @@ def choose_layers(
     exit_after: int | None = None,
     fraction: float | None = None,
 ) -> tuple[int, ...]:
-    """The blocks that stay, from at most one of: those to keep, those to skip, how many first ones, the share to skip.
-
-    Raises: InputError for a block the model does not have, or when none would stay.
-    """
+    """The blocks that stay, by at most one of the four choices. Raises: InputError for unknown blocks, or none."""
     choices = {"keep": keep, "skip": skip, "exit": exit_after, "fraction": fraction}
     given = [name for name, value in choices.items() if value is not None]
     if len(given) > 1:
@@ -108,10 +94,7 @@ def plan_subset(
     fraction: float | None = None,
     component: Component | None = None,
 ) -> Edit:
-    """The draft that choices describe as users write them; see `choose_layers` and `plan_cut`.
-
-    Raises: InputError or ModelFileError when nothing is chosen, or what cannot be.
-    """
+    """The draft that choices describe as users write them. Raises: InputError, ModelFileError."""
     if all(choice is None for choice in (keep, skip, exit_after, fraction, component)):
         raise InputError(
             "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
@@ -127,10 +110,7 @@ def plan_subset(
 
 
 def plan_cut(source: Source, layers: Sequence[int], component: Component | None = None) -> Edit:
-    """The draft with the trunk blocks `layers`, and of them only the part `component`.
-
-    Raises: InputError or ModelFileError for what the architecture cannot be cut into.
-    """
+    """The draft with the trunk blocks `layers`, or only their part `component`. Raises: InputError, ModelFileError."""
     layers = tuple(layers)
     if component == "attention":
         return attention_only(source, keep=layers)
@@ -138,33 +118,30 @@ def plan_cut(source: Source, layers: Sequence[int], component: Component | None 
         variant: Literal["mixer", "block"] = "mixer" if component == "recurrent" else "block"
         return recurrent_only(source, variant=variant, keep=layers)
     edit = keep_layers(source, layers)
-    if source.architecture in _INTERLEAVED and all(recurrent_layers(source)[layer] for layer in layers):
+    if source.architecture in HYBRIDS and all(recurrent_layers(source)[layer] for layer in layers):
         raise InputError(
-            f"None of the kept blocks of {source.path.name} has attention; llama.cpp ends the process on such a file.",
-            hint="Keep one block with attention; --component recurrent-blocks keeps one and silences it.",
+            f"No kept block of {source.path.name} has attention, without which llama.cpp ends the process.",
+            hint="Keep a block with attention; --component recurrent-blocks keeps one and zeroes its output.",
         )
     return edit
 
 
 def refuse_unloadable(source: Source) -> None:
-    """Refuse a file on which llama.cpp is known to end the process.
-
-    Raises: ModelFileError for a hybrid none of whose blocks has attention.
-    """
-    if source.architecture in _INTERLEAVED and trunk_layers(source) and all(recurrent_layers(source)):
+    """Refuse a hybrid without attention, on which llama.cpp ends the process. Raises: ModelFileError."""
+    if source.architecture in HYBRIDS and trunk_layers(source) and all(recurrent_layers(source)):
         raise ModelFileError(
-            f"{source.path.name} has no block with attention; llama.cpp ends the process on such a file.",
-            hint="Cut it anew with one block that has; `mlsd models make subset --component recurrent-blocks` does.",
+            f"{source.path.name} has no block with attention, without which llama.cpp ends the process.",
+            hint="Cut it again and keep one; `mlsd models make subset --component recurrent-blocks` does.",
         )
 
 
 def shallow_layers(source: Source, depth: int) -> tuple[int, ...]:
-    """The first `depth` trunk blocks; of a hybrid the last one gives way to a block of the kind that none of them is.
+    """The first `depth` trunk blocks; of a hybrid the last may give way, so that both kinds of blocks are among them.
 
     Raises: InputError for one block of a hybrid that has blocks of both kinds, which llama.cpp cannot run.
     """
     layers = list(range(depth))
-    if source.architecture in _INTERLEAVED:
+    if source.architecture in HYBRIDS:
         recurrent = recurrent_layers(source)
         kinds = set(recurrent)
         if depth < len(kinds):

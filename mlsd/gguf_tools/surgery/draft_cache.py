@@ -1,7 +1,4 @@
-"""Drafts cut out of targets, kept so that each is cut once, in a folder of bounded size.
-
-It lies among what mlsd can make again (``MLSD_CACHE``); a lock keeps two processes from making or removing at once.
-"""
+"""Drafts cut out of targets, each made once, in a folder of the cache of bounded size."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ def draft_folder() -> Path:
 
 
 def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = MOST_BYTES) -> Path:
-    """The draft of that file name, made by `write` unless it is there; `name` must hold a hash of its recipe.
+    """The draft of that file name (with a hash of its recipe in it), made by `write` unless it is there.
 
-    Others are removed, the least recently used first, while all together are larger than `most_bytes`.
-    Raises: InputError when the folder cannot be written, and what `write` raises.
+    While all are larger than `most_bytes`, the least recently used are removed. Raises: InputError, and what `write`
+    raises.
     """
     folder = draft_folder()
     path = folder / name

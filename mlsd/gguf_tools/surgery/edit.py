@@ -6,6 +6,7 @@ not depend on their own number are accepted; a window or rotation pattern bound 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,9 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import Stored, type_named
+from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.weigh import block_of
+from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
 if TYPE_CHECKING:
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
 
     from mlsd.gguf_tools.stream import Progress
 
-_HYBRIDS = ("qwen35", "qwen35moe")
+HYBRIDS = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 # Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut a tiny one of each).
-RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
+RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *HYBRIDS)
 RECURRENT_LAYERS = "attention.recurrent_layers"
 _INTERVAL = "full_attention_interval"
 _DEFAULT_INTERVAL = 4  # what llama.cpp assumes when the file does not say
@@ -36,7 +39,7 @@ _STATE_KEYS = ("ssm.conv_kernel", "ssm.inner_size", "shortconv.l_cache", "wkv.he
 _PARTS_OF_A_NAME = 4  # blk.N.PART.weight
 
 
-class Piece(Record, frozen=True, kw_only=True):
+class TensorPiece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
     tensor: Stored
@@ -47,7 +50,7 @@ class Piece(Record, frozen=True, kw_only=True):
 class Edit(Record, frozen=True, kw_only=True):
     """A new model described by an old one: its tensors, the metadata that differs, and a word for its name."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     changed: dict[str, Any] = msgspec.field(default_factory=dict)  # full key -> new value
     removed: frozenset[str] = frozenset()
     label: str = ""
@@ -60,10 +63,7 @@ class Edit(Record, frozen=True, kw_only=True):
 
 
 def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
-    """The model with only the trunk blocks `keep` (old numbers, ascending), without prediction blocks.
-
-    Raises: InputError for blocks that do not exist, ModelFileError for an architecture whose blocks cannot move.
-    """
+    """The model with only the trunk blocks `keep` (old numbers, ascending). Raises: InputError, ModelFileError."""
     source.require_whole()
     if source.architecture not in RENUMBERABLE:
         raise ModelFileError(
@@ -82,20 +82,17 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     for tensor in source.tensors:
         block = block_of(tensor.name)
         if block is None:
-            pieces.append(Piece(tensor=tensor, source=tensor.name))
+            pieces.append(TensorPiece(tensor=tensor, source=tensor.name))
         elif block in layers:
             rest = tensor.name.split(".", 2)[2]
             renamed = msgspec.structs.replace(tensor, name=f"blk.{layers.index(block)}.{rest}")
-            pieces.append(Piece(tensor=renamed, source=tensor.name))
+            pieces.append(TensorPiece(tensor=renamed, source=tensor.name))
     changed, removed = _layer_metadata(source, layers)
     return Edit(pieces=tuple(pieces), changed=changed, removed=removed, label=f"{len(layers)} blocks", layers=layers)
 
 
 def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = None, label: str = "") -> Edit:
-    """Zero the tensors ``blk.N.PART.weight`` in the blocks `layers` (new numbers; None: all).
-
-    Raises: InputError when no such tensor exists.
-    """
+    """Zero the tensors ``blk.N.PART.weight`` of `layers` (new numbers; None: all). Raises: InputError without any."""
     found = False
     pieces = []
     for piece in edit.pieces:
@@ -139,10 +136,7 @@ def recurrent_only(
 
 
 def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit:
-    """The attention half of a falcon-h1 model, or of its blocks `keep`, as a draft: the recurrent mixers add nothing.
-
-    Raises: ModelFileError for other architectures.
-    """
+    """The attention half of a falcon-h1 model, or of its blocks `keep`. Raises: ModelFileError for other models."""
     if source.architecture != "falcon-h1":
         raise ModelFileError(f"{source.path.name} has no parallel blocks to take the recurrent half out of.")
     layers = range(_trunk(source)) if keep is None else keep
@@ -159,7 +153,7 @@ def recurrent_layers(source: Source) -> list[bool]:
     n_layers = _trunk(source)
     listed = source.flags(RECURRENT_LAYERS)
     if 0 < len(listed) < n_layers:
-        raise source.damaged(f"it says of {len(listed)} of its {n_layers} blocks whether they are recurrent")
+        raise source.damaged(f"it states for {len(listed)} of its {n_layers} blocks whether they are recurrent")
     if listed:
         return list(listed[:n_layers])
     interval = source.count(_INTERVAL, None)
@@ -193,7 +187,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
             tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=type_named("F16"))
-            piece = Piece(tensor=tensor, source=None)
+            piece = TensorPiece(tensor=tensor, source=None)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
     return msgspec.structs.replace(
@@ -214,7 +208,7 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
             values = source.get(key)
             changed[key] = [values[layer] for layer in layers]
     removed = {f"{prefix}nextn_predict_layers"}
-    if source.architecture in _HYBRIDS:
+    if source.architecture in HYBRIDS:
         recurrent = recurrent_layers(source)
         changed[f"{prefix}{RECURRENT_LAYERS}"] = [recurrent[layer] for layer in layers]
         removed.add(f"{prefix}{_INTERVAL}")
@@ -224,10 +218,7 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
 def write_edit(
     source: Source, edit: Edit, target: Path, *, progress: Progress | None = None, hollow: bool = False
 ) -> None:
-    """Write the edited model, or a sparse file of its size; it appears under its name only when it is complete.
-
-    Raises: InputError when the target is the source or cannot be written.
-    """
+    """Write the edited model, or a sparse file of its size, whole or not at all. Raises: InputError."""
     if target.exists() and target.samefile(source.path):
         raise InputError(f"{target} cannot be cut onto itself.", hint="Give another output file.")
 
@@ -241,6 +232,12 @@ def write_edit(
                 stream.leave_hole()
             else:
                 stream.write(_data(source, piece))
+
+
+def cached_edit(source: Source, edit: Edit, kind: str, recipe: str) -> Path:
+    """The kept file of an edit; `recipe` and the hash of its source decide its bytes. Raises: InputError."""
+    digest = hashlib.sha256(f"{file_sha256(source.path)} {recipe}".encode()).hexdigest()[:12]
+    return cached_draft(f"{source.path.stem}-{kind}-{digest}.gguf", lambda path: write_edit(source, edit, path))
 
 
 def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
@@ -260,7 +257,7 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
     return write
 
 
-def _data(source: Source, piece: Piece) -> Iterator[Bytes]:
+def _data(source: Source, piece: TensorPiece) -> Iterator[Bytes]:
     wanted = piece.tensor.n_bytes
     if piece.made is not None:
         yield piece.made()
@@ -282,8 +279,8 @@ def _trunk(source: Source) -> int:
 
 
 def _require_hybrid(source: Source) -> None:
-    if source.architecture not in _HYBRIDS:
+    if source.architecture not in HYBRIDS:
         raise ModelFileError(
             f"{source.path.name} ({source.architecture}) has no recurrent part to draft with.",
-            hint=f"Architectures that work: falcon-h1, {', '.join(_HYBRIDS)}.",
+            hint=f"Architectures that work: falcon-h1, {', '.join(HYBRIDS)}.",
         )

@@ -1,8 +1,7 @@
 """A Kangaroo draft as an ordinary GGUF: a target's first blocks, a trained adapter as the last one, the target's head.
 
-llama.cpp has no graph of the adapter, but a block whose feed-forward half is zero computes it exactly. That half must
-be there, and costs a pass its time; it is stored in four bits to cost little. One file has one rotation and one epsilon
-for all its blocks, so an adapter trained with others than its target's is refused: it would be another network.
+llama.cpp has no graph of the adapter, but a block whose feed-forward half is zero computes it exactly. A file has one
+rotation and one epsilon for all blocks, so an adapter trained with others than its target's is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.surgery.adapter import FINAL_NORM, INPUT_NORM, KEY, OUTPUT, QUERY, VALUE, Adapter
-from mlsd.gguf_tools.surgery.edit import Edit, Piece, keep_layers
+from mlsd.gguf_tools.surgery.edit import Edit, TensorPiece, keep_layers
 from mlsd.gguf_tools.weigh import block_of
 from mlsd.gguf_tools.weights import Floats
 
@@ -52,11 +51,7 @@ _DEFAULT_BASE = 10_000.0  # what llama.cpp rotates with where a file does not sa
 
 
 def compose(source: Source, adapter: Adapter, exit_after: int) -> Edit:
-    """The first `exit_after` blocks of the model, the adapter behind them, and the model's own head.
-
-    Raises: InputError for an adapter or an exit that does not fit the model, ModelFileError for a model of an
-    architecture that the adapter cannot be a block of.
-    """
+    """The first `exit_after` blocks, the adapter, and the model's head. Raises: InputError, ModelFileError."""
     _check_architecture(source)
     n_layers = _number(source, "block_count")
     if not 1 <= exit_after < n_layers:
@@ -69,7 +64,7 @@ def compose(source: Source, adapter: Adapter, exit_after: int) -> Edit:
     cut = keep_layers(source, range(exit_after))
     if any(isinstance(value, list) for value in cut.changed.values()):
         raise ModelFileError(
-            f"{source.path.name} says something of each block apart, so nothing is known of the adapter's.",
+            f"{source.path.name} differs from block to block, so the adapter's value is unknown.",
             hint="Use a model whose blocks are all of one kind.",
         )
     pieces = [piece for piece in cut.pieces if piece.tensor.name != "output_norm.weight"]
@@ -191,11 +186,8 @@ def _number(source: Source, key: str, default: int | None = None) -> int:
 # --- the adapter's block --------------------------------------------------------------------------------------------
 
 
-def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[Piece]:
-    """The adapter's block under the architecture's names, and its final norm in place of the model's.
-
-    Raises: ModelFileError when the model's own blocks are stored in another way.
-    """
+def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[TensorPiece]:
+    """The adapter's block and final norm under the model's names. Raises: ModelFileError."""
     own = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if block_of(tensor.name) == 0}
     missing = [part for part in _PARTS if part not in own]
     if missing:
@@ -207,12 +199,12 @@ def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[Pi
         prefix = f"blk.{block}." if part in _PARTS else ""
         tensor = Stored(name=f"{prefix}{part}", dims=adapter.shape(name)[::-1], type=kind)
         n_head = heads.get(name, 0) if source.architecture == "llama" else 0
-        yield Piece(tensor=tensor, source=None, made=partial(_made, adapter, name, n_head, kind))
+        yield TensorPiece(tensor=tensor, source=None, made=partial(_made, adapter, name, n_head, kind))
     # What else a block of the model has is zero, and so adds nothing.
     for part, tensor in own.items():
         if part not in _PARTS and part.endswith((".weight", ".bias")):
             zeros = msgspec.structs.replace(tensor, name=f"blk.{block}.{part}", type=_zero_type(tensor))
-            yield Piece(tensor=zeros, source=None)
+            yield TensorPiece(tensor=zeros, source=None)
 
 
 def _made(adapter: Adapter, name: str, n_head: int, kind: gguf.GGMLQuantizationType) -> Bytes:
@@ -223,11 +215,7 @@ def _made(adapter: Adapter, name: str, n_head: int, kind: gguf.GGMLQuantizationT
 
 
 def interleaved(weights: Floats, n_head: int) -> Floats:
-    """Rows of a query or key projection in the order of llama.cpp's Llama graph.
-
-    A head's two halves are rotated against each other in the adapter; there, neighbouring rows are. The order is that
-    of llama.cpp's converter (LlamaModel.permute in convert_hf_to_gguf.py).
-    """
+    """Query or key rows in llama.cpp's order, which rotates neighbouring rows (its converter's LlamaModel.permute)."""
     heads = weights.reshape(n_head, 2, weights.shape[0] // n_head // 2, *weights.shape[1:])
     return heads.swapaxes(1, 2).reshape(weights.shape)
 

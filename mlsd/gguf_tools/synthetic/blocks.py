@@ -1,8 +1,7 @@
 """Valid random quantized blocks, made as fast as a disk takes them.
 
-A pool of some megabytes holds blocks of one type whose weights have a chosen spread; a tensor is the pool again and
-again from its own starting place. Each lap after the first turns the sign of random blocks, so rows do not repeat. No
-quantizer runs: the integers of a block are random bits, its scales are written to give the spread.
+A tensor is a pool of some megabytes again and again, from its own starting place; each lap turns the signs of random
+blocks. No quantizer runs: integers are random bits, and scales are written to give the spread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _POOL_BYTES = 1 << 23
 _SAMPLE_BLOCKS = 2048
 
 
-class _Layout(Record, frozen=True, kw_only=True):
+class _BlockLayout(Record, frozen=True, kw_only=True):
     """Where a block keeps what is not a random integer. Layouts of ggml-common.h."""
 
     scale: int  # byte of the half-precision scale
@@ -35,17 +34,17 @@ class _Layout(Record, frozen=True, kw_only=True):
 
 # Twelve bytes that hold eight 6-bit scales and eight 6-bit offsets, all equal to 8.
 _INNER_6BIT = bytes([8] * 8 + [0x88] * 4)
-_LAYOUTS: dict[gguf.GGMLQuantizationType, _Layout] = {
-    _Type.Q4_0: _Layout(scale=0),
-    _Type.Q4_1: _Layout(scale=0, offset=2, offset_ratio=-7.5),
-    _Type.Q5_0: _Layout(scale=0),
-    _Type.Q5_1: _Layout(scale=0, offset=2, offset_ratio=-15.5),
-    _Type.Q8_0: _Layout(scale=0),
-    _Type.IQ4_NL: _Layout(scale=0),
-    _Type.Q2_K: _Layout(scale=80, offset=82, offset_ratio=1.5, constants=((0, bytes([0x88] * 16)),)),
-    _Type.Q4_K: _Layout(scale=0, offset=2, offset_ratio=7.5, constants=((4, _INNER_6BIT),)),
-    _Type.Q5_K: _Layout(scale=0, offset=2, offset_ratio=15.5, constants=((4, _INNER_6BIT),)),
-    _Type.Q6_K: _Layout(scale=208, constants=((192, bytes([8] * 16)),)),
+_LAYOUTS: dict[gguf.GGMLQuantizationType, _BlockLayout] = {
+    _Type.Q4_0: _BlockLayout(scale=0),
+    _Type.Q4_1: _BlockLayout(scale=0, offset=2, offset_ratio=-7.5),
+    _Type.Q5_0: _BlockLayout(scale=0),
+    _Type.Q5_1: _BlockLayout(scale=0, offset=2, offset_ratio=-15.5),
+    _Type.Q8_0: _BlockLayout(scale=0),
+    _Type.IQ4_NL: _BlockLayout(scale=0),
+    _Type.Q2_K: _BlockLayout(scale=80, offset=82, offset_ratio=1.5, constants=((0, bytes([0x88] * 16)),)),
+    _Type.Q4_K: _BlockLayout(scale=0, offset=2, offset_ratio=7.5, constants=((4, _INNER_6BIT),)),
+    _Type.Q5_K: _BlockLayout(scale=0, offset=2, offset_ratio=15.5, constants=((4, _INNER_6BIT),)),
+    _Type.Q6_K: _BlockLayout(scale=208, constants=((192, bytes([8] * 16)),)),
 }
 SYNTHETIC_TYPES = tuple(kind.name for kind in (*_FLOAT_BYTES, *_LAYOUTS))
 
@@ -125,7 +124,7 @@ def _quantized(
     return blocks, signs
 
 
-def _write_scales(blocks: Bytes, layout: _Layout, scales: Floats) -> None:
+def _write_scales(blocks: Bytes, layout: _BlockLayout, scales: Floats) -> None:
     blocks[:, layout.scale : layout.scale + 2] = scales.astype(np.float16).reshape(-1, 1).view(np.uint8)
     if layout.offset is not None:
         offsets = (scales * np.float32(layout.offset_ratio)).astype(np.float16)

@@ -22,10 +22,7 @@ _MORE_BITS_PARTS = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down
 
 
 def quantized(specs: Sequence[TensorSpec], quant: str, *, n_layers: int) -> list[Stored]:
-    """The tensors as `quant` stores them; norms, routers and other small tensors stay F32.
-
-    Raises: InputError for an unknown quant, or one whose blocks do not divide a row.
-    """
+    """The tensors as `quant` stores them; small ones stay F32. Raises: InputError."""
     name = quant.upper()
     if name in MIXTURES:
         tied = all(spec.kind != "head" for spec in specs)
@@ -39,10 +36,7 @@ def quantized(specs: Sequence[TensorSpec], quant: str, *, n_layers: int) -> list
 
 
 def _mixed(spec: TensorSpec, base: gguf.GGMLQuantizationType, n_layers: int, *, tied: bool) -> Stored:
-    """llama.cpp's ``_K_M`` rule (llama_tensor_get_type in src/llama-quant.cpp).
-
-    The head, and half of the blocks' value and down projections, are Q6_K; the rest has the base type.
-    """
+    """llama.cpp's ``_K_M`` rule: the head and half of the value and down projections are Q6_K (src/llama-quant.cpp)."""
     kind = base
     if spec.kind == "head" or (tied and spec.kind == "embedding"):
         kind = _Type.Q6_K

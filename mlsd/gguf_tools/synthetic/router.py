@@ -1,18 +1,12 @@
 """Routers whose choices agree between tokens as much as asked for, in a model of random weights.
 
-A random router sends different tokens to unrelated experts; real ones do not. The router of qwen35moe has no bias, so
-the agreement is built from what it sees. The first channel of every embedding row holds the same number C, and the
-embedding is so large that no block changes the hidden state by much; so, after the norm, a router of any block sees
+The first channel of every embedding row holds the same number C, and no block changes the hidden state by much; so a
+router of any block sees, with random e of standard deviation sigma,
 
     x = (C, e_1, ..., e_{n-1}) / rms,    rms^2 = (C^2 + (n - 1) sigma^2) / n
 
-with random e of standard deviation sigma. Its weights are, for expert j with random g_j, w_jk,
-
-    W_j0 = gain sqrt(rho) g_j rms / C,    W_jk = gain sqrt((1 - rho) / (n - 1)) w_jk rms / sigma
-
-so a router's logits have standard deviation `gain`, and those of two different tokens have correlation rho. What this
-cannot do: the agreement is the same for neighbours as for distant tokens, equal tokens choose equal experts, and the
-text such a model writes depends on little but its last token.
+With W_j0 = gain sqrt(rho) g_j rms / C and W_jk = gain sqrt((1 - rho) / (n - 1)) w_jk rms / sigma, its logits have
+standard deviation `gain`, and those of two different tokens correlation rho, near or far.
 """
 
 from __future__ import annotations
@@ -52,10 +46,7 @@ def shared_experts(correlation: float, n_experts: int, n_used: int) -> float:
 
 
 def correlation_for(shared: float, n_experts: int, n_used: int) -> float:
-    """The correlation at which tokens share that fraction of their experts: the inverse of `shared_experts`.
-
-    Raises: InputError for a fraction below chance (K / E) or above 1.
-    """
+    """The inverse of `shared_experts`. Raises: InputError for a fraction below chance (K / E) or above 1."""
     from scipy import optimize
 
     chance = n_used / n_experts
@@ -73,10 +64,7 @@ class SharedChannel:
     """The embedding channel that is the same for every token, and the routers that read it."""
 
     def __init__(self, correlation: float, embedding: Pool) -> None:
-        """`embedding` holds the blocks of the embedding table, with the spread `EMBEDDING_STD`.
-
-        Raises: InputError for a correlation outside 0 to 1.
-        """
+        """`embedding` has the spread `EMBEDDING_STD`. Raises: InputError for a correlation outside 0 to 1."""
         if not 0 <= correlation <= 1:
             raise InputError(f"A router correlation of {correlation:g} is impossible.", hint="Give 0 to 1.")
         self.correlation = correlation

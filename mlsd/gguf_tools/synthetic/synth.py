@@ -1,8 +1,4 @@
-"""Synthetic models of any size: exact shapes, random quantized blocks, constant memory, the speed of the disk.
-
-How fast a dense model runs does not depend on its values, so such a file measures a machine as the real one would. What
-its router chooses does depend on them: see `router.py`.
-"""
+"""Synthetic models of any size: exact shapes, random quantized blocks, constant memory, the speed of the disk."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ _OWN_KEYS = "mlsd."
 _HEADER_ROOM = 32 << 20  # metadata and padding of the largest vocabularies
 
 
-class Part(Record, frozen=True, kw_only=True):
+class SynthPart(Record, frozen=True, kw_only=True):
     """One tensor to write."""
 
     spec: TensorSpec
@@ -56,7 +52,7 @@ class SynthPlan(Record, frozen=True, kw_only=True):
     quant: str
     n_layers: int
     n_layers_full: int  # of the whole shape; more than `n_layers` when the depth is cut
-    parts: tuple[Part, ...]
+    parts: tuple[SynthPart, ...]
     weight: ModelWeight
 
     @property
@@ -74,10 +70,7 @@ class Recipe:
 
 
 def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> Recipe:
-    """A model of a known shape, with a byte-level tokenizer of the shape's vocabulary size.
-
-    Raises: InputError for an unknown quant, one that does not divide the rows, or more layers than the shape has.
-    """
+    """A model of a known shape, with a byte-level tokenizer. Raises: InputError for a quant or depth it cannot have."""
     depth = _depth(n_layers, shape.n_layers, shape.name)
     if shape.full_attention_interval > 1 and depth == 1 < shape.n_layers:
         raise one_layer_of_hybrid(shape.name)
@@ -93,7 +86,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
         add_metadata(writer, cut, name=f"{shape.name}, random weights", origin={"shape": shape.name})
         add_vocabulary(writer, cut.n_vocab)
 
-    parts = tuple(Part(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))
+    parts = tuple(SynthPart(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))
     plan = SynthPlan(
         name=shape.name,
         architecture=shape.architecture,
@@ -109,16 +102,14 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
 def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None) -> Recipe:
     """A model with the tensors, tokenizer and metadata of an existing GGUF, of any architecture.
 
-    Matrices become random; norms and other small tensors are copied, so the network stays in its usual range. Of a
-    hybrid a shallow cut keeps both kinds of blocks.
-
-    Raises: InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
+    Matrices become random; norms and other small tensors are copied, so the network stays in its usual range. Raises:
+    InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
     """
     source.require_whole()
     full = trunk_layers(source) or 0
     depth = _depth(n_layers, full, source.path.name)
     everything = surgery.Edit(
-        pieces=tuple(surgery.Piece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
+        pieces=tuple(surgery.TensorPiece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
     )
     edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
     own = frozenset(key for key in source.keys() if key.startswith(_OWN_KEYS))  # noqa: SIM118  # no mapping
@@ -130,7 +121,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     types = kept if quant == SAME else quantized(specs, quant, n_layers=depth)
     parts = tuple(
         # Small tensors keep their type as well as their values.
-        Part(spec=spec, stored=new if _is_random(spec) else old, origin=origin)
+        SynthPart(spec=spec, stored=new if _is_random(spec) else old, origin=origin)
         for spec, new, old, origin in zip(specs, types, kept, origins, strict=True)
     )
     whole = source_weight(source)
@@ -157,10 +148,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
 
 def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = None) -> Recipe:
-    """The recipe of a shape as users name it: a name, or the path of a GGUF or of a model's config.json.
-
-    Raises: InputError for anything else, ModelFileError for a file that cannot be read.
-    """
+    """The recipe of a known shape, a GGUF or a config.json. Raises: InputError, ModelFileError."""
     known = {name: own for name, own in (FULL | TINY).items() if own.writable}
     path = Path(shape)
     if shape.lower() in known:
@@ -174,10 +162,7 @@ def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = Non
 
 
 def choose_correlation(plan: SynthPlan, correlation: float | None, shared: float | None) -> float | None:
-    """The correlation of the router's logits, asked for itself or by the fraction of experts that two tokens share.
-
-    Raises: InputError for both, or for a model without experts.
-    """
+    """The correlation of the router's logits, given itself or by the shared experts. Raises: InputError."""
     if shared is None:
         return correlation
     if correlation is not None:
@@ -195,11 +180,7 @@ def write_synthetic(
     router_correlation: float | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the planned model; memory stays constant, and the same seed gives the same bytes.
-
-    Raises: InputError, before the first byte, when the disk is too small, a type cannot be made or the correlation is
-    asked of a model without a router.
-    """
+    """Write the planned model in constant memory; one seed gives one file. Raises: InputError, before any byte."""
     plan, source = recipe.plan, recipe.source
     if source is not None and path.exists() and path.samefile(source.path):
         raise InputError(f"{path} gives the shape and cannot be written over.", hint="Give another output file.")
@@ -222,10 +203,7 @@ def write_synthetic(
 
 
 def write_hollow(path: Path, recipe: Recipe) -> None:
-    """Write the planned model without its weights: a sparse file of the right size that tells what memory it takes.
-
-    Raises: InputError when the folder cannot be written.
-    """
+    """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError."""
     plan = recipe.plan
     tensors = [part.stored for part in plan.parts]
     with new_gguf(path, plan.architecture, tensors, recipe.describe) as stream:
@@ -236,7 +214,7 @@ def write_hollow(path: Path, recipe: Recipe) -> None:
 class _Pools:
     """The random data of every tensor of one plan."""
 
-    def __init__(self, seed: int, parts: Sequence[Part], correlation: float | None) -> None:
+    def __init__(self, seed: int, parts: Sequence[SynthPart], correlation: float | None) -> None:
         """Try every type before anything is written."""
         self._seed = seed
         self._pools: dict[tuple[gguf.GGMLQuantizationType, float], Pool] = {}
@@ -261,7 +239,7 @@ class _Pools:
             self._pools[kind, std] = Pool(kind, std, self._seed)
         return self._pools[kind, std]
 
-    def pieces(self, part: Part) -> Iterator[Bytes] | None:
+    def pieces(self, part: SynthPart) -> Iterator[Bytes] | None:
         """The data of one tensor; None for a small one that the correlation does not touch."""
         spec, rng = part.spec, generator(self._seed, part.spec.name)
         if self._shared is not None:

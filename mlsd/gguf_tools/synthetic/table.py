@@ -28,7 +28,7 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-class Table(Record, frozen=True, kw_only=True):
+class TensorTable(Record, frozen=True, kw_only=True):
     """One model: what llama.cpp reads of its header, and its tensors in file order."""
 
     name: str
@@ -51,7 +51,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     parts: dict[str, str] = {}
 
 
-def read_tables(*, next_token: bool = False) -> dict[str, Table]:
+def read_tables(*, next_token: bool = False) -> dict[str, TensorTable]:
     """The tables of the package, by name; or those of its models that can have a next-token block, with one."""
     document = tomllib.loads(resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
     keys, parts, sets = (document.pop(name) for name in ("keys", "parts", "sets"))
@@ -72,7 +72,7 @@ def _with_block(name: str, entry: _Entry) -> _Entry:
 
 def _table(
     name: str, entry: _Entry, keys: Mapping[str, Any], parts: Mapping[str, str], sets: Mapping[str, dict[str, Any]]
-) -> Table:
+) -> TensorTable:
     merged = {"vocab_size": TINY_VOCAB, "block_count": len(entry.blocks), **keys}
     for chosen in entry.sets:
         merged.update(sets[chosen])
@@ -80,7 +80,7 @@ def _table(
     specs += map(_spec, _lines("outer", entry.parts, parts))
     for layer, block in enumerate(entry.blocks):
         specs += [_spec(f"blk.{layer}.{line}") for part in block.split() for line in _lines(part, entry.parts, parts)]
-    return Table(
+    return TensorTable(
         name=name,
         architecture=entry.architecture or name,
         keys=merged | entry.keys,

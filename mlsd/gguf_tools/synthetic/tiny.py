@@ -10,7 +10,7 @@ from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_MTP
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
-from mlsd.gguf_tools.synthetic.table import Table, read_tables
+from mlsd.gguf_tools.synthetic.table import TensorTable, read_tables
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
 from mlsd.records import Record
@@ -20,7 +20,7 @@ NOISES = {"-noise003": 0.003, "-noise01": 0.01}
 OTHER = "-other"
 TABLES = read_tables()
 # What is written when nothing is named: every architecture that speculative decoding is tested on.
-TINY_SET: dict[str, Shape | Table] = {**TINY, **TABLES}
+TINY_SET: dict[str, Shape | TensorTable] = {**TINY, **TABLES}
 _ALONE = {shape.name: shape for shape in (TINY_MTP, ARTEFACT_TARGET)}
 _SHAPES = {**TINY_SET, **TINY_ATTENTION, **_ALONE}
 
@@ -48,10 +48,7 @@ def write_tiny_set(
 ) -> Iterator[TinyFile]:
     """Write each named shape with its perturbed copies and an unrelated model, yielding each file when it is there.
 
-    The artefact's target and the model with a prediction block are written alone: the one is drafted for by any
-    unrelated tiny model, the other drafts for itself.
-
-    Raises: InputError for an unknown name or a folder that cannot be written.
+    The artefact's target and the model with a prediction block are written alone. Raises: InputError.
     """
     for name in names:
         if name not in _SHAPES:
@@ -70,7 +67,7 @@ def write_tiny_set(
         yield _file(other, shape, seed + 1)
 
 
-def _file(path: Path, shape: Shape | Table, seed: int, noise: float = 0.0) -> TinyFile:
+def _file(path: Path, shape: Shape | TensorTable, seed: int, noise: float = 0.0) -> TinyFile:
     return TinyFile(
         name=path.stem,
         path=str(path),

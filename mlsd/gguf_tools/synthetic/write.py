@@ -11,7 +11,7 @@ from mlsd.gguf_tools.metadata import add_keys, architecture_keys
 from mlsd.gguf_tools.shape import Kind, Shape, tensors
 from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored, type_named
 from mlsd.gguf_tools.stream import Progress, new_gguf
-from mlsd.gguf_tools.synthetic.table import Table
+from mlsd.gguf_tools.synthetic.table import TensorTable
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weights import random_weights, row_blocks
 
@@ -23,21 +23,21 @@ _QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
 
 
 def write_random(
-    path: Path, shape: Shape | Table, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
+    path: Path, shape: Shape | TensorTable, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
 ) -> None:
-    """Write a model with random weights; the file appears under its name only when it is complete.
+    """Write a model with random weights, whole or not at all. Raises: InputError.
 
     Q8_0 is the default because llama.cpp's CPU kernels then give the same bits for a batch of up to 63 tokens as for
     one token (flash attention on, up to 512 positions): speculative and plain decoding agree exactly, without ties.
-
-    Raises: InputError when the precision is unknown, its blocks do not divide a row, or the file cannot be written.
     """
     if precision not in PRECISIONS:
         raise InputError(
             f"Tiny models are not written as {precision}.", hint=f"The choices are {', '.join(PRECISIONS)}."
         )
     specs, keys = (
-        (shape.tensors, shape.keys) if isinstance(shape, Table) else (tuple(tensors(shape)), architecture_keys(shape))
+        (shape.tensors, shape.keys)
+        if isinstance(shape, TensorTable)
+        else (tuple(tensors(shape)), architecture_keys(shape))
     )
     announced = [stored(spec, type_named(precision), quantized=_QUANTIZED) for spec in specs]
 

@@ -360,7 +360,7 @@ def doing_task() -> bytes:
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
-class ForwardedTrial(Record, frozen=True, kw_only=True):
+class PostedTrial(Record, frozen=True, kw_only=True):
     """A trial on its way through the scheduler."""
 
     ticket: str
@@ -501,7 +501,7 @@ class Cluster:
 
     def _on_event(self, event: tuple[float, Any]) -> None:
         try:
-            said = msgspec.convert(event[1], ForwardedTrial)
+            said = msgspec.convert(event[1], PostedTrial)
         except msgspec.ValidationError:  # of no mlsd
             return
         self._put(said.ticket, said.done)

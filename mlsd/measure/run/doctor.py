@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.errors import ManifestError, SuiteError
-from mlsd.hardware import Machine
+from mlsd.hardware import MachineFacts
 from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
 from mlsd.measure.run.checks import condition_warnings
 from mlsd.measure.run.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
@@ -47,7 +47,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
 
 def examine(
-    machine: Machine,
+    machine: MachineFacts,
     conditions: Conditions,
     library: Library,
     profiles: Iterable[Profile],

@@ -20,6 +20,7 @@ from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import Context, opening_of
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
+from mlsd.engine.probe import Role, assumed_strategy
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
@@ -244,7 +245,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
         draft = spec.draft.id if spec.draft else target
-        strategies = _strategy(case, keeps[target]), partial(_DRAFT_STRATEGY.__getitem__, keeps[draft])
+        strategies = _strategy(case, keeps[target]), partial(_assumed, "draft", keeps[draft])
         try:
             contexts = recipe(opening_of(case, shared, *strategies))
         except UnsupportedError:  # such an arm will not open
@@ -260,15 +261,15 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
     return found
 
 
-_TARGET_STRATEGY = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint", None: "trim"}
-_DRAFT_STRATEGY = {"nothing": "trim", "snapshots": "ladder", "copy": "ladder", None: "trim"}  # a state a token at most
+def _assumed(role: Role, keeps: str | None) -> str:
+    return assumed_strategy(role, recurrent=keeps in ("snapshots", "copy"), snapshots=keeps == "snapshots")
 
 
 def _strategy(case: Case, keeps: str | None) -> str:
     """The strategy for a target: the one that is asked for, else what llama.cpp has for its kind of memory."""
     if case.arm == "ar":
         return "trim"
-    return case.rollback if case.rollback in STRATEGIES else _TARGET_STRATEGY[keeps]
+    return case.rollback if case.rollback in STRATEGIES else _assumed("target", keeps)
 
 
 def _opened(context: Context, target: str, draft: str, spec: DrafterSpec, *, cut: bool) -> _Context:

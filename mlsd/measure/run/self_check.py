@@ -13,7 +13,7 @@ import msgspec
 
 from mlsd.errors import InputError, LockError, MlsdError
 from mlsd.folders import asset_path, write_atomically
-from mlsd.hardware import Machine, read_conditions, read_environment, read_machine
+from mlsd.hardware import MachineFacts, read_conditions, read_environment, read_machine
 from mlsd.measure.messages import BuildFits, BuildJob, Check, SelfChecked, SelfCheckJob
 from mlsd.measure.process import ask
 from mlsd.measure.run.checks import check_run, condition_warnings
@@ -113,7 +113,7 @@ def check_before_record(trials: Sequence[Trial] = ()) -> tuple[Check, ...]:
     return (*machine_checks(machine, read_conditions(), busy), build, *trial_checks(trials, machine.environment))
 
 
-def machine_checks(machine: Machine, now: Conditions, busy: str | None = None) -> tuple[Check, ...]:
+def machine_checks(machine: MachineFacts, now: Conditions, busy: str | None = None) -> tuple[Check, ...]:
     """Power, heat, load and other runs at this moment, and what the machine's card lacks."""
     *state, _swap = condition_checks(now, now)
     load = "not known" if now.load_1min is None else f"{now.load_1min:.1f} over the last minute"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from mlsd.drafters import find_method, resolve_spec, search_space
-from mlsd.drafters.options import Choice, Space, Span
+from mlsd.drafters.options import Range, Space, Values
 from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
@@ -125,7 +125,7 @@ def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
 def first_gammas(space: Space) -> tuple[int, ...]:
     """Far apart in equal ratios, the ends of the span among them."""
     span = space.get(_GAMMA)
-    if not isinstance(span, Span):
+    if not isinstance(span, Range):
         return (MOST_ADAPTIVE,)
     ratio = span.high / span.low
     return tuple(dict.fromkeys(round(span.low * ratio ** (i / (_FIRST_GAMMAS - 1))) for i in range(_FIRST_GAMMAS)))
@@ -134,7 +134,7 @@ def first_gammas(space: Space) -> tuple[int, ...]:
 def gammas_beside(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, ...]:
     """The gammas half way (in ratio) to the next that were tried on both sides, none beyond what is searched."""
     span = space.get(_GAMMA)
-    if not isinstance(span, Span):
+    if not isinstance(span, Range):
         return ()
     below = max((g for g in tried if g < gamma), default=span.low - 1)
     above = min((g for g in tried if g > gamma), default=span.high + 1)
@@ -149,7 +149,7 @@ def options_beside(options: Options, defaults: Options, space: Space) -> Iterato
         if name == _GAMMA:
             continue
         value = options.get(name, defaults.get(name))
-        if isinstance(span, Choice):
+        if isinstance(span, Values):
             others: Sequence[OptionValue] = [other for other in span.values if other != value]
         else:
             assert isinstance(value, int)

@@ -137,15 +137,15 @@ def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...
 
 def plan(plan: Mapping[str, Any]) -> str:
     """A run's plan as it is stored: databases are given to others, so nothing in it says where files lie."""
-    return encode({key: _told(value) for key, value in plan.items()})
+    return encode({key: _without_folders(value) for key, value in plan.items()})
 
 
-def _told(value: Any) -> Any:
+def _without_folders(value: Any) -> Any:
     if isinstance(value, str):
         return without_folders(value)
     if isinstance(value, Mapping):
-        return {key: _told(inner) for key, inner in value.items()}
-    return [_told(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    return [_without_folders(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def without_folders(text: str | None) -> str | None:

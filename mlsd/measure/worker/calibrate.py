@@ -20,7 +20,7 @@ from mlsd.clock import Clock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.probe import ProbeReport, check_model, probe
+from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model, probe
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
@@ -263,9 +263,7 @@ class Calibration:
             self._reports[is_target] = report
             return report.target if is_target else report.draft
         self._assumed = True
-        if not model.is_recurrent:
-            return "trim"
-        return "snapshots" if is_target else "ladder"
+        return assumed_strategy("target" if is_target else "draft", recurrent=model.is_recurrent)
 
     # --- experts --------------------------------------------------------------------------------------------------
 

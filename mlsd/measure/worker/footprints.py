@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mlsd.drafters import find_method
-from mlsd.engine.llama.footprint import footprints, footprints_beside
+from mlsd.engine.llama.footprint import attached_footprints, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.session import SessionOptions
@@ -74,9 +74,9 @@ def _ask(
     if open_head is None:
         return footprints(model, options)
     if wanted.head_path is None:
-        return footprints_beside(model, options, lambda session: open_head(session, model, own))
+        return attached_footprints(model, options, lambda session: open_head(session, model, own))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
-        return footprints_beside(model, options, lambda session: open_head(session, head, own))
+        return attached_footprints(model, options, lambda session: open_head(session, head, own))
 
 
 @contextmanager

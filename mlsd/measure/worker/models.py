@@ -10,9 +10,8 @@ from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import ProbeReport, Role, probe
+from mlsd.engine.probe import ProbeReport, Role, choose_strategy, probe
 from mlsd.engine.session import SessionOptions
-from mlsd.errors import RollbackError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.probe_cache import ProbeCache, check_weights
@@ -81,25 +80,4 @@ class Strategies:
         return self._models.backend.backend != "CPU" if report is None else report.samples_on_device
 
     def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
-        """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
-        if wanted == "unchecked":
-            return wanted
-        report = self.report(path)
-        chosen = report.best(role, gamma)
-        history = "batch" if role == "target" else "single"
-        if wanted != "auto":
-            result = next((r for r in report.strategies if (r.name, r.history) == (wanted, history)), None)
-            if result is not None and result.exact:
-                return wanted
-            if role == "target":
-                reason = result.reason if result is not None else "it was not tried"
-                raise RollbackError(
-                    f"Rollback {wanted!r} is not exact for {path.name} as a target: {reason}.",
-                    hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {path.name}` to see every strategy.",
-                )
-        if chosen is None:
-            raise RollbackError(
-                f"No rollback strategy is exact for {path.name} as a {role} on this backend.",
-                hint=f"`mlsd probe {path.name}` shows what was tried.",
-            )
-        return chosen
+        return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path))

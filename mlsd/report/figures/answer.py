@@ -131,7 +131,7 @@ def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
 
 
 def _ends(ratio: Interval) -> tuple[float, float] | None:
-    return None if ratio.low is None or ratio.high is None or ratio.says_little else (ratio.low, ratio.high)
+    return None if ratio.low is None or ratio.high is None or ratio.too_wide else (ratio.low, ratio.high)
 
 
 ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=narrow_gains)

@@ -73,7 +73,7 @@ def _explained(made: Table) -> Table:
 
 def bounds(low: float | None, high: float | None, digits: int = 2, *, predicted: bool = False) -> Cell:
     """An interval without its middle; no repeats narrow a predicted one."""
-    if low is not None and high is not None and Interval(value=low, low=low, high=high).says_little and not predicted:
+    if low is not None and high is not None and Interval(value=low, low=low, high=high).too_wide and not predicted:
         return text("too few repeats", "doubt")
     return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
 

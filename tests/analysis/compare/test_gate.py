@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, known_well
+from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, precise_enough
 
 PLAIN = Measure(name="plain", unit="tok/s", sense="rate")
 # Standard deviations of ln(value) of one turn about its block's mean: SmolLM2-135M on two cores, one thread, while
@@ -60,7 +60,7 @@ def test_going_on_until_enough_is_known_raises_no_more_alarms() -> None:
     alarms = 0
     for seed in range(100):
         whole, n = session(seed, 60, noise=QUIET), 6
-        while not known_well(found := judge(cut(whole, n), 0.05), 0.05) and n < 60:
+        while not precise_enough(found := judge(cut(whole, n), 0.05), 0.05) and n < 60:
             n += 1
         alarms += bool(changed(found))
     assert alarms <= 1

@@ -8,18 +8,11 @@ import pytest
 from mlsd.drafters.lookup.lookahead import Lookahead, Options
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.tree import ROOT, layout
-from mlsd.errors import UnsupportedError
 from mlsd.records import Sampling
 from tests.drafters.arena import Arena, prompt_of
 from tests.engine.fake import FakeClock
 
 N_PREDICT = 48
-
-
-@pytest.mark.parametrize(("architecture", "strategy"), [("qwen35", "snapshots"), ("falcon-h1", "checkpoint")])
-def test_recurrent_targets_are_refused_with_the_reason(arena: Arena, architecture: str, strategy: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"attention memory only.*{strategy}"):
-        arena.run(architecture, "lookahead", 8, prompt_of(1), 4)
 
 
 def begun(window: int, ngram: int, guesses: int = 2) -> Lookahead:
@@ -76,11 +69,3 @@ def test_rows_of_both_branches_are_counted(arena: Arena, temperature: float) -> 
     assert run.stats["candidate_rows"] == run.proposed
     assert sum(r.rows for r in wide) == len(wide) + run.stats["window_rows"] + run.stats["candidate_rows"]
     assert len(run.tokens) == 60
-
-
-@pytest.mark.heavy
-def test_a_real_model_is_exact_and_accepts_its_own_guesses(real_arena: Arena) -> None:
-    prompt = real_arena.model("smollm2").tokenize("Q: List the numbers from one to thirty.\nA: 1, 2, 3, 4, 5,")
-    run = real_arena.run("smollm2", "lookahead:window=5,ngram=4,guesses=5", 15, prompt, 24)
-    real_arena.assert_exact("smollm2", prompt, run)
-    assert run.accepted > 0

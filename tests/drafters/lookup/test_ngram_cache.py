@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.drafters.lookup.ngram_cache import NgramCache, Options
 from mlsd.engine.drafter import Outcome
-from tests.drafters.arena import Arena
 from tests.engine.fake import FakeClock
 
 
@@ -49,12 +47,3 @@ def test_strict_thresholds_want_more_evidence() -> None:
     assert begun(text).propose(1).tokens == (9,)
     assert begun(text, "strict").propose(1).tokens == ()
     assert begun([7, 8, 9] * 4 + [7, 8], "strict").propose(1).tokens == (9,)
-
-
-@pytest.mark.heavy
-def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
-    line = "The red house stands by the old river, and the green house stands by the new road.\n"
-    prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")
-    run = real_arena.run("smollm2", "ngram-cache", 8, prompt, 32)
-    real_arena.assert_exact("smollm2", prompt, run)
-    assert run.accepted > 0

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.drafters.lookup.pld import Options, PromptLookup
 from mlsd.engine.drafter import Outcome
-from tests.drafters.arena import Arena
 from tests.engine.fake import FakeClock
 
 
@@ -79,12 +77,3 @@ def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
 
 def test_without_a_match_a_made_up_token_can_be_asked_for() -> None:
     assert begun(Options(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
-
-
-@pytest.mark.heavy
-def test_a_repeating_text_is_accepted_on_a_real_model(real_arena: Arena) -> None:
-    line = "The red house stands by the old river, and the green house stands by the new road.\n"
-    prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")
-    run = real_arena.run("smollm2", "pld:preset=smollm2", 15, prompt, 48)
-    real_arena.assert_exact("smollm2", prompt, run)
-    assert run.accepted / run.proposed > 0.5

@@ -111,26 +111,6 @@ def test_a_kept_path_goes_on_as_if_it_had_been_decoded_alone(precise: LlamaModel
     assert np.abs(found - after(precise, [*text[:3], *text[4:], 1])).max() > 1, "the tolerance would hide a lost token"
 
 
-def test_a_path_decoded_again_leaves_exactly_what_plain_decoding_does(model: LlamaModel) -> None:
-    tree = merge([(3, 1, 4), (9, 2, 6)], 9, 9)
-    with tree_session(model, tree="redecode") as session:
-        session.decode(PREFIX)
-        session.decode_tree(7, tree)
-        session.keep_path((3, 4, 5))
-        session.decode((5,))
-        assert_same(session.logits()[0], after(model, (7, 9, 2, 6, 5)))
-
-
-def test_the_first_path_of_a_tree_leaves_the_memory_as_plain_decoding_does(model: LlamaModel) -> None:
-    tree = merge([(3, 1, 4), (3, 2), (9,)], 9, 9)
-    with tree_session(model) as session:
-        session.decode(PREFIX)
-        session.decode_tree(7, tree)
-        session.keep_path((0, 1, 2))
-        session.decode((5,))
-        assert_same(session.logits()[0], after(model, (7, 3, 1, 4, 5)))
-
-
 def test_a_cleared_session_starts_anew(model: LlamaModel) -> None:
     with tree_session(model) as session:
         for _ in range(2):

@@ -8,7 +8,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.perturb import noisy, perturb
 
-KINDS = (
+KINDS = [
     "Q4_0",
     "Q4_1",
     "Q5_0",
@@ -24,7 +24,7 @@ KINDS = (
     "F16",
     "F32",
     "BF16",
-)
+]
 
 
 def blocks_of(kind, seed, n_blocks=64):

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.hardware import Machine
+from mlsd.hardware import MachineFacts
 from mlsd.hardware.budget import MemoryBudget, memory_budget
 from mlsd.measure.run.doctor import ProfileFit, examine, profile_fits
 from mlsd.measure.run.memory import estimated_bytes, weight_bytes
@@ -123,7 +123,7 @@ def test_the_memory_budget_follows_what_the_system_gives() -> None:
 
 def test_a_diagnosis_holds_card_profiles_and_warnings(tmp_path: Path) -> None:
     models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
-    machine = Machine(environment=environment(), missing={"chip": "no reason"})
+    machine = MachineFacts(environment=environment(), missing={"chip": "no reason"})
     found = examine(machine, Conditions(on_battery=True), models, [PROFILE], [SUITE])
     assert found.missing == {"chip": "no reason"}
     assert [fit.profile for fit in found.profiles] == ["two"]

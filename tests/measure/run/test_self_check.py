@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.hardware import Machine
+from mlsd.hardware import MachineFacts
 from mlsd.measure.run.self_check import (
     SelfCheck,
     check_machine,
@@ -70,7 +70,7 @@ def test_power_heat_and_swap_are_judged_and_what_is_not_known_is_not() -> None:
 
 def test_what_speaks_against_a_record_is_said_before_the_hours() -> None:
     here = Environment(host="h", os="o", machine="m", chip="M4", memory_bytes=1 << 34, logical_cores=8)
-    machine = Machine(environment=here, missing={"peak_bandwidth_gb_s": "no table lists it"})
+    machine = MachineFacts(environment=here, missing={"peak_bandwidth_gb_s": "no table lists it"})
     quiet = msgspec.structs.replace(GOOD, load_1min=0.1)
     fine = {f"{check.name} {check.subject}".strip(): check for check in machine_checks(machine, quiet)}
     assert {name for name, check in fine.items() if not check.ok} == {"card peak bandwidth (GB/s)"}

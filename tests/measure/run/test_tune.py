@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.models.tune import tune as command
 from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
-from mlsd.drafters.options import Choice, Span
+from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.measure.run.tune import TuneRequest, gammas_beside, options_beside, tune
@@ -40,10 +40,10 @@ def request(path: Path = Path("t.gguf"), **changes: object) -> TuneRequest:
 # --- waves --------------------------------------------------------------------------------------------------------
 
 SPACE = {
-    "gamma": Span(low=1, high=16),
-    "ngram": Span(low=1, high=3),
-    "top": Span(low=1, high=16),
-    "match": Choice(values=("first", "last")),
+    "gamma": Range(low=1, high=16),
+    "ngram": Range(low=1, high=3),
+    "top": Range(low=1, high=16),
+    "match": Values(values=("first", "last")),
 }
 
 
@@ -76,7 +76,7 @@ def test_every_value_of_a_methods_space_is_an_option_it_takes(name: str, tmp_pat
     space = search_space(given)
     assert "gamma" in space
     for option, span in space.items():
-        values = span.values if isinstance(span, Choice) else (span.low, span.high)
+        values = span.values if isinstance(span, Values) else (span.low, span.high)
         for value in values if option != "gamma" else ():
             resolve_spec(DrafterSpec(name=name, options={**required, option: value}))
     assert set(find_method(name).space) <= space.keys() | required.keys()

@@ -25,7 +25,7 @@ class KernelSteps(Record, frozen=True, kw_only=True):
 # Vector to extended vector kernels (2, for K-quants 4, again 6), matrix kernels (9), attention (20), experts (32, 33).
 _OLD = KernelSteps(
     rows=(2, 4, 6, 9, 20, 32, 33),
-    side=f"before b{VERIFICATION_KERNELS}: matrix kernels from 9 rows on, none made for verification",
+    side=f"before b{VERIFICATION_KERNELS}: matrix kernels from 9 rows on, no kernels for verification",
     source="ggml-metal-ops.cpp and ggml-metal-device.cpp of 0c1e570",
 )
 # From how many rows on, up to 16, weights of a type take the few-row matrix kernels: the jump table of

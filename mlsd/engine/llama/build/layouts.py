@@ -1,9 +1,7 @@
 """How the structures lie that pass to llama.cpp by value: seen in a library, and given to the binding in front of it.
 
-ctypes believes whatever layout a binding declares. A field that came, went or moved shifts every field behind it: a
-context of another size, a type of another kind, a crash. So the library is asked for its default values, which are
-read as every known layout (`layouts.toml`) would have them: one fits in size and in every field, or the build is
-refused.
+ctypes believes whatever a binding declares, and a moved field shifts all behind it. So the library's default values are
+read as every known layout (`layouts.toml`) would have them: one fits in size and every field, or the build is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _NEEDED = {
 }
 
 
-class Layout(Record, frozen=True, kw_only=True):
+class StructureLayout(Record, frozen=True, kw_only=True):
     """The structures of a range of builds."""
 
     first: int  # build of llama.cpp
@@ -63,21 +61,18 @@ class Layout(Record, frozen=True, kw_only=True):
 
 
 class _Table(Record, frozen=True, kw_only=True):
-    layouts: tuple[Layout, ...]
+    layouts: tuple[StructureLayout, ...]
 
 
 @functools.cache
-def layouts() -> tuple[Layout, ...]:
+def layouts() -> tuple[StructureLayout, ...]:
     """Every layout that is known, oldest first."""
     text = Path(__file__).with_suffix(".toml").read_bytes()
     return msgspec.toml.decode(text, type=_Table, strict=False).layouts
 
 
 def fit(binding: Any, shared: Any, version: str) -> tuple[str, ...]:
-    """Give the binding the layouts of the library behind it; what does not fit, in words; empty: all does.
-
-    A binding whose own structures fit stays as it is: another release brings its own, which need not be known here.
-    """
+    """Give the binding the layouts of the library behind it unless its own fit; what does not fit, in words."""
     return tuple(filter(None, (_fit(structure, binding, shared, version) for structure in STRUCTURES)))
 
 
@@ -112,10 +107,10 @@ def _fit(structure: str, binding: Any, shared: Any, version: str) -> str | None:
             return None
         if ctypes.sizeof(candidate) == n_bytes:  # its fields say more than a size that is another
             wrong = other
-    seen = f"has {n_bytes} bytes in the library" if n_bytes is not None else "lies otherwise in the library"
+    found = f"has {n_bytes} bytes in the library" if n_bytes is not None else "has another layout in the library"
     ranges = ", ".join(name for name, _ in known)
     return (
-        f"{structure} {seen} and {ctypes.sizeof(declared)} bytes in llama-cpp-python {version}; "
+        f"{structure} {found} and {ctypes.sizeof(declared)} bytes in llama-cpp-python {version}; "
         f"{'; '.join(wrong[:3])}; no layout that is known ({ranges}) fits"
     )
 

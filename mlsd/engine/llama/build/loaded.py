@@ -55,10 +55,7 @@ def asked() -> Identity | None:
 
 
 def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
-    """Read files before any is loaded, and refuse one that is not what its SHA-256 says (None: not known).
-
-    Returns the inodes that these contents have. Raises: NativeError.
-    """
+    """The inodes of files, read before any is loaded. Raises: NativeError for another SHA-256 (None: not known)."""
     inodes, wrong = set(), []
     for path, sha256 in files.items():
         try:
@@ -90,7 +87,7 @@ def require(package: str, known: frozenset[Inode], identity: Identity | None) ->
     if identity is not None and os.path.realpath(package) != os.path.realpath(identity.package):
         wrong.append(os.path.realpath(package))
     if not any("llama" in Path(path).name for path in libraries):
-        wrong.append("no libllama that can be seen")
+        wrong.append("no visible libllama")
     if wrong:
         name = "The installed build" if identity is None else f"Build {identity.name}"
         raise NativeError(f"{name} was asked for, but this process loaded {', '.join(wrong)}.", hint=_HINT)

@@ -59,10 +59,7 @@ def _is_llama(name: str) -> bool:
 
 @contextlib.contextmanager
 def made_for_this_process(name: str) -> Iterator[Path]:
-    """A folder of the cache that goes when this process ends, or at once where filling it fails.
-
-    What processes left that were killed goes with it.
-    """
+    """A folder of the cache that goes when this process ends; also removes what killed processes left."""
     builds = cache_dir() / "builds"
     for left in builds.glob("wheel-*.[0-9]*"):
         if not psutil.pid_exists(int(left.suffix[1:])):

@@ -62,11 +62,7 @@ class Libraries(Record, frozen=True, kw_only=True):
 
 
 def libraries_of(bindings: Path) -> Libraries:
-    """The libraries behind bindings: a trusted package's where they ship none, by the hashes that are trusted.
-
-    The package's files are named, not read: whoever loads them checks them first (`loaded.check_content`).
-    Raises: NativeError for a package that lacks one.
-    """
+    """The libraries behind bindings: a trusted package's (by hashes, read by `check_content`) where they ship none."""
     own = bindings / "lib"
     if not (own / plain_name("llama")).exists():
         for pin in pins():
