@@ -148,7 +148,7 @@ def session(cells: Sequence[Values], truths: Sequence[Values] | None = None, *, 
     plan = SessionPlan(looks="any", apart=apart).count(case for own in cases for case in own)
     trials, open_ = list[Measured](), dict(enumerate(truths))
     ended: dict[int, Ended] = {}
-    racing = [range(len(logs)) for logs in cells]
+    racing = [[*range(len(logs))] for logs in cells]
     for block in range(min(logs.shape[1] for logs in cells)):
         trials += [_trial(cases[c][gamma], block, cells[c][gamma, block]) for c in open_ for gamma in racing[c]]
         if block + 1 not in LOOKS:

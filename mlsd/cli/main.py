@@ -78,11 +78,9 @@ class LazyGroup(click.Group):
     """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command, or None when there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module_name, _ = COMMANDS[cmd_name]
@@ -102,13 +100,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section from the table, without importing them."""
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Two commands to begin with, and the file that holds defaults here, where there is one."""
         _write_examples("mlsd", ctx, formatter)
         if (path := find_config()) is not None:
             formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied

@@ -32,13 +32,14 @@ _MOST = 2**31 - 1  # of a whole number: what llama.cpp counts with
 class Real(click.ParamType[float]):
     """A number within bounds; neither nan nor infinite."""
 
-    name, kind, noun = "number", float, "a number"
+    name = "number"
+    kind: type[float] | type[int] = float
+    noun = "a number"
 
     def __init__(self, min: float | None = None, max: float | None = None, min_open: bool = False) -> None:
         self._min, self._max, self._min_open = min, max, min_open
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse, or fail with what it is not."""
         try:
             number = self.kind(value)
         except (ValueError, OverflowError):
@@ -69,7 +70,6 @@ class IntList(click.ParamType[tuple[int, ...]]):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Parse, or fail with the part that is not a number."""
         if isinstance(value, tuple):
             return value
         try:
@@ -85,7 +85,6 @@ class GammaList(click.ParamType[tuple[int | str, ...]]):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | str, ...]:
-        """Parse, or fail with the part that is neither."""
         parts = str(value).split(",")
         given = IntList().convert(",".join(part for part in parts if part.strip() != AUTO), param, ctx)
         return (*given, AUTO) if len([part for part in parts if part.strip() == AUTO]) else given
@@ -97,7 +96,6 @@ class Share(click.ParamType[float]):
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse, or say what it should look like."""
         try:
             share = float(str(value).removesuffix("%")) / 100 if not isinstance(value, float) else value
         except ValueError:
@@ -113,7 +111,6 @@ class Until(click.ParamType["Goal"]):
     name = "goal"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
-        """Parse, or say what it should look like."""
         from mlsd.planning.prepare import Goal
 
         if isinstance(value, Goal):
@@ -142,11 +139,27 @@ class _Option:
         return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **said, **changes})
 
 
+def known_model(ctx: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """The callback of what names a model to measure, before anything heavy is imported: see `check_model`."""
+    from mlsd.models.library import check_model
+
+    for text in given if isinstance(given, tuple) else (given,):
+        if text is not None and not ctx.resilient_parsing:
+            check_model(text)
+    return given
+
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 model_argument = functools.partial(click.argument, shell_complete=complete.models)
 draft_option = _Option(
     "--draft", shell_complete=complete.models, help="Draft model, or drafting head: a path or an id."
+)
+drafts_option = draft_option(
+    "Draft model, or drafting head: a path or an id; may be repeated.",
+    dest="drafts",
+    multiple=True,
+    callback=known_model,
 )
 drafter_option = _Option(
     "--drafter",
@@ -154,12 +167,23 @@ drafter_option = _Option(
     shell_complete=complete.methods,
     help="Drafting method: NAME or NAME:option=value,...",
 )
+drafters_option = drafter_option(
+    "Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True
+)
 prompt_option = _Option(
     "--prompt",
     "prompts",
     multiple=True,
     shell_complete=complete.prompts,
     help="A shipped prompt, or a text file; may be repeated.",
+)
+n_predict_option = _Option("--n-predict", type=Whole(), show_default=True, help="Output tokens.")
+temperature_option = click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
+stop_at_eog_option = click.option(
+    "--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length."
+)
+n_threads_option = click.option(
+    "--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]."
 )
 repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
 until_option = _Option("--until", type=Until())
@@ -199,16 +223,6 @@ build_option = click.option(
 )
 
 
-def known_model(ctx: click.Context, parameter: click.Parameter, given: Any) -> Any:
-    """The callback of what names a model to measure, before anything heavy is imported: see `check_model`."""
-    from mlsd.models.library import check_model
-
-    for text in given if isinstance(given, tuple) else (given,):
-        if text is not None and not ctx.resilient_parsing:
-            check_model(text)
-    return given
-
-
 def engine_options(command: F) -> F:
     """Add the options of the native contexts; the command receives `engine`."""
 
@@ -230,7 +244,7 @@ def engine_options(command: F) -> F:
         ),
         click.option("--n-ctx", type=Whole(min=1), help="Tokens of context [default: what the run needs]."),
         click.option("--n-gpu-layers", type=Whole(), default=-1, help="Layers on the GPU [default: all]."),
-        click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]."),
+        n_threads_option,
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -271,8 +285,8 @@ def plan_options(command: F) -> F:
             click.option("--gamma", type=IntList(), help="Most tokens proposed per round, instead of the suite's."),
             draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none),
             prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none),
-            click.option("--n-predict", type=Whole(), help="Output tokens [default: the suite's]."),
-            click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy."),
+            n_predict_option("Output tokens [default: the suite's]."),
+            temperature_option,
             seed_option("Seed of the order of arms and of sampling."),
             click.option("--limit", type=Whole(), help="Stop after the block that reaches this many study trials."),
         )

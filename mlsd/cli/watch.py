@@ -56,7 +56,6 @@ class Lines(Watcher):
         self._n, self._began_s = 0, time.monotonic()
 
     def planned(self, prepared: Prepared) -> None:
-        """Say which profile was taken, and what it cannot measure."""
         say_default(prepared)
         for left in prepared.plan.left_out:
             note(left.words)
@@ -76,7 +75,6 @@ class Lines(Watcher):
             note(said)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
-        """Print its line."""
         note(self._counted(slot, trial))
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
@@ -131,7 +129,6 @@ class Bar(Lines):
         self._bar.stop()
 
     def begin(self, n_total: int, n_skipped: int) -> None:
-        """Fill the bar up to what is done already."""
         super().begin(n_total, n_skipped)
         if not self._bar.task_ids:  # else another part of the same plan
             self._task = self._bar.add_task("starting", total=None if self._open_ended else n_total)
@@ -139,18 +136,15 @@ class Bar(Lines):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to others."""
         self._bar.stop()
         yield
         self._bar.start()
 
     def job(self, job: Job) -> None:
-        """Name the models that load."""
         names = " + ".join(model.ref.id for model in (job.target, *job.models))
         self._bar.update(self._task, description=plain(f"loading {names}"))
 
     def event(self, job: Job, event: Event) -> None:
-        """Show the speed of the trial that runs."""
         if isinstance(event, Started):
             self._n_last = 0
         elif isinstance(event, Resting | Silent):
@@ -243,7 +237,6 @@ class ByteBars:
         )
 
     def watch(self, step: str) -> Any:
-        """Open a bar for one step."""
         if self._quiet:
             note(step)
             return _NowAndThen(step)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import CONTROLS, Case, Record, Sampling, Source, Trial, Verdict, content_id
+from mlsd.records import CONTROLS, Case, Losslessness, Record, Sampling, Source, Trial, Verdict, content_id
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
@@ -243,10 +243,14 @@ class ArmResult(Record, frozen=True, kw_only=True):
         return next((t.error or t.invalid_reason for t in worst_first if t.error or t.invalid_reason), None)
 
     @property
-    def verdict(self) -> Verdict | None:
+    def losslessness(self) -> Losslessness | None:
         """The worst of its trials."""
-        found = [one.trial.losslessness.verdict for one in self.trials if one.trial.losslessness is not None]
-        return max(found, key=_SEVERITY.index, default=None)
+        found = [one.trial.losslessness for one in self.trials if one.trial.losslessness is not None]
+        return max(found, key=lambda one: _SEVERITY.index(one.verdict), default=None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.losslessness is None else self.losslessness.verdict
 
     @property
     def timed(self) -> bool:
@@ -354,17 +358,6 @@ def _decision(
     return decide(base, logs, plan.design(question), controls=controls, anchor=anchor)
 
 
-def most_of(rows: Sequence[Measured]) -> float | None:
-    """The largest speedup that rounds of these trials can give: each costs at least a plain pass."""
-    case = rows[0].case
-    return total(one.whole for one in rows if case.arm == "sd").mgl or (case.gamma + 1.0 if case.gamma else None)
-
-
-def beyond(speedup: Interval | None, mgl: float | None) -> bool:
-    """Whether a speedup is more than rounds of `mgl` tokens can give."""
-    return speedup is not None and mgl is not None and (speedup.low or speedup.value) > (1 + ALIKE) * mgl
-
-
 def _result(
     question: Question,
     session: int,
@@ -382,10 +375,12 @@ def _result(
     ratio = None if standing is None else standing.ratio
     if ratio is None and tok_s is not None and plain_tok_s is not None:
         ratio = Interval(value=tok_s / plain_tok_s, n=len(pairs))
-    impossible = ""
-    checked = question.source == "server" and not question.rivals and any(one.trial.valid for one in own)
-    if ratio is not None and checked and beyond(ratio, most_of(own)):
-        impossible = f"{ratio.value:.2f}x is more than its MGL of {most_of(own):.2f} allows"
+    impossible, most = "", None
+    if question.source == "server" and not question.rivals and any(one.trial.valid for one in own):
+        gamma = rows[0].case.gamma  # each round costs at least a plain pass
+        most = total(one.whole for one in own if one.case.arm == "sd").mgl or (gamma + 1.0 if gamma else None)
+    if ratio is not None and most is not None and (ratio.low or ratio.value) > (1 + ALIKE) * most:
+        impossible = f"{ratio.value:.2f}x is more than its MGL of {most:.2f} allows"
         ratio = standing = None
     return ArmResult(
         question=question,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.analysis.study import study as whole
@@ -22,6 +23,8 @@ from mlsd.records import (
     Sampling,
     Trial,
 )
+from mlsd.trials.sums import PARTS
+from tests.analysis import studies
 
 HOST = Environment(host="h", os="Linux", machine="x86_64", peak_bandwidth_gb_s=100.0)
 
@@ -78,9 +81,10 @@ def write_study(path: Path, study: Study) -> Path:
             for repeat in range(study.repeats):
                 for prompt in study.prompts:
                     block += 1
-                    for case, trial in _block(study, arm, prompt, repeat, block, rng):
+                    for gamma in (0, *arm.gammas):
+                        case, trial = _trial(study, arm, prompt, gamma, rng)
                         store.add_cases(run, [case])
-                        store.add_trial(run, trial)
+                        store.add_trial(run, replace(trial, block=block, repeat=repeat))
         store.end_run(run)
     return path
 
@@ -94,29 +98,13 @@ def read_study(path: Path) -> PairedTrials:
 def _facts(name: str) -> ModelFacts:
     architecture, parameters, active, experts, bytes_a_weight = FACTS[name]
     return ModelFacts(
-        ref=ModelRef(id=name, sha256=name * 8),
-        architecture=architecture,
-        n_layers=4,
-        n_embd=64,
-        n_experts=experts,
-        n_experts_used=2 if experts else None,
-        n_parameters=parameters,
-        n_parameters_active=active,
-        weight_bytes=int(parameters * bytes_a_weight),
-        active_bytes=int(active * bytes_a_weight),
-    )
+        ref=ModelRef(id=name, sha256=name * 8), architecture=architecture, n_layers=4, n_embd=64, n_experts=experts,
+        n_experts_used=2 if experts else None, n_parameters=parameters, n_parameters_active=active,
+        weight_bytes=int(parameters * bytes_a_weight), active_bytes=int(active * bytes_a_weight),
+    )  # fmt: skip
 
 
-def _block(
-    study: Study, arm: Arm, prompt: str, repeat: int, block: int, rng: np.random.Generator
-) -> list[tuple[Case, Trial]]:
-    made = [_trial(study, arm, prompt, repeat, block, 0, rng)]
-    return made + [_trial(study, arm, prompt, repeat, block, gamma, rng) for gamma in arm.gammas]
-
-
-def _trial(
-    study: Study, arm: Arm, prompt: str, repeat: int, block: int, gamma: int, rng: np.random.Generator
-) -> tuple[Case, Trial]:
+def _trial(study: Study, arm: Arm, prompt: str, gamma: int, rng: np.random.Generator) -> tuple[Case, Trial]:
     draft = ModelRef(id=arm.draft, sha256=arm.draft * 8) if gamma and arm.draft else None
     case = Case(
         suite="B",
@@ -130,7 +118,7 @@ def _trial(
     # The output is greedy, so acceptance is the same in every repeat; times are not.
     tokens = np.random.default_rng([study.seed, gamma, sum(map(ord, prompt + arm.target + (arm.draft or "")))])
     speed = rng.lognormal(0, study.noise)
-    rounds, left = [], study.n_predict - 1
+    rounds, left = list[Round](), study.n_predict - 1
     while left > 0:
         k = min(gamma, left - 1)
         accepted = 0
@@ -138,33 +126,12 @@ def _trial(
             accepted += 1
         left -= accepted + 1
         verify = arm.t_one_ms * (1 + arm.per_row * k) * speed
-        times = [int(1e6 * ms) for ms in (k * arm.draft_ms * speed, verify, 0.05 * (k > 0), 0.02, 0.01)]
-        rounds.append(
-            Round(
-                proposed=k,
-                accepted=accepted,
-                committed=accepted + 1,
-                rows=1 + k,
-                draft_ns=times[0],
-                verify_ns=times[1],
-                rollback_ns=times[2],
-                sample_ns=times[3],
-                other_ns=times[4],
-            )
-        )
-    trial = Trial(
-        case_id=case.id,
-        arm=case.arm,
-        gamma=gamma,
-        block=block,
-        repeat=repeat,
-        position=gamma,
-        status="ok",
-        started_at="2026-01-01T00:00:00Z",
+        parts = zip(PARTS, (k * arm.draft_ms * speed, verify, 0.05 * (k > 0), 0.02, 0.01), strict=True)
+        times = {name: int(1e6 * ms) for name, ms in parts}
+        rounds.append(Round(proposed=k, accepted=accepted, committed=accepted + 1, rows=1 + k, **times))
+    return case, replace(
+        studies.trial(case, 0, 0, gamma),
         n_prompt=study.lengths.get(prompt, 32),
-        tokens=tuple(range(study.n_predict)),
         decode_ns=sum(r.wall_ns for r in rounds),
         rounds=tuple(rounds),
-        valid=True,
     )
-    return case, trial

@@ -199,7 +199,7 @@ def _place(measure: Measure) -> tuple[object, ...]:
 
 def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ()) -> dict[int, Values]:
     """What each block measured. A block in which an arm lacks a valid trial of some prompt has no value of that arm."""
-    whole = {arm.name: set(arm.prompts) for arm in arm_results(trials, _ONE_BLOCK)}
+    whole = {name: {one.case.prompt.key for one in own} for name, own in grouped(trials, _name).items()}
     passes: dict[int, Values] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
         if measure := _pass_measure(point):
@@ -208,33 +208,37 @@ def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ())
     return {block: {**_values(own, whole), **passes[block]} for block, own in blocks.items()}
 
 
+def _name(one: Measured) -> str | None:
+    return _ONE_BLOCK.name(one.case)
+
+
 def _values(block: Sequence[Measured], whole: Mapping[str | None, Container[str]]) -> Values:
     """Of its arms with a valid trial of all prompts; speeds and speedups are geometric means over prompts."""
     own = [
         one
-        for name, trials in grouped(block, lambda one: _ONE_BLOCK.name(one.case)).items()
+        for name, trials in grouped(block, _name).items()
         if {one.case.prompt.key for one in trials if one.trial.valid and one.trial.decode_ns} == whole[name]
         for one in trials
     ]
     values: Values = {}
     for arm in arm_results(own, _ONE_BLOCK):
-        name, counted = arm.arm.setting, {"sense": "level", "counts": False}
+        name, speedup = arm.arm.setting, None if arm.ratio is None else arm.ratio.value
         found = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
         if arm.is_plain:
             fills = [fill for one in arm.trials if (fill := prefill_tok_s(one.trial)) is not None]
-            found[Measure(name="prefill", unit="tok/s", sense="rate")] = (
-                statistics.geometric_mean(fills) if fills else None
-            )
+            prefill = Measure(name="prefill", unit="tok/s", sense="rate")
+            found[prefill] = statistics.geometric_mean(fills) if fills else None
         else:
-            found |= {
-                Measure(name=f"{name}: speedup", unit="x", **counted): arm.ratio and arm.ratio.value,
-                Measure(name=f"{name}: acceptance", unit="", is_ratio=False, **counted): arm.acceptance_rate,
-                Measure(name=f"{name}: MGL", unit="tokens", **counted): arm.mgl,
-            }
+            found |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
+            found[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate
         values |= {measure: value for measure, value in found.items() if value is not None}
     if peaks := [one.trial.peak_rss_bytes for one in own if one.trial.peak_rss_bytes]:
-        values[Measure(name="memory", unit="MiB", sense="level", counts=False)] = max(peaks) / 2**20
+        values[_level("memory", "MiB")] = max(peaks) / 2**20
     return values
+
+
+def _level(name: str, unit: str, *, is_ratio: bool = True) -> Measure:
+    return Measure(name=name, unit=unit, sense="level", is_ratio=is_ratio, counts=False)
 
 
 def _pass_measure(point: CalibrationPoint) -> Measure | None:

@@ -102,8 +102,9 @@ def read_known(
         notes += left_out(store)
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
         coverage |= newest(store.coverage(), lambda row: row.model_key)
-    made = {"passes": passes, "coverage": coverage, "models": models, "measured": measured}
-    return Known(groups=tuple(groups), notes=tuple(notes), **made)
+    return Known(
+        groups=tuple(groups), passes=passes, coverage=coverage, models=models, notes=tuple(notes), measured=measured
+    )
 
 
 def read_groups(store: Store, chosen: Chosen, without: Container[int] = ()) -> list[ArmGroup]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.store.rows import DraftDistance
-from mlsd.records import Case, Record
+from mlsd.records import Case
 from mlsd.trials.results import ArmResult
 
 
-class Prediction(Record, frozen=True, kw_only=True):
-    """A method's drafting model against its target, and what was accepted of its drafts."""
+class Prediction(NamedTuple):
+    """A method whose drafting model was compared with its target."""
 
-    target: str
-    method: str
-    gamma: int
-    text: str  # what was written
+    arm: ArmResult
     distance: DraftDistance
-    acceptance_rate: float | None  # accepted / proposed over valid trials
 
 
 def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]) -> dict[str, DraftDistance]:
@@ -49,18 +46,8 @@ def predictions(results: Iterable[ArmResult], distances: Mapping[str, DraftDista
         raise AnalysisError(
             "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
         )
-    found = [
-        Prediction(
-            target=one.case.target.id,
-            method=one.arm.name,
-            gamma=one.case.gamma,
-            text=one.text,
-            distance=distances[one.trials[0].trial.case_id],
-            acceptance_rate=one.acceptance_rate,
-        )
-        for one in known
-    ]
-    return sorted(found, key=lambda row: (row.target, row.distance.ratio))
+    found = [Prediction(one, distances[one.trials[0].trial.case_id]) for one in known]
+    return sorted(found, key=lambda row: (row.arm.case.target.id, row.distance.ratio))
 
 
 def _drafting_key(case: Case) -> str | None:

@@ -26,9 +26,7 @@ class Joules(Record, frozen=True, kw_only=True):
 class EnergyRow(Record, frozen=True, kw_only=True):
     """One setting against the plain trials of its own blocks."""
 
-    target: str
-    setting: str
-    text: str  # what was written
+    arm: ArmResult
     source: str  # which counter
     plain: Joules
     speculative: Joules
@@ -61,14 +59,6 @@ def energy_rows(results: Iterable[ArmResult]) -> list[EnergyRow]:
     for one in results:
         sources = {pair.own.trial.conditions.energy_source for pair in one.pairs if pair.own.trial.conditions}
         if one.n_valid and (source := next((name for name in sources if name is not None), None)):
-            found.append(
-                EnergyRow(
-                    target=one.case.target.id,
-                    setting=one.setting,
-                    text=one.text,
-                    source=source,
-                    plain=joules([pair.plain.trial for pair in one.pairs]),
-                    speculative=joules([pair.own.trial for pair in one.pairs]),
-                )
-            )
+            plain, own = (joules([pair[i].trial for pair in one.pairs]) for i in (0, 1))
+            found.append(EnergyRow(arm=one, source=source, plain=plain, speculative=own))
     return found

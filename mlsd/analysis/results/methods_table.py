@@ -6,7 +6,7 @@ The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -21,10 +21,9 @@ from mlsd.trials.sums import sums_of_row
 from mlsd.units import NS_PER_MS, format_bytes, quoted
 
 
-class MethodRow(Record, frozen=True, kw_only=True):
+class MethodRow(NamedTuple):
     """One method on one target, over all tasks and on each kind."""
 
-    method: str
     overall: ArmResult
     by_kind: dict[str, ArmResult]  # kinds that were measured
 
@@ -68,12 +67,7 @@ def methods_by_kind(results: Iterable[ArmResult], pooled: Iterable[ArmResult]) -
     if not own:
         raise AnalysisError("No drafting method was measured on tasks.", hint="Measure them: mlsd run E.")
     return [
-        MethodRow(
-            method=one.arm.name,
-            overall=one,
-            by_kind=dict(sorted(apart.get(_key(one), {}).items(), key=lambda item: _place(item[0]))),
-        )
-        for one in own
+        MethodRow(one, dict(sorted(apart.get(_key(one), {}).items(), key=lambda item: _place(item[0])))) for one in own
     ]
 
 

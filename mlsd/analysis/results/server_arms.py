@@ -6,18 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from mlsd.measure.run.runs import BenchTrial
-from mlsd.records import NO_DRAFTER, Losslessness, Trial
+from mlsd.records import NO_DRAFTER, Trial
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
-from mlsd.trials.decisions import Design, decide
+from mlsd.trials.decisions import Design, against
 from mlsd.trials.results import ArmResult, counting, spoils
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
-
-_SEVERITY = ("lossless", "near_tie", "diverged")
 
 
 def row_name(arm: ArmResult) -> str:
@@ -44,14 +42,9 @@ def by_category(arm: ArmResult) -> dict[str, float]:
     return {kind: rate for kind, rate in rates.items() if rate is not None} if len(kinds) > 1 else {}
 
 
-def _worst(arm: ArmResult) -> Losslessness | None:
-    found = [one.trial.losslessness for one in arm.trials if one.trial.losslessness is not None]
-    return max(found, key=lambda v: _SEVERITY.index(v.verdict), default=None)
-
-
 def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = False) -> str:
     """Whether its output is that of plain decoding."""
-    worst = _worst(arm)
+    worst = arm.losslessness
     if rivals:
         return "not compared"
     if worst is None:
@@ -63,7 +56,7 @@ def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = 
 
 def margin_words(arm: ArmResult) -> str:
     """What decided a verdict that is not lossless."""
-    return margin(_worst(arm))
+    return margin(arm.losslessness)
 
 
 # --- beside our own loop ------------------------------------------------------------------------------------------
@@ -97,11 +90,7 @@ def _of_our_speed(
         known = ((one, of(one.trial)) for one in arm if one.trial.valid)
         return {(one.case.prompt.key, one.trial.block): math.log(found) for one, found in known if found}
 
-    base, own = logs(engine), logs(server)
-    if not base.keys() & own.keys():
-        return None
-    standing = decide(base, {"server": own}, Design(n_arms=1, looks="end", apart=True)).of("server")
-    return None if standing is None else standing.ratio
+    return against(logs(engine), {"server": logs(server)}, Design(n_arms=1, looks="end", apart=True)).get("server")
 
 
 def _interval(found: Interval) -> str:

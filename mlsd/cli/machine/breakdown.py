@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--depth", type=Whole(min=1), default=128, show_default=True, help="Positions before a pass.")
 @shared.repeats_option("Turns of each kind of pass.", default=5)
 @shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
-@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens of the rounds.")
+@shared.n_predict_option("Output tokens of the rounds.", default=64)
 @db_option()
 @shared.json_option
 @shared.build_option

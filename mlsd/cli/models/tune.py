@@ -19,7 +19,7 @@ from mlsd.report.tables.arms import settings_table
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
 @shared.draft_option(callback=shared.known_model)
 @shared.prompt_option(default=("code",), show_default=True)
-@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
+@shared.n_predict_option(default=64)
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
 @click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, including earlier calls.")
 @click.option("--budget-s", type=Real(), help="Start no block that would end after this many seconds.")

@@ -40,7 +40,6 @@ class Counts(click.ParamType[tuple[int, int]]):
     name = "counts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Parse, or fail."""
         if isinstance(value, tuple):
             return value
         accepted, _, proposed = str(value).partition("/")

@@ -29,13 +29,8 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 
 @click.command()
 @shared.model_argument("target", callback=shared.known_model)
-@shared.draft_option(
-    "Draft model, or drafting head: a path or an id; may be repeated.",
-    dest="drafts",
-    multiple=True,
-    callback=shared.known_model,
-)
-@shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
+@shared.drafts_option
+@shared.drafters_option
 @click.option(
     "--gamma",
     "gammas",
@@ -50,14 +45,14 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
     default=(0,),
     help="Tokens of unrelated text before each prompt [default: 0].",
 )
-@click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
+@shared.n_predict_option(default=256)
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
     "Measure as many blocks as needed. decided: until each arm is faster, slower, no different (within 3 %) or can no "
     "longer win. 2%: until the best speedup is also known to 2 %."
 )
 @shared.budget_option("Start no block that would end after this many seconds [default: 600 with --until].")
-@click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
+@shared.temperature_option
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
 @shared.seed_option("Seed of sampling and of the order of arms.")
@@ -69,7 +64,7 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
     show_default=True,
     help=f"How rejected tokens are removed: auto (the fastest that is exact here), {', '.join(STRATEGIES)}.",
 )
-@click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
+@shared.stop_at_eog_option
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
 @shared.json_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.main import cli
-from mlsd.cli.options import Whole, build_option, output_option
+from mlsd.cli.options import build_option, n_threads_option, output_option
 from mlsd.cli.output import note
 from mlsd.errors import MlsdError, ModelFileError
 from mlsd.models.library import resolve_model
@@ -26,7 +26,7 @@ _REAL, _EMBEDDED = ("smollm2-135m", "smollm2-135m-noise05"), ("tiny-dense", "tin
 @click.command()
 @output_option("Folder of the report.", type=_FOLDER, required=False, default="results/demo", show_default=True)
 @click.option("--quick", is_flag=True, help="Fewer tokens and blocks: a preview, not a measurement.")
-@click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4].")
+@n_threads_option
 @build_option
 @click.pass_context
 def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None) -> None:

@@ -12,16 +12,18 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     Real,
-    Whole,
     budget_option,
     draft_option,
     drafter_option,
     engine_options,
     goal_of,
     json_option,
+    n_predict_option,
     prompt_option,
     repeats_option,
     seed_option,
+    stop_at_eog_option,
+    temperature_option,
     until_option,
 )
 from mlsd.cli.output import note, print_json, print_table, say
@@ -46,16 +48,16 @@ if TYPE_CHECKING:
 @click.option(
     "--tasks", type=click.Path(dir_okay=False, path_type=Path), help="Prompts from a Spec-Bench question.jsonl."
 )
-@click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
+@n_predict_option(default=128)
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @until_option(
     "Measure as many blocks as needed. decided: until each arm is decided or can no longer win. 2%: until the best "
     "speedup is also known to 2 %. Servers that mlsd starts have a new process for each turn."
 )
 @budget_option("Start no further block after this many seconds [default: 600 with --until].")
-@click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
+@temperature_option
 @click.option("--parallel", type=IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
-@click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
+@stop_at_eog_option
 @click.option(
     "--patience",
     type=Real(min=0.1),

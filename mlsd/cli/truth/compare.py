@@ -14,10 +14,10 @@ from mlsd.cli.options import (
     IntList,
     Real,
     Share,
-    Whole,
-    draft_option,
-    drafter_option,
+    drafters_option,
+    drafts_option,
     json_option,
+    n_predict_option,
     output_option,
     prompt_option,
     repeats_option,
@@ -47,7 +47,6 @@ class FailOn(click.ParamType[tuple[str, float]]):
     name = "result"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        """Parse, or name what there is."""
         what, _, share = str(value).partition(":")
         if what not in _FAIL_ON or (share and what != "slower"):
             self.fail(f"{value!r} is not one of slower:3%, {', '.join(_FAIL_ON)}", param, ctx)
@@ -57,11 +56,11 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
-@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
-@drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
+@drafts_option
+@drafters_option
 @click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed per round [default: 4].")
 @prompt_option(default=("code",), show_default=True)
-@click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
+@n_predict_option(default=128)
 @repeats_option("Blocks; each holds every side once, with every arm.", default=10)
 @click.option(
     "--until", type=Share(), help="Add blocks until a change of this size would be visible, or the time is up."

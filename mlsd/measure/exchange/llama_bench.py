@@ -8,17 +8,18 @@ record are null.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from mlsd.errors import TableError
-from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter, model_key
+from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
+from mlsd.stats import grouped
+from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -39,26 +40,22 @@ _FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}
 
 
 def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
-    """Write the array of tests; returns how many. Repeats of one machine and build make one test."""
-    models, cases = store.models(), store.cases()
+    """Write the array of tests; returns how many. The repeats of a session make one test."""
+    models, tests = store.models(), list[dict[str, Any]]()
     environments = {run.id: run.environment for run in store.runs()}
-    groups = defaultdict(list)
-    for row in dict_rows(store.summary(chosen)):
-        if row["arm"] == "ar" and row["status"] == "ok" and row["valid"]:
-            groups[row["environment_key"], row["case_id"]].append(row)
-    tests = []
-    for (_, case_id), rows in groups.items():
-        case = cases[case_id]
-        facts = models.get(model_key(case.target.sha256, case.target.id))
-        setup = _setup(case, environments[rows[0]["run_id"]], facts) | {"test_time": rows[0]["started_at"]}
-        prefills = [row["prefill_ns"] for row in rows if row["prefill_ns"]]
-        decodes = [row for row in rows if row["decode_ns"] and row["n_tokens"] > 1]
-        n_prompt = rows[0]["n_prompt"]
-        if prefills and n_prompt:
-            tests.append(_test(setup, prefills, n_prompt=n_prompt, n_gen=0, n_depth=0))
-        for n_gen in sorted({row["n_tokens"] - 1 for row in decodes}):
-            spans = [row["decode_ns"] for row in decodes if row["n_tokens"] - 1 == n_gen]
-            tests.append(_test(setup, spans, n_prompt=0, n_gen=n_gen, n_depth=n_prompt or 0))
+    for session in sessions(store, chosen):
+        plain = [one for arm in session.results() if arm.is_plain for one in arm.trials if one.trial.valid]
+        for own in grouped(plain, lambda one: one.trial.case_id).values():
+            case, first = own[0].case, own[0].trial
+            facts = models.get(model_key(case.target.sha256, case.target.id))
+            setup = _setup(case, environments[session.run_ids[-1]], facts) | {"test_time": first.started_at}
+            n_prompt = first.n_prompt or 0
+            if n_prompt and (prefills := [one.trial.prefill_ns for one in own if one.trial.prefill_ns]):
+                tests.append(_test(setup, prefills, n_prompt=n_prompt, n_gen=0, n_depth=0))
+            lengths = grouped((one.trial for one in own if speed(one.trial)), lambda trial: trial.n_tokens - 1)
+            for n_gen, trials in sorted(lengths.items()):
+                spans = [trial.decode_ns for trial in trials if trial.decode_ns]
+                tests.append(_test(setup, spans, n_prompt=0, n_gen=n_gen, n_depth=n_prompt))
     out.write(msgspec.json.format(msgspec.json.encode(tests), indent=2) + b"\n")
     return len(tests)
 

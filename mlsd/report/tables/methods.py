@@ -63,7 +63,7 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[ArmResu
         title,
         rows,
         words("target", lambda row: row.overall.case.target.id),
-        words("method", lambda row: _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed)),
+        words("method", lambda row: _method_cell(row.overall.arm.name, row.overall.fell_back, timed=row.overall.timed)),
         numbers("gamma", lambda row: row.overall.case.gamma),
         numbers("all tasks", lambda row: cell(row.overall), trace),
         *map(of_kind, _kinds(rows)),
@@ -176,10 +176,10 @@ def distance_table(study: Study) -> Table:
     return table(
         "What predicts acceptance: the drafting model against its target",
         predictions(study.pooled, study.distances),
-        words("target", lambda row: row.target),
-        words("method", lambda row: row.method),
-        numbers("gamma", lambda row: row.gamma),
-        words("text", lambda row: row.text),
+        words("target", lambda row: row.arm.case.target.id),
+        words("method", lambda row: row.arm.arm.name),
+        numbers("gamma", lambda row: row.arm.case.gamma),
+        words("text", lambda row: row.arm.text),
         numbers("perplexity ratio", lambda row: interval(_ratio(row.distance)), "draft / target on one text"),
         numbers(
             "total variation",
@@ -189,7 +189,7 @@ def distance_table(study: Study) -> Table:
             "mean over positions of half the sum of |p - q|",
         ),
         numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
-        numbers("acceptance", lambda row: percent(row.acceptance_rate), "accepted / proposed over valid trials"),
+        numbers("acceptance", lambda row: percent(row.arm.acceptance_rate), "accepted / proposed over valid trials"),
         id="methods-distance",
     )
 

@@ -59,9 +59,9 @@ def energy_table(study: Study) -> Table:
     return table(
         "Energy of a token",
         study.energy,
-        words("target", lambda row: row.target),
-        words("setting", lambda row: row.setting),
-        words("text", lambda row: row.text),
+        words("target", lambda row: row.arm.case.target.id),
+        words("setting", lambda row: row.arm.setting),
+        words("text", lambda row: row.arm.text),
         numbers("plain, J", lambda row: number(row.plain.per_token, 3), "energy.joules, same blocks"),
         numbers("speculative, J", lambda row: number(row.speculative.per_token, 3), "energy.joules"),
         numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),

@@ -25,12 +25,16 @@ def test_each_drafting_model_is_one_row_with_its_distance_and_its_acceptance(tmp
         store.add_distance(distance(cases["draft-model"], ratio=9.0, total_variation=0.9))
         study = read_study(store)
     near, far = predictions(study.pooled, study.distances)
-    assert (near.method, near.gamma, near.distance.ratio) == ("layer-skip (fraction 0.5, mode sync)", 2, 1.5)
-    assert (far.method, far.gamma, far.distance.ratio) == ("small", 4, 9.0)
-    assert near.acceptance_rate == 1
-    assert far.acceptance_rate == 0
+    assert (near.arm.arm.name, near.arm.case.gamma, near.distance.ratio) == (
+        "layer-skip (fraction 0.5, mode sync)",
+        2,
+        1.5,
+    )
+    assert (far.arm.arm.name, far.arm.case.gamma, far.distance.ratio) == ("small", 4, 9.0)
+    assert near.arm.acceptance_rate == 1
+    assert far.arm.acceptance_rate == 0
     shown = [[cell.text for cell in row] for row in distance_table(study).rows]
-    assert [row[1] for row in shown] == [near.method, far.method]
+    assert [row[1] for row in shown] == [near.arm.arm.name, far.arm.arm.name]
     assert "0.900" in shown[1]
 
 

@@ -75,7 +75,7 @@ def test_speculation_and_plain_decoding_are_compared_in_the_same_blocks(tmp_path
     with Store.open(write(tmp_path / "s.sqlite", made), read_only=True) as store:
         study = read_study(store)
     (row,) = study.energy
-    assert (row.setting, row.ratio) == ("tiny-draft, gamma 4", pytest.approx(2.0))
+    assert (row.arm.setting, row.ratio) == ("tiny-draft, gamma 4", pytest.approx(2.0))
     assert row.plain.per_token == pytest.approx(1.0)
     section = next(s for s in build(study).sections if s.id == "energy")
     assert section.tables[0].rows[0][5].text == "2.00x"

@@ -46,7 +46,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(study: Study) -> None:
-    by_method = {row.method: row for row in methods_by_kind(study.results, study.pooled)}
+    by_method = {row.overall.arm.name: row for row in methods_by_kind(study.results, study.pooled)}
     assert set(by_method) == {"tiny-draft", "pld (ngram 3)"}
     pld = by_method["pld (ngram 3)"]
     assert set(pld.by_kind) == {"qa", "summarization"}
@@ -59,7 +59,7 @@ def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(stu
 
 
 def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: Study) -> None:
-    by_method = {row.method: row.overall for row in methods_by_kind(study.results, study.pooled)}
+    by_method = {row.overall.arm.name: row.overall for row in methods_by_kind(study.results, study.pooled)}
     assert by_method["pld (ngram 3)"].n_blocks == 4
     assert by_method["tiny-draft"].n_blocks == 6
 

@@ -124,7 +124,7 @@ def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> No
 
 
 def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Study) -> None:
-    (row,) = (row for row in methods_by_kind(study.results, study.pooled) if "sync" in row.method)
+    (row,) = (row for row in methods_by_kind(study.results, study.pooled) if "sync" in row.overall.arm.name)
     assert row.overall.fell_back == FELL_BACK
     assert row.overall.setting.endswith("gamma 2 (not sync)")
     for table in (speedup_table(study), timing_table(study)):
