@@ -49,10 +49,12 @@ def _print(result: Probed) -> None:
         f"Kernel noise of passes up to {max(NOISE_WIDTHS)} wide (largest logit difference from single-token passes): "
         f"{report.kernel_noise:.3g}"
     )
-    say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
-    place = "in the graph" if report.samples_on_device else "from the logits"
+    say(f"Without rollback the same logits differ by: {report.control_diff:.6f}")
+    place = "from the graph" if report.samples_on_device else "from the logits"
     in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
-    say(f"Greedy tokens are picked {place}: plain rounds of {in_graph:.3f} ms in it, {by_hand:.3f} without.")
+    say(
+        f"Greedy tokens come {place}: a plain round takes {in_graph:.3f} ms in the graph, {by_hand:.3f} ms from logits."
+    )
     say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
 
 
