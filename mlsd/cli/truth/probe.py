@@ -52,9 +52,7 @@ def _print(result: Probed) -> None:
     say(f"Without rollback the same logits differ by: {report.control_diff:.6f}")
     place = "from the graph" if report.samples_on_device else "from the logits"
     in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
-    say(
-        f"Greedy tokens come {place}: a plain round takes {in_graph:.3f} ms in the graph, {by_hand:.3f} ms from logits."
-    )
+    say(f"Greedy tokens come {place}: plain rounds of {in_graph:.3f} ms with the graph, {by_hand:.3f} ms without.")
     say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
 
 
