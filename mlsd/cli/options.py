@@ -139,14 +139,13 @@ class _Option:
         return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **said, **changes})
 
 
-def known_model(ctx: click.Context, parameter: click.Parameter, given: Any) -> Any:
-    """The callback of what names a model to measure, before anything heavy is imported: see `check_model`."""
+def check_models(*named: str | None) -> None:
+    """See at once, before anything heavy is imported, whether these name models. Raises: what `check_model` raises."""
     from mlsd.models.library import check_model
 
-    for text in given if isinstance(given, tuple) else (given,):
-        if text is not None and not ctx.resilient_parsing:
+    for text in named:
+        if text is not None:
             check_model(text)
-    return given
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -156,10 +155,7 @@ draft_option = _Option(
     "--draft", shell_complete=complete.models, help="Draft model, or drafting head: a path or an id."
 )
 drafts_option = draft_option(
-    "Draft model, or drafting head: a path or an id; may be repeated.",
-    dest="drafts",
-    multiple=True,
-    callback=known_model,
+    "Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True
 )
 drafter_option = _Option(
     "--drafter",

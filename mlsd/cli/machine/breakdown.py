@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@shared.model_argument("target", callback=shared.known_model)
-@shared.draft_option(callback=shared.known_model)
+@shared.model_argument("target")
+@shared.draft_option()
 @shared.drafter_option()
 @click.option("--gamma", type=Whole(min=1), help="Most tokens proposed per round [default: the preset's, else 4].")
 @shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
@@ -41,6 +41,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     paths or ids that `mlsd models list` shows. This is profiling: the clock is read inside the pass, which slows it
     down, so its times are no speeds. Rounds are plain ones.
     """
+    shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.run.breakdown import BreakdownRequest
     from mlsd.measure.run.breakdown import breakdown as profile

@@ -27,7 +27,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
 @click.command()
-@shared.model_argument("target", metavar="MODEL", callback=shared.known_model)
+@shared.model_argument("target", metavar="MODEL")
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
@@ -51,6 +51,7 @@ def calibrate(
     MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. For a mixture of experts, the experts
     are counted, which shows whether verification amortizes; `mlsd report --db` shows all of it.
     """
+    shared.check_models(target, draft)
     from mlsd.measure.run.calibration import CalibrationRequest
     from mlsd.measure.run.calibration import calibrate as run_calibration
     from mlsd.measure.run.runner import silent

@@ -15,9 +15,9 @@ from mlsd.report.tables.arms import settings_table
 
 
 @click.command()
-@shared.model_argument("target", callback=shared.known_model)
+@shared.model_argument("target")
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
-@shared.draft_option(callback=shared.known_model)
+@shared.draft_option()
 @shared.prompt_option(default=("code",), show_default=True)
 @shared.n_predict_option(default=64)
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
@@ -35,6 +35,7 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
     cannot win; then the neighbours of the fastest race. The same search again goes on from the trials of
     earlier calls.
     """
+    shared.check_models(target, options["draft"])
     from mlsd.cli.watch import make_watcher
     from mlsd.drafters.options import parse_drafter
     from mlsd.measure.run.tune import TuneRequest

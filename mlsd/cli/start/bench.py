@@ -28,7 +28,7 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 
 
 @click.command()
-@shared.model_argument("target", callback=shared.known_model)
+@shared.model_argument("target")
 @shared.drafts_option
 @shared.drafters_option
 @click.option(
@@ -81,6 +81,7 @@ def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **
     each one given, or with its own (NAME:draft=FILE); other drafts are used as draft models. Running the same bench
     again is another session: reports and advice show the latest of each arm. --until decided goes on until it is sure.
     """
+    shared.check_models(target, *options["drafts"])
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
     from mlsd.planning.prepare import BenchRequest

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import build_option, engine_options, json_option, known_model, model_argument, model_file
+from mlsd.cli.options import build_option, check_models, engine_options, json_option, model_argument, model_file
 from mlsd.cli.output import print_json, print_table, say, working
 from mlsd.records import EngineOptions
 from mlsd.units import NS_PER_MS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@model_argument("target", metavar="MODEL", callback=known_model)
+@model_argument("target", metavar="MODEL")
 @json_option
 @build_option
 @engine_options
@@ -26,6 +26,7 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
     """
+    check_models(target)
     from mlsd.measure.messages import Probed, ProbeJob
     from mlsd.measure.process import ask
 
