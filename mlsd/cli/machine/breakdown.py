@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
     """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.
 
-    With a draft or a drafting method also of a draft step, and the parts of a round. TARGET and the draft are GGUF
-    paths or ids that `mlsd models list` shows. This is profiling: the clock is read inside the pass, which slows it
-    down, so its times are no speeds. Rounds are plain ones.
+    With a draft or a drafting method also of a draft step, and the parts of a round. This is profiling: reading the
+    clock inside a pass slows it down, so its times are not speeds.
     """
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split

@@ -48,8 +48,7 @@ def calibrate(
 ) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
 
-    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. For a mixture of experts, the experts
-    are counted, which shows whether verification amortizes; `mlsd report --db` shows all of it.
+    For a mixture, the experts are counted as well, which shows whether verification amortizes.
     """
     shared.check_models(target, draft)
     from mlsd.measure.run.calibration import CalibrationRequest

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
     """Perplexity of MODEL on a text; with --draft also the draft's, their ratio and the distance of both.
 
-    The ratio of perplexities and the total-variation distance are what predicts acceptance before any drafting. With
-    a token drawn from the draft, one minus the distance is the chance that it is accepted. With --db `mlsd claims` sets
-    the ratio beside what was accepted; `mlsd run --distances` does it for every draft of a suite.
+    Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
+    distance. With --db the result is kept for `mlsd claims`; `mlsd run --distances` does it for every draft of a suite.
     """
     from mlsd.measure.process import ask
     from mlsd.measure.run.distances import as_distance, shipped_text

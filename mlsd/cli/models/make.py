@@ -116,8 +116,8 @@ def _print_plan(plan: SynthPlan) -> None:
 def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: str, as_json: bool) -> None:
     """Write tiny random models of sixteen architectures.
 
-    Of each also two perturbed copies, which are good drafts for it (NAME-noise003, NAME-noise01: weights that differ by
-    0.3 % and 1 %), and an unrelated model (NAME-other), which is a useless one. The same seed gives the same bytes.
+    With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
+    (NAME-other). The same seed gives the same bytes.
     """
     names = [*(only or TINY_SET), *([ARTEFACT_TARGET.name] if artefact else [])]
     with byte_progress("Writing") as progress:
@@ -186,10 +186,9 @@ def subset(
     MODEL is a GGUF path or an id that `mlsd models list` shows. Measure the draft with
     `mlsd bench MODEL --draft FILE`; `--drafter layer-skip` drafts the same way with the target's own memory.
 
-    --search finds which blocks to leave out, on MODEL's own continuation of the first half of --text (of which it reads
-    1,024 tokens): `greedy` takes one block after another, `conflayers` those whose output is less confident than their
-    neighbours'. What the set gets accepted is measured on the second half, beside as many blocks spread evenly. In
-    hybrids one block with attention always stays.
+    --search finds which blocks to leave out, on MODEL's continuation of the first half of --text: `greedy` takes one
+    block after another, `conflayers` those whose output is less confident than their neighbours'. Acceptance is then
+    measured on the second half. In hybrids one block with attention always stays.
     """
     from mlsd.measure.process import ask
 

@@ -31,9 +31,8 @@ from mlsd.report.tables.arms import settings_table
 def tune(target: str, as_json: bool, **options: Any) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
 
-    Settings race beside plain decoding in the same blocks, so the answer may be "off", and drop out as soon as they
-    cannot win; then the neighbours of the fastest race. The same search again goes on from the trials of
-    earlier calls.
+    Settings race beside plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
+    of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
     shared.check_models(target, options["draft"])
     from mlsd.cli.watch import make_watcher

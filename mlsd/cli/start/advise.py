@@ -84,10 +84,9 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Predict decode tok/s of TARGET for each draft, method and gamma, and what plain decoding gives.
 
-    TARGET is a GGUF path, an id, or a shape that `mlsd models make synth` knows. Costs come from `mlsd calibrate` and
-    trials on this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with
-    --chip from a bandwidth; acceptance from trials, or a shipped reference. Where trials on this machine decide a
-    setting, their speedup stands in place of the predicted one.
+    TARGET is a GGUF path, an id, or a shape that `mlsd models make synth` knows. Costs come from `mlsd calibrate`,
+    from trials, or with --chip from a bandwidth; acceptance from trials or a shipped reference. A setting that trials
+    on this machine decide shows its measured speedup.
     """
     from mlsd.analysis.advise import ask as asking
 

@@ -74,12 +74,10 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **options: Any) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
-    With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are
-    over. The answer is what to set, to leave speculation off, or the command that would decide.
+    With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are over.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
-    each one given, or with its own (NAME:draft=FILE); other drafts are used as draft models. Running the same bench
-    again is another session: reports and advice show the latest of each arm. --until decided goes on until it is sure.
+    each one given, or with its own (NAME:draft=FILE). Reports and advice show the latest session of each arm.
     """
     shared.check_models(target, *options["drafts"])
     from mlsd.cli.watch import make_watcher, say_warnings

@@ -72,13 +72,11 @@ if TYPE_CHECKING:
 @engine_options
 @click.pass_context
 def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_json: bool, **options: Any) -> None:
-    """Measure the server at a URL with and without speculation, and compare its outputs; or two servers as they are.
+    """Measure the server at a URL with and without speculation, and compare its outputs; or compare two servers.
 
-    With and without takes the same server twice, the one without named with --against, or one whose requests can switch
-    drafting off (Ollama; LM Studio with --draft NAME). With --launch both are started on this machine and stopped
-    afterwards; SERVERS is then the target's path or id. Two URLs are two servers with whatever they hold, llama.cpp and
-    MLX for instance: which is faster on the same prompts, and do they write the same? An API key is read from the
-    variable MLSD_SERVER_KEY and never stored.
+    Give the server without speculation with --against; Ollama, and LM Studio with --draft NAME, switch it off by
+    request. With --launch, SERVERS is a target's path or id: both servers are started here and stopped afterwards. Two
+    URLs are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
     """
     from mlsd.analysis.results.server_arms import beside, recommend, rival
     from mlsd.measure.run.race import STOPPED

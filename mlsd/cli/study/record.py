@@ -50,8 +50,8 @@ def record() -> None:
 def check_first(ctx: click.Context, /, db: Path | None, as_json: bool) -> None:
     """Say what would keep a record from being believed: power, heat, load, other runs, the build, the machine's card.
 
-    With a study database DB, also what speaks against the trials that are in it: too few blocks, and every doubt.
-    Measures nothing; exits with 1 where something speaks against a record. `mlsd record --check-first` is the same.
+    With a study database DB also checks its trials. Measures nothing; exits with 1 where a check fails.
+    `mlsd record --check-first` is the same.
     """
     from mlsd.measure.run.self_check import check_before_record
     from mlsd.measure.store.store import Store
@@ -110,8 +110,7 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
     """Check records: form and hashes, every identity between counts, times and rates, the audit of every row.
 
     Where the model is on this machine, its plain output is decoded again and compared token for token. Exits with 1
-    if something in a record cannot be true. The digest only protects against accidents; these checks find
-    made-up figures.
+    if something in a record cannot be true.
     """
     from mlsd.analysis.audit.verification import verify as check
     from mlsd.measure.exchange.decode_again import decode_again

@@ -87,9 +87,8 @@ class FailOn(click.ParamType[tuple[str, float]]):
 def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.
 
-    A build is `.` (this one), the Python interpreter of another environment, a wheel of llama-cpp-python, or a folder
-    with shared libraries of this version; builds that cannot run are reported before anything is measured. `mlsd
-    compare . . TARGET` shows this machine's noise; `. . TARGET --flash-attention on/off` compares two settings.
+    A build is `.` (this one), another environment's Python, a wheel of llama-cpp-python, or a folder with shared
+    libraries of this version. `mlsd compare . . TARGET` shows this machine's noise.
     """
     if options["output"] is not None:
         from mlsd.report.write import check_figure_path
