@@ -9,23 +9,12 @@ from mlsd.report.render.sections import FigureEntry, Section, section
 from mlsd.report.tables import machine as tables
 
 COST_FIGURES = (
+    FigureEntry("machine-passes", "T(k) of calibrated models", figures.pass_curves, lambda study: study.machine.curves),
     FigureEntry(
-        "machine-passes",
-        "T(k) of calibrated models",
-        figures.pass_curves,
-        lambda study: study.machine.curves,
+        "machine-bandwidth", "Bandwidth through llama.cpp", figures.bytes_lines, lambda study: study.machine.bandwidth
     ),
     FigureEntry(
-        "machine-bandwidth",
-        "Bandwidth through llama.cpp",
-        figures.bytes_lines,
-        lambda study: study.machine.bandwidth,
-    ),
-    FigureEntry(
-        "machine-roofline",
-        "Passes against memory and arithmetic",
-        figures.roofline,
-        lambda study: study.machine,
+        "machine-roofline", "Passes against memory and arithmetic", figures.roofline, lambda study: study.machine
     ),
     FigureEntry(
         "machine-predicted",
@@ -42,10 +31,7 @@ EXPERT_FIGURES = (
         lambda study: study.machine.mixtures,
     ),
     FigureEntry(
-        "expert-times",
-        "T(k) of a mixture against theory",
-        figures.expert_times,
-        lambda study: study.machine.mixtures,
+        "expert-times", "T(k) of a mixture against theory", figures.expert_times, lambda study: study.machine.mixtures
     ),
 )
 

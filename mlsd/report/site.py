@@ -29,7 +29,8 @@ from mlsd.measure.store.store import Store
 from mlsd.records import Record
 from mlsd.report.render import html, plot
 from mlsd.report.render.sections import FigureEntry, Page, picture, section
-from mlsd.report.render.table import Cell, Table, interval, number, numbers, table, words
+from mlsd.report.render.table import Cell, Column, Table, numbers, table, through, words
+from mlsd.report.tables.machines import MACHINE
 from mlsd.report.write import write_files, write_report
 from mlsd.stats import grouped
 from mlsd.units import counted
@@ -132,14 +133,17 @@ def _entries(study: Study, link: str) -> list[Entry]:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 
+_USES = {"on": "faster", "off": "better off", "not decided yet": "not decided yet"}
+
+
 def _index(entries: Sequence[Entry], left_out: Sequence[str]) -> Page:
     shown = section("index", "Machines and targets", entries, index_table)
-    faster = [e for e in entries if e.row.best is not None and e.row.best.use != "off"]
+    uses = Counter(entry.row.best.use if entry.row.best is not None else "not decided yet" for entry in entries)
+    counts = ", ".join(f"{word} for {uses[use]}" for use, word in _USES.items() if uses[use])
     machines = len({entry.host for entry in entries})
     return Page(
         title="Speculative decoding, machine by machine",
-        answer=f"Speculative decoding is decided to be faster for {len(faster) or 'none'} of "
-        f"{counted(len(entries), 'pair')} of machine and target{'; for the others it stays off' if faster else ''}.",
+        answer=f"Of {counted(len(entries), 'pair')} of machine and target, speculation is {counts}.",
         chart=picture(entries, _HISTORY),
         summary=f"{counted(machines, 'machine')}, {counted(len(entries), 'row')}; each row leads to its report.",
         notes=tuple(f"Left out: {text}" for text in left_out),
@@ -155,20 +159,19 @@ def index_table(entries: Sequence[Entry]) -> Table:
         "Machines and targets",
         ordered,
         words("machine", lambda e: Cell(text=e.row.machine, sort=e.row.machine.lower(), link=e.link)),
-        words("target", lambda e: e.row.target),
+        *_of_row("target"),
         words("measured", lambda e: e.measured_at[:10]),
         words("llama.cpp", lambda e: e.build),
         numbers("trials", lambda e: e.n_trials),
-        numbers("plain tok/s", lambda e: number(e.row.plain_tok_s, 1)),
-        numbers("T(5)/T(1)", lambda e: number(e.row.wide_pass), "calibration: 1 is free, 5 saves nothing"),
-        words("use", lambda e: e.row.best and e.row.best.setting, "answers.answers over results.pooled_results"),
-        words("text", lambda e: e.row.best and e.row.best.text),
-        words("best tried", lambda e: e.row.best and e.row.best.best and e.row.best.best.setting),
-        numbers("its speedup", lambda e: interval(e.row.best.ratio if e.row.best else None, 2, "x")),
+        *_of_row("plain", "wide", "use", "text", "best", "speedup"),
         words("source", lambda e: e.source),
         id="machines",
         interactive=True,
     )
+
+
+def _of_row(*keys: str) -> tuple[Column[Entry], ...]:
+    return through(lambda entry: entry.row, [MACHINE[key] for key in keys])
 
 
 def history(entries: Sequence[Entry]) -> Figure:
@@ -176,26 +179,25 @@ def history(entries: Sequence[Entry]) -> Figure:
     dates = {entry.measured_at for entry in entries}
     if len(dates) < 2:
         raise AnalysisError("all of it was measured at one time.")
-    figure, (ax,) = plot.canvas()
-    lines = grouped(entries, lambda entry: (entry.row.machine, entry.host, entry.row.target))
-    hosts = {(machine, host) for machine, host, _ in lines}
-    alike = Counter(machine for machine, _ in hosts)
-    for index, ((machine, host, target), own) in enumerate(lines.items()):
-        label = f"{machine}{f' {host[:6]}' if alike[machine] > 1 else ''}, {target}"
-        known = [
-            (datetime.datetime.fromisoformat(e.measured_at), e.row.plain_tok_s)
-            for e in sorted(own, key=lambda entry: entry.measured_at)
-        ]
-        look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-        points = [(when, rate) for when, rate in known if rate is not None]
-        if points:
-            ax.plot(date2num([when for when, _ in points]), [value for _, value in points], label=label, **look)
-    locator = AutoDateLocator()
-    ax.xaxis_date()
-    ax.xaxis.set_major_locator(locator)
-    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    ax.set(ylabel="plain decode tok/s", ylim=(0, None))
-    plot.legend(figure, [ax], 1)
+    groups = grouped(entries, lambda entry: (entry.row.machine, entry.host, entry.row.target))
+    alike = Counter(machine for machine, _ in {key[:2] for key in groups})
+    lines = {
+        f"{machine}{f' {host[:6]}' if alike[machine] > 1 else ''}, {target}": sorted(own, key=lambda e: e.measured_at)
+        for (machine, host, target), own in groups.items()
+    }
+    figure, parts = plot.panels(lines, by=lambda own: own[0].row.target)
+    for (ax,), shown in parts:
+        for index, (label, own) in enumerate(shown):
+            known = [(e.measured_at, e.row.plain_tok_s) for e in own if e.row.plain_tok_s is not None]
+            when = [date2num(datetime.datetime.fromisoformat(at)) for at, _ in known]
+            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "label": label}
+            ax.plot(when, [rate for _, rate in known], **look)
+        locator = AutoDateLocator()
+        ax.xaxis_date()
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        ax.set(ylabel="plain decode tok/s", ylim=(0, None))
+        plot.legend([ax], 1)
     return figure
 
 

@@ -19,18 +19,7 @@ from mlsd.report.render.sections import Page
 from tests.analysis.studies import MOE, blocks, write
 
 # Three repeats, the least that have an interval, however slow the machine is.
-SHORT = (
-    "--n-threads",
-    "1",
-    "--budget-s",
-    "600",
-    "--precision",
-    "1000",
-    "--depth",
-    "16",
-    "--rows",
-    "1,2,3,4,5,6,7,8,9",
-)
+SHORT = ("--n-threads", "1", "--budget-s", "600", "--precision", "1000", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8,9")
 SMALL = ("--sizes-mb", "20,40", "--quant", "Q8_0", "--repeats", "2", "--read-mb", "64", "--n-threads", "1")
 
 

@@ -82,10 +82,7 @@ def _chart(study: Study, *, narrow: bool) -> Figure:
     return figure
 
 
-_ALWAYS: tuple[Callable[[ArmResult], str], ...] = (
-    lambda arm: arm.text,
-    lambda arm: f"{arm.question.n_predict} tokens",
-)
+_ALWAYS: tuple[Callable[[ArmResult], str], ...] = (lambda arm: arm.text, lambda arm: f"{arm.question.n_predict} tokens")
 _IF_NEEDED: tuple[Callable[[ArmResult], str], ...] = (
     lambda arm: f"suite {arm.question.suite}",
     lambda arm: arm.question.source,
@@ -94,15 +91,17 @@ _IF_NEEDED: tuple[Callable[[ArmResult], str], ...] = (
 )
 
 
-def arm_labels(arms: Sequence[ArmResult]) -> list[str]:
+def arm_labels(arms: Sequence[ArmResult], naming: Callable[[ArmResult], str] | None = None) -> list[str]:
     """What tells these arms apart, no two alike: of target, text and length of output what is not the same of all."""
     several = len({arm.case.target.id for arm in arms}) > 1
+
+    def own_name(arm: ArmResult) -> str:
+        if arm.is_plain:
+            return f"{arm.case.target.id}, {PLAIN}"
+        return f"{arm.case.target.id} + {arm.setting}" if several else arm.setting
+
     differ = [part for part in _ALWAYS if len({part(arm) for arm in arms}) > 1]
-    labels = []
-    for arm in arms:
-        name = f"{arm.case.target.id} + {arm.setting}" if several else arm.setting
-        name = f"{arm.case.target.id}, {PLAIN}" if arm.is_plain else name
-        labels.append(", ".join((name, *(part(arm) for part in differ))))
+    labels = [", ".join(((naming or own_name)(arm), *(part(arm) for part in differ))) for arm in arms]
     for part in _IF_NEEDED:
         counts = Counter(labels)
         rows = list(zip(labels, arms, strict=True))

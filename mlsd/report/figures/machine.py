@@ -35,27 +35,28 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
     """T(k) of every calibrated model with intervals and kernel steps (left), and its target efficiency (right)."""
     if not curves:
         raise AnalysisError("No pass was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
-    figure, (left, right) = plot.canvas(columns=2)
-    for i, (name, curve) in enumerate(curves.items()):
-        rows = [p.rows for p in curve.passes]
-        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
-        _with_intervals(left, rows, [p.ms for p in curve.passes], name, look)
-        for edge in curve.steps.edges if curve.steps is not None else ():
-            left.axvline(edge - 0.5, color=plot.color(i), linewidth=0.9, linestyle=":")
-        right.plot(rows, [curve.efficiency[k] for k in rows], label=name, **look)
-    widest = max(p.rows for curve in curves.values() for p in curve.passes)
-    k = np.arange(1, widest + 1)
-    right.plot(k, 1 / k, color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
-    left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", title="One target pass (dotted: kernel step)")
-    right.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", title="Target efficiency")
     times = [p.ms.value for curve in curves.values() for p in curve.passes]
-    if max(times) > _WIDE * min(times):
-        left.set_yscale("log")
-        plot.plain_ticks(left.yaxis)
-    else:
-        left.set_ylim(bottom=0)
-    right.set_ylim(0, max(1.05, *(e for curve in curves.values() for e in curve.efficiency.values())))
-    plot.legend(figure, (left, right))
+    most = max(1.05, *(e for curve in curves.values() for e in curve.efficiency.values()))
+    figure, parts = plot.panels(curves, 2)
+    for (left, right), own in parts:
+        for i, (name, curve) in enumerate(own):
+            rows = [p.rows for p in curve.passes]
+            look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
+            _with_intervals(left, rows, [p.ms for p in curve.passes], name, look)
+            for edge in curve.steps.edges if curve.steps is not None else ():
+                left.axvline(edge - 0.5, color=plot.color(i), linewidth=0.9, linestyle=":")
+            right.plot(rows, [curve.efficiency[k] for k in rows], label=name, **look)
+        widest = max(p.rows for _, curve in own for p in curve.passes)
+        k = np.arange(1, widest + 1)
+        right.plot(k, 1 / k, color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
+        left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", title="One target pass (dotted: kernel step)")
+        right.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", title="Target efficiency", ylim=(0, most))
+        if max(times) > _WIDE * min(times):
+            left.set_yscale("log")
+            plot.plain_ticks(left.yaxis)
+        else:
+            left.set_ylim(bottom=0)
+        plot.legend((left, right))
     return figure
 
 
@@ -81,18 +82,18 @@ def build_curves(found: Comparison) -> Figure:
     left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None), title="One target pass")
     right.set(xlabel="k, rows of the pass", ylabel="T(k) of B / of A", title="Below 1: B is faster")
     right.set_ylim(0, 1.25 * max(1.0, *(change.value for _, change in changes)) if changes else None)
-    plot.legend(figure, (left, right))
+    plot.legend((left, right))
     return figure
 
 
 def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
     """Distinct experts of a layer in k tokens against both theories (left); bytes and time of a token (right)."""
     shown = mixtures[:_MOST_MIXTURES]
-    figure, grid = _grid(len(shown), 2, 2.9)
-    for (left, right), found in zip(grid, shown, strict=True):
+    figure, axes = plot.canvas(2.9 * len(shown) + 0.7, 2, rows=len(shown))
+    for left, right, found in zip(axes[::2], axes[1::2], shown, strict=True):
         _experts(left, found)
         _costs(right, found)
-    plot.legend(figure, [ax for row in grid for ax in row], 3)
+    plot.legend(axes, 3)
     return figure
 
 
@@ -141,8 +142,8 @@ def expert_times(mixtures: Sequence[Mixture]) -> Figure:
     shown = [found for found in mixtures if found.theories][:_MOST_MIXTURES]
     if not shown:
         raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --rows.")
-    figure, grid = _grid(len(shown), 1, 2.9)
-    for (ax,), found in zip(grid, shown, strict=True):
+    figure, axes = plot.canvas(2.9 * len(shown) + 0.7, rows=len(shown))
+    for ax, found in zip(axes, shown, strict=True):
         rows, times = [k for k, _ in found.timed], [ms for _, ms in found.timed]
         look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "linestyle": "none", "markersize": 4}
         _with_intervals(ax, rows, times, "measured", look)
@@ -155,12 +156,6 @@ def expert_times(mixtures: Sequence[Mixture]) -> Figure:
         ax.xaxis.set_major_locator(plot.whole_ticks())
         ax.legend(loc="upper left")
     return figure
-
-
-def _grid(rows: int, columns: int, row_in: float) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(plot.WIDTH_IN, row_in * rows + 0.7), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, [list(row) for row in axes]
 
 
 def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:
@@ -180,7 +175,7 @@ def bytes_lines(found: Bandwidth) -> Figure:
         times = line.fixed_ms.value + reach / line.bandwidth_gb_s.value / 1e6
         ax.plot(reach / 1e6, times, color=plot.color(i), label=label)
     ax.set(xlabel="bytes read, MB", ylabel="T(1), ms", title="Single-token passes of models of known bytes")
-    plot.legend(figure, (ax,))
+    plot.legend((ax,))
     return figure
 
 
@@ -191,25 +186,26 @@ def roofline(machine: Machine) -> Figure:
         raise AnalysisError("No pass of known bytes was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
     memory = machine.bandwidth
     speed = memory.stream[memory.n_threads].value
-    figure, (left, right) = plot.canvas(columns=2)
     passes = [one for own in work.values() for one in own]
-    for i, (name, own) in enumerate(work.items()):
-        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5, "label": name}
-        left.plot([one.n_bytes / 1e6 for one in own], [one.ms for one in own], **look)
-        right.plot([one.intensity for one in own], [one.gflop_s for one in own], **look)
-    roof: dict[str, Any] = {"color": plot.INK, "linestyle": "--", "linewidth": 0.9}
-    roof["label"] = f"memory, {speed:.1f} GB/s"
-    ends = np.array([min(one.n_bytes for one in passes), max(one.n_bytes for one in passes)]) * (0.8, 1.25)
-    left.plot(ends / 1e6, ends / speed / 1e6, **roof)
     top = 1.3 * max(one.gflop_s for one in passes)
     low = min(one.intensity for one in passes)
-    right.plot([0.8 * low, max(low, top / speed)], [0.8 * low * speed, max(low * speed, top)], **roof)
-    left.set(xlabel="MB read by a pass", ylabel="T(k), ms", title="Time of a pass (k grows upwards)")
-    right.set(xlabel="operations a byte", ylabel="GFLOP/s", title="Roofline (k grows to the right)")
-    for ax in (left, right):
-        ax.set(xscale="log", yscale="log")
-        plot.plain_ticks(ax.xaxis, ax.yaxis)
-    plot.legend(figure, (left, right), 3)
+    ends = np.array([min(one.n_bytes for one in passes), max(one.n_bytes for one in passes)]) * (0.8, 1.25)
+    roof: dict[str, Any] = {"color": plot.INK, "linestyle": "--", "linewidth": 0.9}
+    roof["label"] = f"memory, {speed:.1f} GB/s"
+    figure, parts = plot.panels(work, 2)
+    for (left, right), shown in parts:
+        for i, (name, own) in enumerate(shown):
+            look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5, "label": name}
+            left.plot([one.n_bytes / 1e6 for one in own], [one.ms for one in own], **look)
+            right.plot([one.intensity for one in own], [one.gflop_s for one in own], **look)
+        left.plot(ends / 1e6, ends / speed / 1e6, **roof)
+        right.plot([0.8 * low, max(low, top / speed)], [0.8 * low * speed, max(low * speed, top)], **roof)
+        left.set(xlabel="MB read by a pass", ylabel="T(k), ms", title="Time of a pass (k grows upwards)")
+        right.set(xlabel="operations a byte", ylabel="GFLOP/s", title="Roofline (k grows to the right)")
+        for ax in (left, right):
+            ax.set(xscale="log", yscale="log")
+            plot.plain_ticks(ax.xaxis, ax.yaxis)
+        plot.legend((left, right), 3)
     return figure
 
 
@@ -235,5 +231,5 @@ def predicted_against_measured(predictions: Sequence[GammaPrediction]) -> Figure
         )
     ax.set(xlabel="measured tok/s", ylabel="predicted tok/s", xscale="log", yscale="log", title="Each gamma left out")
     plot.plain_ticks(ax.xaxis, ax.yaxis)
-    plot.legend(figure, (ax,), columns=3)
+    plot.legend((ax,), columns=3)
     return figure

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.study.machines import MachineRow, machine_rows
@@ -13,7 +12,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 
 
 def over_bandwidth(study: Study) -> Figure:
@@ -39,24 +38,17 @@ def _over(rows: Sequence[MachineRow], xs: Sequence[float | None], label: str) ->
     known = [(row, x) for row, x in zip(rows, xs, strict=True) if x is not None]
     if not known:
         raise AnalysisError(f"Of no machine and target the {label.partition(',')[0]} is known.")
-    figure, (left, right) = plot.canvas(columns=2)
-    machines = list(dict.fromkeys(row.machine for row, _ in known))
-    for index, machine in enumerate(machines):
-        own = [(row, x) for row, x in known if row.machine == machine]
-        _points(
-            left,
-            [(x, None if row.plain_tok_s is None else Interval(value=row.plain_tok_s)) for row, x in own],
-            index,
-            machine,
-        )
-        _points(right, [(x, row.best.ratio if row.best is not None else None) for row, x in own], index, machine)
-    right.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle="--")
-    left.set(xlabel=label, ylabel="plain tok/s", ylim=(0, None))
-    right.set(xlabel=label, ylabel="speedup of the best setting", ylim=(0, None))
-    plot.legend(figure, (left, right))
+    figure, parts = plot.panels(grouped(known, lambda one: one[0].machine), 2)
+    for (left, right), shown in parts:
+        for index, (machine, own) in enumerate(shown):
+            plain = [None if row.plain_tok_s is None else Interval(value=row.plain_tok_s) for row, _ in own]
+            best = [row.best.ratio if row.best is not None else None for row, _ in own]
+            for ax, found in ((left, plain), (right, best)):
+                look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
+                look |= {"label": machine, "capsize": 2.5, **plot.dodged(ax, index, len(shown))}
+                plot.intervals(ax, [x for _, x in own], found, **look)
+        right.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle="--")
+        left.set(xlabel=label, ylabel="plain tok/s", ylim=(0, None))
+        right.set(xlabel=label, ylabel="speedup of the best setting", ylim=(0, None))
+        plot.legend((left, right))
     return figure
-
-
-def _points(ax: Axes, points: Sequence[tuple[float, Interval | None]], index: int, label: str) -> None:
-    look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
-    plot.intervals(ax, [x for x, _ in points], [found for _, found in points], label=label, capsize=2.5, **look)

@@ -28,7 +28,7 @@ from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import PART_NAMES
 
-_LABEL_LETTERS = 34  # of a line beside an axis
+_LABEL_LETTERS = 38  # of a line beside an axis
 
 
 def time_split(study: Study) -> Figure:
@@ -52,36 +52,34 @@ def time_split(study: Study) -> Figure:
     ax.set_yticks(places, [textwrap.fill(label, _LABEL_LETTERS) for label in arm_labels(rows)], fontsize=7.5)
     ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
-    plot.legend(figure, [ax], 3)
+    plot.legend([ax], 3)
     return figure
 
 
 def pass_curves(study: Study) -> Figure:
-    """T(k) with the curve that predicts held-out k best; dotted lines: where Metal changes its matrix kernels."""
-    series: list[tuple[str, Observations, str]] = []
-    for fitted in study.curve_fits:
-        series.append((fitted.target, _passes_of(study, fitted.target), fitted.chosen or "linear"))
+    """T(k) with the curve that predicts held-out k best."""
+    series = {fitted.target: fitted.chosen or "linear" for fitted in study.curve_fits}
     if not series:
         raise AnalysisError("No target pass over more than one row was timed.")
-    figure, (ax,) = plot.canvas(3.6)
-    widest = 1.0
-    for index, (target, data, chosen) in enumerate(series):
-        shade = plot.color(index)
-        k = data.columns["rows"]
-        widest = max(widest, float(k.max()))
-        faint: dict[str, Any] = {"marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
-        plot.scatter(ax, list(k), list(data.observed), f"{target}, measured", color=shade, **faint)
-        model = next((m for m in curve_models(data, study.facts.get(target)) if m.name == chosen), None)
-        if model is not None and len(data) > len(model.parameters):
-            grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
-            curve = model.predict(solve(model, data), {"rows": grid})
-            ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
-    steps = metal_steps(study.environment.llama_cpp_build)
-    if study.environment.backend == "Metal" and steps is not None:
-        for step in (row for row in steps.rows if row <= widest):
-            ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":")
-    ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
-    plot.legend(figure, [ax])
+    steps = metal_steps(study.environment.llama_cpp_build) if study.environment.backend == "Metal" else None
+    figure, parts = plot.panels(series, 1, 3.6)
+    for (ax,), own in parts:
+        widest = 1.0
+        for index, (target, chosen) in enumerate(own):
+            shade, data = plot.color(index), _passes_of(study, target)
+            k = data.columns["rows"]
+            widest = max(widest, float(k.max()))
+            faint: dict[str, Any] = {"marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
+            plot.scatter(ax, list(k), list(data.observed), f"{target}, measured", color=shade, **faint)
+            model = next((m for m in curve_models(data, study.facts.get(target)) if m.name == chosen), None)
+            if model is not None and len(data) > len(model.parameters):
+                grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
+                curve = model.predict(solve(model, data), {"rows": grid})
+                ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
+        for step in () if steps is None else (row for row in steps.rows if row <= widest):
+            ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":", label="Metal changes its matrix kernels")
+        ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
+        plot.legend([ax])
     return figure
 
 
@@ -97,27 +95,31 @@ def _passes_of(study: Study, target: str) -> Observations:
 def predicted_speedup(study: Study) -> Figure:
     """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
     groups = grouped(study.paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
-    figure, (ax,) = plot.canvas(3.8)
-    limits: list[float] = []
-    for index, ((target, drafter, draft, options), pairs) in enumerate(groups.items()):
-        if len({pair.gamma for pair in pairs}) < 2 or len(pairs) < 3:
-            continue
-        data, model = speedup_observations(pairs), fit_models.measured_cost()
-        errors = held_out(model, data, data.columns["gamma"])
-        inside = model.predict(solve(model, data), data.columns)
-        base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-        label = f"{target} + {arm_named(drafter, draft, options).name}"
-        plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
-        hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
-        plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
-        limits += [*errors.observed, *errors.predicted]
-    if not limits:
+    groups = {
+        f"{target} + {arm_named(drafter, draft, options).name}": pairs
+        for (target, drafter, draft, options), pairs in groups.items()
+        if len({pair.gamma for pair in pairs}) > 1 and len(pairs) > 2
+    }
+    if not groups:
         raise AnalysisError("A held-out prediction needs pairs at two gammas or more.", hint="Run suites B or D.")
-    low, high = 0.9 * min(limits), 1.1 * max(limits)
-    ax.plot([low, high], [low, high], color=plot.INK, linewidth=0.9, linestyle=":", label="equal")
-    ax.set(xscale="log", yscale="log", xlabel="measured speedup", ylabel="predicted speedup")
-    plot.plain_ticks(ax.xaxis, ax.yaxis)
-    plot.legend(figure, [ax])
+    figure, parts = plot.panels(groups, 1, 3.8, by=lambda pairs: pairs[0].target)
+    limits: list[float] = []
+    for (ax,), own in parts:
+        for index, (label, pairs) in enumerate(own):
+            data, model = speedup_observations(pairs), fit_models.measured_cost()
+            errors = held_out(model, data, data.columns["gamma"])
+            inside = model.predict(solve(model, data), data.columns)
+            base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
+            plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
+            hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
+            plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
+            limits += [*errors.observed, *errors.predicted]
+    ends = [0.9 * min(limits), 1.1 * max(limits)]
+    for (ax,), _ in parts:
+        ax.plot(ends, ends, color=plot.INK, linewidth=0.9, linestyle=":", label="equal")
+        ax.set(xscale="log", yscale="log", xlabel="measured speedup", ylabel="predicted speedup")
+        plot.plain_ticks(ax.xaxis, ax.yaxis)
+        plot.legend([ax])
     return figure
 
 
@@ -126,26 +128,28 @@ def position_acceptance(study: Study) -> Figure:
     table = round_sums.position_acceptance(study.outcomes, study.trials)
     if table.empty:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
-    figure, (left, right) = plot.canvas(3.4, 2, sharey=True)
     table["draft"] = table["draft"].astype(object).where(table["draft"].notna(), "")
     arms = ["target", "drafter", "draft", "options"]
     longest = table.groupby(arms, dropna=False)["gamma"].transform("max")
     chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
-    groups: dict[Any, Any] = dict(iter(chosen.groupby(arms, dropna=False, sort=False)))
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
-    for index, (key, line) in enumerate(sorted(groups.items(), key=lambda group: order[group[0][0]])):
+    groups: dict[str, Any] = {}
+    for key, line in sorted(chosen.groupby(arms, dropna=False, sort=False), key=lambda group: order[group[0][0]]):
         target, method, draft, options = key
-        label = f"{target} + {arm_named(method, draft, options, line['gamma'].iloc[0]).setting}"
-        look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
-        enough = line[line["tried"] >= 10]
-        left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
-        right.plot(line["position"].astype(int), 100 * line["overall"], label=label, **look)
-    left.set(xlabel="position i in the draft", ylabel="accepted, %", ylim=(0, 102))
-    left.set_title("given i - 1 accepted (10 rounds or more)")
-    right.set(xlabel="position i in the draft", title="overall")
-    for ax in (left, right):
-        ax.xaxis.set_major_locator(plot.whole_ticks())
-    plot.legend(figure, [left, right], 1)
+        groups[f"{target} + {arm_named(method, draft, options, line['gamma'].iloc[0]).setting}"] = line
+    figure, parts = plot.panels(groups, 2, by=lambda line: line["target"].iloc[0])
+    for (left, right), own in parts:
+        for index, (label, line) in enumerate(own):
+            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
+            enough = line[line["tried"] >= 10]
+            left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
+            right.plot(line["position"].astype(int), 100 * line["overall"], label=label, **look)
+        left.set(xlabel="position i in the draft", ylabel="accepted, %", ylim=(0, 102))
+        left.set_title("given i - 1 accepted (10 rounds or more)")
+        right.set(xlabel="position i in the draft", title="overall", ylim=(0, 102))
+        for ax in (left, right):
+            ax.xaxis.set_major_locator(plot.whole_ticks())
+        plot.legend([left, right], 1)
     return figure
 
 
@@ -157,18 +161,18 @@ def accepted_counts(study: Study) -> Figure:
     widest: dict[tuple[str, str], round_sums.AcceptedCounts] = {}
     for one in sorted(found, key=lambda one: one.gamma):
         widest[one.target, one.setting.partition(", gamma")[0]] = one
-    shown = list(widest.values())[:8]
-    figure, (ax,) = plot.canvas(3.4)
-    width = 0.8 / len(shown)
-    for index, one in enumerate(shown):
-        places = np.arange(len(one.rounds)) + (index + 0.5) * width - 0.4
-        shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
-        label = f"{one.target} + {one.setting} ({sum(one.rounds)} rounds)"
-        ax.bar(places, [100 * share for share in one.shares], width, label=label, **shade)
-    ax.set(xlabel="tokens that a round accepts", ylabel="rounds, %")
-    ax.xaxis.set_major_locator(plot.whole_ticks())
-    ax.grid(axis="x", visible=False)
-    plot.legend(figure, [ax], 1)
+    shown = {f"{one.target} + {one.setting} ({sum(one.rounds)} rounds)": one for one in widest.values()}
+    figure, parts = plot.panels(shown, by=lambda one: one.target)
+    for (ax,), own in parts:
+        width = 0.8 / len(own)
+        for index, (label, one) in enumerate(own):
+            places = np.arange(len(one.rounds)) + (index + 0.5) * width - 0.4
+            shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
+            ax.bar(places, [100 * share for share in one.shares], width, label=label, **shade)
+        ax.set(xlabel="tokens that a round accepts", ylabel="rounds, %")
+        ax.xaxis.set_major_locator(plot.whole_ticks())
+        ax.grid(axis="x", visible=False)
+        plot.legend([ax], 1)
     return figure
 
 
@@ -201,7 +205,7 @@ def baseline_drift(study: Study) -> Figure:
             ax.plot(minutes, 100 * np.expm1(slope * (minutes - middle)), label=label or "95 % interval", **line)
     ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
     ax.set(xlabel="minutes since the first of them", ylabel="speed against\nthe mean of its kind, %")
-    plot.legend(figure, [ax])
+    plot.legend([ax])
     return figure
 
 

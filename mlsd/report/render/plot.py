@@ -5,19 +5,21 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.transforms import offset_copy
 
 from mlsd.records import Record
 from mlsd.report.render import tips
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 
+T = TypeVar("T")
 MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
 _LEGEND_LINES, _LEGEND_LINE_IN = 2, 0.17  # lines of a legend that a canvas has room for; what each further one takes
@@ -28,6 +30,7 @@ FASTER, SLOWER, OPEN = "#00775a", "#b04a00", "#0064a0"  # the three answers; lik
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+_APART_PT = 5.0  # between marks at one place
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -80,15 +83,36 @@ def style() -> Iterator[None]:
 
 
 def canvas(
-    height_in: float = 3.4, columns: int = 1, *, width_in: float = WIDTH_IN, **options: Any
+    height_in: float = 3.4, columns: int = 1, *, rows: int = 1, width_in: float = WIDTH_IN, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `columns` axes side by side."""
+    """A figure with `columns` axes side by side in each of its `rows`."""
     figure = Figure(figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
-    axes = figure.subplots(1, columns, squeeze=False, **options)
-    return figure, list(axes[0])
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, list(axes.flat)
 
 
-def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
+def panels(
+    series: Mapping[str, T], columns: int = 1, height_in: float = 3.4, *, by: Callable[[T], str] = lambda _: ""
+) -> tuple[Figure, list[tuple[list[Axes], list[tuple[str, T]]]]]:
+    """A row of axes for these series by label; where they need more colours than there are, one for each group `by`.
+
+    Rows have the same axes and a legend each; a group of too many is cut.
+    """
+    groups = [list(series.items())]
+    if len(series) > len(COLORS):
+        of_group = grouped(groups[0], lambda one: by(one[1])).values()
+        groups = [own[at : at + len(COLORS)] for own in of_group for at in range(0, len(own), len(COLORS))]
+    figure = Figure(figsize=(WIDTH_IN, height_in * len(groups)), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
+    parts = figure.subfigures(len(groups), 1, squeeze=False)[:, 0] if len(groups) > 1 else [figure]
+    rows = [list(part.subplots(1, columns, squeeze=False)[0]) for part in parts]
+    for axes in rows[1:]:
+        for ax, first in zip(axes, rows[0], strict=True):
+            ax.sharex(first)
+            ax.sharey(first)
+    return figure, list(zip(rows, groups, strict=True))
+
+
+def legend(axes: Sequence[Axes], columns: int = 2) -> None:
     """One legend under the axes, each label once; the figure grows by its lines, so that the axes keep their size."""
     entries: dict[str, Any] = {}
     for ax in axes:
@@ -98,15 +122,25 @@ def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
         room = _LETTERS // columns
         columns = columns if max(map(len, entries)) <= room else 1
         beyond = max(0, -(-len(entries) // columns) - _LEGEND_LINES)
-        figure.set_figheight(figure.get_figheight() + beyond * _LEGEND_LINE_IN)
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+        part = axes[0].figure
+        whole = part.figure
+        whole.set_figheight(whole.get_figheight() + beyond * _LEGEND_LINE_IN)  # type: ignore[union-attr]
+        part.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+
+
+def dodged(ax: Axes, index: int, count: int) -> dict[str, Any]:
+    """Where the marks of one of `count` series go, so that intervals at one place stand beside each other."""
+    shift = (index - (count - 1) / 2) * _APART_PT
+    return {"transform": offset_copy(ax.transData, ax.figure.figure, x=shift, units="points")} if shift else {}
 
 
 def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], **look: Any) -> None:
-    """Each estimate with its interval, where there is one."""
+    """Each estimate with its interval, where there is one that says something."""
     for x, one in zip(xs, found, strict=True):
         if one is not None:
-            bars = None if one.low is None or one.high is None else [[one.value - one.low], [one.high - one.value]]
+            known = one.low is not None and one.high is not None and not one.too_wide
+            bars = [[one.value - one.low], [one.high - one.value]] if known else None  # type: ignore[operator]
+            ax.update_datalim([(x, one.value)])  # matplotlib measures no mark that stands aside
             ax.errorbar([x], [one.value], yerr=bars, **look)
 
 

@@ -10,6 +10,7 @@ from mlsd.records import Record
 from mlsd.stats import Interval
 
 T = TypeVar("T")
+U = TypeVar("U")
 Tone = Literal["", "good", "bad", "doubt", "quiet"]
 
 
@@ -68,6 +69,15 @@ def numbers(
 ) -> Column[T]:
     """A column of whole numbers, or of cells that hold another number."""
     return Head(label=label, trace=trace, unit=unit, detail=detail), lambda row: _cell(value(row))
+
+
+def through(of: Callable[[T], U | None], columns: Iterable[Column[U]]) -> tuple[Column[T], ...]:
+    """Columns for rows that hold what these columns show, or hold nothing."""
+
+    def within(cell: Callable[[U], Cell]) -> Callable[[T], Cell]:
+        return lambda row: Cell(text="-") if (found := of(row)) is None else cell(found)
+
+    return tuple((head, within(cell)) for head, cell in columns)
 
 
 def _cell(value: object) -> Cell:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from mlsd.measure.store import sessions
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
+from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
 from mlsd.stats import Interval, Percentiles
-from mlsd.trials.sums import PART_NAMES, prefill_tok_s
+from mlsd.trials.sums import prefill_tok_s
 from mlsd.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -25,62 +24,21 @@ if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
 
 _OF = {"p50": "median", "p90": "90th percentile", "p99": "99th percentile"}
-MEANINGS = {  # of the columns below; the documentation shows them
-    "prompt": "a shipped prompt or a text file",
-    "arm": "plain decoding, or a method with its draft and options",
+MEANINGS = {  # of the columns that terminals show; the documentation has them
+    **{label: head.trace for label, (head, _) in ARM.items()},
     "method": "plain decoding, or a method with its draft",
-    "gamma": "the most tokens proposed in a round",
     "at once": "requests in flight at the same time",
-    "tok/s": "tokens after the first, over the time from first to last; geometric mean over blocks",
-    "client tok/s": "tok/s by the client's clock, where a server has its own",
     "server": "the target and its server program",
     **{f"first token {share}": f"time from request to first output; {of}" for share, of in _OF.items()},
     **{f"token {share}": f"mean time per token after the first, per answer; {of}" for share, of in _OF.items()},
     "ratio": "tok/s over the first server's in the same block; geometric mean over blocks",
-    "of output": "accepted over output tokens, as mlx_lm counts",
-    "spread": "of tok/s over blocks: half the range, over the median",
-    "speedup": "tok/s over plain decoding's in the same block, same prompt and length; geometric mean over blocks",
-    "CI": "interval of the speedup; one containing 1 is inconclusive",
     "interval": "range of predicted tok/s",
     "speedup range": "range of predicted speedup; narrower, since errors common to plain decoding cancel",
-    "decision": "faster, slower, no difference, undecided, or why the arm left the race",
-    "acceptance": "accepted over proposed tokens",
-    "MGL": "tokens added to the output per round, including the target's own",
-    "rounds": "rounds by the server's count",
-    "ms/round": "mean time of a round; the next five columns add up to it",
-    "plain tok/s": "tok/s of plain decoding in the same blocks; speedup is tok/s over this",
-    "break-even MGL": "MGL at which it would equal plain decoding: MGL over speedup",
-    "draft": "ms per round: proposing",
-    "verify": "ms per round: the target's pass over the proposed tokens plus one",
-    "rollback": "ms per round: rolling back rejected tokens",
-    "sample": "ms per round: reading the target's tokens and accepting",
-    "other": "ms per round: everything else",
-    "verdict": "lossless, near_tie or diverged, compared with plain decoding; INVALID if a trial must not be used",
-    "options": "options of the method",
-    "blocks": "blocks in which the arm was measured",
     "needs": "MGL at which it would equal plain decoding",
     "or accept": "acceptance that gives this MGL",
     "decided by": "the biggest cost: without it the speedup would rise most",
     "without": "that speedup",
 }
-
-
-def _explained(made: Table) -> Table:
-    """The table with the meaning of every column."""
-    heads = [structs.replace(head, trace=MEANINGS[head.label.rpartition("% ")[2]]) for head in made.heads]
-    return structs.replace(made, heads=tuple(heads))
-
-
-def bounds(low: float | None, high: float | None, digits: int = 2, *, predicted: bool = False) -> Cell:
-    """An interval without its middle; no repeats narrow a predicted one."""
-    if low is not None and high is not None and Interval(value=low, low=low, high=high).too_wide and not predicted:
-        return text("too few repeats", "doubt")
-    return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
-
-
-def times(ratio: float | None) -> Cell:
-    """A speedup."""
-    return text(None if ratio is None else f"{ratio:.2f}x")
 
 
 def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFacts]) -> str:
@@ -112,34 +70,7 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
 def bench_table(arms: Sequence[ArmResult], head: str = "") -> Table:
     """Plain decoding and every method measured beside it; `head` of `head_line`."""
     several = len({one.case.prompt.key for arm in arms for one in arm.trials}) > 1
-    prompt: Column[ArmResult] = words("prompt", lambda a: a.text)
-    columns = (*((prompt,) if several else ()), words("arm", lambda a: a.arm.name), *arm_columns(arms))
-    return _explained(table(head, arms, *columns))
-
-
-def arm_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]:
-    """What every table of arms says of one, beside its name."""
-    decision: Column[ArmResult] = words("decision", lambda a: a.decision)
-    return (
-        numbers("gamma", lambda a: a.case.gamma or None),
-        numbers("tok/s", lambda a: number(a.tok_s, 1)),
-        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1), detail=True),
-        numbers("spread", lambda a: percent(a.spread), detail=True),
-        numbers("speedup", lambda a: times(a.ratio.value if a.ratio else None)),
-        numbers("95 % CI", lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None),
-        *((decision,) if any(a.decision for a in arms) else ()),
-        numbers("acceptance", lambda a: percent(a.acceptance_rate)),
-        numbers("of output", lambda a: percent(a.accepted_of_output), detail=True),
-        numbers("MGL", lambda a: number(a.mgl), detail=True),
-        numbers("break-even MGL", lambda a: number(a.break_even_mgl), detail=True),
-        numbers("ms/round", lambda a: number(sum(a.ms_per_round.values()) or None), detail=True),
-        *map(_part_column, PART_NAMES),
-        words("verdict", lambda a: "INVALID" if a.wrong else a.verdict),
-    )
-
-
-def _part_column(part: str) -> Column[ArmResult]:
-    return numbers(part, lambda a: number(a.ms_per_round.get(part)), detail=True)
+    return table(head, arms, *of_arms(*(("prompt",) if several else ()), "arm"), *measured_columns(arms))
 
 
 def server_table(result: ServerResult) -> Table:
@@ -158,40 +89,26 @@ def server_table(result: ServerResult) -> Table:
         known = None if arm.ratio is None else bounds(arm.ratio.low, arm.ratio.high)
         return text(known.text + f" ({arm.effect})" if known is not None and known.sort is not None else None)
 
-    def spread(name: str, of: Callable[[ArmResult], Percentiles | None]) -> Iterator[Column[ArmResult]]:
-        for share in ("p50", "p90", "p99"):
-            yield numbers(
-                f"{name} {share}",
-                lambda arm, share=share: number(getattr(of(arm), share, None), 1, " ms"),  # type: ignore[misc]
-                detail=True,
-            )
+    def spread(name: str, of: Callable[[ArmResult], Percentiles | None], share: str) -> Column[ArmResult]:
+        return numbers(f"{name} {share}", lambda arm: number(getattr(of(arm), share, None), 1, " ms"), detail=True)
 
-    made = table(
+    return table(
         f"{'Two servers' if rivals else case.target.id}, {shown}, {case.n_predict} output tokens",
         result.results,
         words(
             "server" if rivals else "arm",
             lambda a: f"{'engine ' * (a.question.source == 'engine')}{server_arms.row_name(a)}",
         ),
-        numbers("gamma", lambda a: a.case.gamma or None),
+        *of_arms("gamma"),
         numbers("at once", at_once, detail=True),
-        numbers("tok/s", lambda a: number(a.tok_s, 1)),
-        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1), detail=True),
-        numbers("client tok/s", lambda a: number(a.client_tok_s, 1), detail=True),
-        *spread("first token", server_arms.first_token_ms),
-        *spread("token", server_arms.token_ms),
+        *of_arms("tok/s", "plain tok/s", "client tok/s"),
+        *(spread("first token", server_arms.first_token_ms, share) for share in _OF),
+        *(spread("token", server_arms.token_ms, share) for share in _OF),
         numbers("ratio" if rivals else "speedup", lambda a: times(a.ratio.value if a.ratio else None)),
         numbers("95 % CI", interval),
-        numbers("acceptance", lambda a: percent(a.acceptance_rate)),
-        numbers("of output", lambda a: percent(a.accepted_of_output), detail=True),
-        numbers("MGL", lambda a: number(a.mgl), detail=True),
-        numbers("rounds", lambda a: a.whole.rounds or None, detail=True),
-        words(
-            "verdict",
-            lambda a: server_arms.verdict_words(a, deterministic=result.deterministic, rivals=rivals),
-        ),
+        *of_arms("acceptance", "of output", "MGL", "rounds"),
+        words("verdict", lambda a: server_arms.verdict_words(a, deterministic=result.deterministic, rivals=rivals)),
     )
-    return _explained(made)
 
 
 def category_table(arms: Sequence[ArmResult]) -> Table:
@@ -212,19 +129,13 @@ def category_table(arms: Sequence[ArmResult]) -> Table:
 def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> Table:
     """Every setting of a search, the fastest first; `head` of `head_line`."""
     failed = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
-    made = table(
+    return table(
         f"{request.drafter.name} on {head or request.setting.target}",
         result.results,
-        words("options", lambda a: setting_options(a) or None),
-        numbers("blocks", lambda a: a.n_blocks, detail=True),
-        *arm_columns(result.results),
+        *of_arms("options", "blocks"),
+        *measured_columns(result.results),
+        note=f"Failed: {failed}." if failed else "",
     )
-    return structs.replace(_explained(made), note=f"Failed: {failed}." if failed else "")
-
-
-def setting_options(arm: ArmResult) -> str:
-    """What was set of the method."""
-    return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items())
 
 
 def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
@@ -236,7 +147,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
             return text(None)
         return text("never") if p.break_even_acceptance is None else percent(p.break_even_acceptance, 0)
 
-    made = table(
+    return table(
         "Predicted decoding",
         prospects,
         words("method", lambda p: f"{p.name} (measured)" if p.effect else p.name),
@@ -252,7 +163,6 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
         note="needs: the MGL at which it is as fast as plain decoding; or accept: the acceptance that gives it.",
     )
-    return _explained(made)
 
 
 def files_table(quants: Sequence[QuantFile]) -> Table:

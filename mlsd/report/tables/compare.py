@@ -20,18 +20,10 @@ def comparison_table(found: Comparison) -> Table:
         numbers("A", lambda f: _shown(f.a)),
         numbers("B", lambda f: _shown(f.b)),
         words("", lambda f: f.measure.unit, "unit of A and B"),
-        numbers("B / A", _change, "gate.judge: geometric mean over blocks; of shares the difference, in points"),
-        numbers(
-            "99.5 %",
-            lambda f: _ends(f.measure, f.change),
-            "gate.judge: t over blocks, corrected for the number of measures",
-        ),
+        numbers("B / A", _change, "geometric mean over blocks; of shares the difference, in points"),
+        numbers("99.5 %", lambda f: _ends(f.measure, f.change), "t over blocks, corrected for the number of measures"),
         numbers("A / A", lambda f: _ends(f.measure, f.control), "the control, A once more, likewise"),
-        words(
-            "verdict",
-            lambda f: text(f.words, _TONES.get(f.verdict, "")),
-            "gate.judge: the interval excludes no change, or lies within the margin",
-        ),
+        words("verdict", lambda f: text(f.words, _TONES.get(f.verdict, "")), "whether no change is in the interval"),
         id=f"compare-{found.session}",
         note=_note(found),
     )

@@ -11,7 +11,7 @@ from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
-from mlsd.report.tables.arms import bounds
+from mlsd.report.tables.columns import bounds, like
 from mlsd.stats import Interval
 from mlsd.units import format_bytes
 
@@ -28,18 +28,13 @@ def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
         numbers(
             "T(1)",
             lambda row: interval(next(p.ms for p in row[1].passes if p.rows == 1), 3, " ms"),
-            "calibration.target_curve: median over repeats, order statistics around it",
+            "median over repeats, order statistics around it",
         ),
         *map(_efficiency_column, _SHOWN),
-        words(
-            "kernel steps at rows",
-            lambda row: row[1].steps and (", ".join(map(str, row[1].steps.edges)) or "none"),
-            "curves.find_steps over T(1) to T(33)",
-        ),
+        words("kernel steps at rows", lambda row: row[1].steps and (", ".join(map(str, row[1].steps.edges)) or "none")),
         words(
             "between them, ms",
             lambda row: row[1].steps and f"{row[1].steps.fixed_ms:.3g} + {row[1].steps.per_row_ms:.3g} k",
-            "curves.find_steps",
         ),
         id="pass-curves",
     )
@@ -99,9 +94,9 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         rows,
         words("way", lambda row: row[0]),
         numbers("threads", lambda row: row[1], detail=True),
-        numbers("GB/s (10⁹)", lambda row: row[3], "bandwidth.bytes_lines; plain reads: median over repeats"),
+        numbers("GB/s (10⁹)", lambda row: row[3], "of passes: the slope over bytes; plain reads: median over repeats"),
         numbers("of the peak", lambda row: percent(None if peak is None else row[2].value / peak, 0)),
-        numbers("fixed ms a pass", lambda row: row[4], "bandwidth.bytes_lines: T = fixed + bytes / BW"),
+        numbers("fixed ms a pass", lambda row: row[4], "time that no byte explains"),
         numbers("timed", lambda row: row[5], detail=True),
         id="bandwidth",
         note=f"{found.verdict.reason} Measured {found.measured_at}; published peak: {known}.",
@@ -117,17 +112,11 @@ def validation_table(found: Validation) -> Table:
         words("draft or method", lambda row: row.draft or row.drafter),
         words("prompt", lambda row: row.prompt),
         numbers("gamma", lambda row: row.prediction.gamma),
-        numbers(
-            "predicted tok/s", lambda row: number(row.prediction.predicted_tok_s, 1), "predict.leave_one_gamma_out"
-        ),
+        numbers("predicted tok/s", lambda row: number(row.prediction.predicted_tok_s, 1)),
         numbers("measured tok/s", lambda row: number(row.prediction.measured_tok_s, 1), "median over trials"),
         numbers("error", lambda row: percent(row.prediction.error), "predicted / measured - 1"),
-        numbers(
-            "spread", lambda row: percent(row.prediction.spread), "of the measurement: half the range over the median"
-        ),
-        numbers(
-            "predicted MGL", lambda row: number(row.prediction.predicted_mgl), "replay of the other gammas' rounds"
-        ),
+        like("spread", lambda row: percent(row.prediction.spread)),
+        numbers("predicted MGL", lambda row: number(row.prediction.predicted_mgl), "from rounds of other gammas"),
         numbers("measured MGL", lambda row: number(row.prediction.measured_mgl)),
         words("costs from", lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
         id="validation",
@@ -146,27 +135,19 @@ def share_table(found: Mixture) -> Table:
         f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
         zip(found.shares, counted.rows, strict=True),
         numbers("k", lambda row: row[0].k),
-        numbers(
-            "experts counted",
-            lambda row: number(row[1].text),
-            "experts.coverage_table: mean over windows of real text and layers",
-        ),
+        numbers("experts counted", lambda row: number(row[1].text), "mean over windows of real text and layers"),
         numbers("in drafted tokens", lambda row: number(row[1].drafted), "the same in batches that a draft proposed"),
-        numbers("uniform (MoESD)", lambda row: number(row[1].uniform), "curves.distinct_experts: E (1 - (1 - K/E)^k)"),
+        numbers("uniform (MoESD)", lambda row: number(row[1].uniform), "E (1 - (1 - K/E)^k)"),
         numbers(
-            f"one correlation, r = {counted.correlation:.2f}",
-            lambda row: number(row[1].correlated),
-            "curves.distinct_experts: k^(1 - r) for k",
+            f"one correlation, r = {counted.correlation:.2f}", lambda row: number(row[1].correlated), "k^(1 - r) for k"
         ),
-        numbers(
-            "of all weights", lambda row: percent(row[0].of_weights, 0), "bytes of the pass over bytes of all weights"
-        ),
+        numbers("of all weights", lambda row: percent(row[0].of_weights, 0), "bytes of the pass over all"),
         numbers("bytes a token", lambda row: number(row[0].text_bytes, 3), "bytes(k) / (k bytes(1)), experts counted"),
         numbers("uniform (MoESD)", lambda row: number(row[0].uniform_bytes, 3), "the same, experts by MoESD"),
         numbers(
             "time a token",
             lambda row: interval(row[0].time, tone=_tone(row[0].time) if row[0].k > 1 else ""),
-            "amortization.time_shares: T(k) / (k T(1)), median over repeats",
+            "T(k) / (k T(1)), median over repeats",
         ),
         numbers("the study: 1/k", lambda row: number(row[0].claimed, 3), "all weights in every pass"),
         id=f"experts-{_anchor(found.name)}",
@@ -187,19 +168,11 @@ def theory_table(found: Mixture) -> Table:
         f"{found.name}: forms of T(k), by which experts a pass reads",
         found.theories,
         words("a pass reads", lambda theory: text(theory.says, note=theory.fitted.formula)),
-        numbers(
-            "median error",
-            lambda theory: percent(theory.held_out.median_error),
-            "fit.held_out: each k predicted without its own times",
-        ),
+        numbers("median error", lambda theory: percent(theory.held_out.median_error), "of k left out of the fit"),
         numbers("95th percentile", lambda theory: percent(theory.held_out.p95_error)),
         numbers("fixed, ms", lambda theory: _fitted(theory.fitted, "fixed_ms", 3)),
         numbers("a row, ms", lambda theory: _fitted(theory.fitted, "per_row_ms", 3)),
-        numbers(
-            "GB/s (10⁹)",
-            lambda theory: _fitted(theory.fitted, "bandwidth_gb_s", 1),
-            "of the bytes that the form reads",
-        ),
+        numbers("GB/s (10⁹)", lambda theory: _fitted(theory.fitted, "bandwidth_gb_s", 1), "of the bytes it reads"),
         words("", lambda theory: "simplest that predicts as well" if theory.name == found.chosen else ""),
         id=f"theories-{_anchor(found.name)}",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
 from mlsd.analysis.results.round_split import Limit, RoundKind
@@ -11,13 +9,11 @@ from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
-from mlsd.report.tables.paper import EFFECT_TONES
+from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
-
-_RATIO = "results.ArmResult.ratio; intervals of a session hold together"
 
 
 def reasons(study: Study) -> tuple[str, ...]:
@@ -33,31 +29,29 @@ def reasons(study: Study) -> tuple[str, ...]:
 def speedup_table(study: Study) -> Table:
     """Speedup of each method on each kind of task."""
     rows = methods_by_kind(study.results, study.pooled)
-    return _by_kind("methods-speedup", "Speedup of each method by task", rows, _speedup_cell, _RATIO)
+    return _by_kind(
+        "methods-speedup", "Speedup of each method by task", rows, (ARM["speedup [95 % CI]"][0], _speedup_cell)
+    )
 
 
 def mgl_table(study: Study) -> Table:
     """Mean generated length of each method on each kind of task."""
     rows = methods_by_kind(study.results, study.pooled)
-    trace = "committed / rounds over valid trials; a method that proposes nothing has 1"
-    return _by_kind("methods-mgl", "MGL of each method by task", rows, lambda s: number(s.mgl), trace)
+    return _by_kind("methods-mgl", "MGL of each method by task", rows, ARM["MGL"])
 
 
 def acceptance_table(study: Study) -> Table:
     """Acceptance of each method on each kind of task."""
     rows = methods_by_kind(study.results, study.pooled)
-    trace = "accepted / proposed over valid trials"
-    return _by_kind("methods-acceptance", "Acceptance of each method by task", rows, _acceptance_cell, trace)
+    return _by_kind("methods-acceptance", "Acceptance of each method by task", rows, ARM["acceptance"])
 
 
-def _acceptance_cell(arm: ArmResult) -> Cell:
-    return percent(arm.acceptance_rate)
+def _by_kind(id: str, title: str, rows: list[MethodRow], shown: Column[ArmResult]) -> Table:
+    head, cell = shown
 
-
-def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[ArmResult], Cell], trace: str) -> Table:
     def of_kind(kind: str) -> Column[MethodRow]:
         label = kind.replace("_", " ")
-        return numbers(label, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, trace)
+        return numbers(label, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, head.trace)
 
     return table(
         title,
@@ -65,7 +59,7 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[ArmResu
         words("target", lambda row: row.overall.case.target.id),
         words("method", lambda row: _method_cell(row.overall.arm.name, row.overall.fell_back, timed=row.overall.timed)),
         numbers("gamma", lambda row: row.overall.case.gamma),
-        numbers("all tasks", lambda row: cell(row.overall), trace),
+        numbers("all tasks", lambda row: cell(row.overall), head.trace),
         *map(of_kind, _kinds(rows)),
         id=id,
         interactive=True,
@@ -100,26 +94,21 @@ def timing_table(study: Study) -> Table:
     return table(
         "Where the time of a round goes",
         timing(study.pooled),
-        words("target", lambda row: row.arm.case.target.id),
+        *of_their_arms(_arm, "target"),
         words("method", lambda row: _method_cell(row.arm.arm.name, row.arm.fell_back)),
-        numbers("gamma", lambda row: row.arm.case.gamma),
-        numbers("rounds", lambda row: row.split.rounds),
-        numbers("ms a round", lambda row: number(sum(row.split.ms_per_round.values())), "sum of the parts"),
+        *of_their_arms(_arm, "gamma"),
+        like("rounds", lambda row: row.split.rounds),
+        like("ms/round", lambda row: number(sum(row.split.ms_per_round.values()))),
         *map(_part_column, PART_NAMES),
-        numbers("MGL", lambda row: number(row.arm.mgl), "committed / rounds"),
-        numbers("break-even MGL", lambda row: number(row.arm.break_even_mgl), "MGL / speedup"),
-        numbers(
-            "over its limit",
-            lambda row: _limit_cell(row.split.limit),
-            "round / (gamma * T_draft(1) + T(gamma + 1)): round_split.Limit",
-        ),
+        *of_their_arms(_arm, "MGL", "break-even MGL"),
+        numbers("over its limit", lambda row: _limit_cell(row.split.limit)),
         words(
             "of it, ms a round",
             lambda row: (
                 ", ".join(f"{name} {ms:.2f}" for inside in row.split.inside_ms.values() for name, ms in inside.items())
                 or None
             ),
-            "round_split.round_split: Trial.stats, and what is left of rollback",
+            "Trial.stats, and what is left of rollback",
         ),
         numbers(
             "LM head of a draft step",
@@ -131,10 +120,12 @@ def timing_table(study: Study) -> Table:
     )
 
 
+def _arm(row: TimingRow) -> ArmResult:
+    return row.arm
+
+
 def _part_column(part: str) -> Column[TimingRow]:
-    return numbers(
-        f"{part}, ms", lambda row: number(row.split.ms_per_round[part]), f"round records: {part}_ns / rounds"
-    )
+    return like(part, lambda row: number(row.split.ms_per_round[part]))
 
 
 def _limit_cell(limit: Limit | None) -> Cell:
@@ -167,7 +158,7 @@ def match_table(study: Study) -> Table:
 
 
 def _kind_column(part: str) -> Column[tuple[TimingRow, str, RoundKind]]:
-    trace = "round_split.RoundKind: means over these rounds"
+    trace = "means over these rounds"
     return numbers(f"{part}, ms", lambda row: number(row[2].ms.get(part), 3), trace)
 
 
@@ -189,7 +180,7 @@ def distance_table(study: Study) -> Table:
             "mean over positions of half the sum of |p - q|",
         ),
         numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
-        numbers("acceptance", lambda row: percent(row.arm.acceptance_rate), "accepted / proposed over valid trials"),
+        like("acceptance", lambda row: percent(row.arm.acceptance_rate)),
         id="methods-distance",
     )
 

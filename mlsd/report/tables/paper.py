@@ -5,9 +5,7 @@ A profile binds the study's roles to models, so a row of the study is ours when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
@@ -16,7 +14,8 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
-from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
+from mlsd.report.render.table import Cell, Column, Table, interval, numbers, table, text, words
+from mlsd.report.tables.columns import ARM, effect_cell, of_their_arms
 from mlsd.report.tables.records import TONES
 from mlsd.trials.results import ArmResult
 
@@ -31,8 +30,6 @@ ROLES = {
     "draft_0.8b": "draft-small",
     "draft_2b": "draft-medium",
 }
-EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "undecided": "doubt"}
-_SPEEDUP = "results.ArmResult.ratio: geometric mean of SD / AR decode tok/s over blocks, then prompts"
 
 
 class StudyRow(Record, frozen=True, kw_only=True):
@@ -51,6 +48,11 @@ class StudyRow(Record, frozen=True, kw_only=True):
     def pair(self) -> str:
         """The study's models."""
         return f"{self.cells['target']} + {self.cells['draft']}"
+
+    @property
+    def whole(self) -> str:
+        """Throughput, speedup and acceptance."""
+        return f"{self.cells['tok_s']}, {self.printed}"
 
     @property
     def printed(self) -> str:
@@ -93,6 +95,11 @@ def _role(one: ArmResult) -> tuple[str | None, str | None, int, str]:
     return one.case.target.id, draft.id if draft else None, one.case.gamma, one.question.suite
 
 
+def printed_lengths() -> list[tuple[dict[str, str], RowAudit | None]]:
+    """The study's rows over the prompt's length, with what the audit says of each."""
+    return [(cells, _verdicts().get(_key("figure 5", cells))) for cells in _records("figure 5")]
+
+
 def _records(table: str) -> list[dict[str, str]]:
     found = published.load("study").table(table)
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
@@ -117,19 +124,6 @@ def _audit_cell(row: RowAudit | None) -> Cell:
     return Cell(text=row.verdict, sort=row.verdict, tone=TONES[row.verdict], note=reasons)
 
 
-def effect_cell(arm: ArmResult | None) -> Cell:
-    """The verdict of an arm, and what it would take to decide it."""
-    if arm is None:
-        return text("not measured", "quiet")
-    if not arm.timed:
-        return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
-    if arm.control:
-        return text("a control", "quiet", "a bound that nobody can use")
-    if arm.standing is None:
-        return text("not valid", "bad", arm.decision or "")
-    return text(arm.effect, EFFECT_TONES[arm.effect], arm.decision or "")
-
-
 # --- the tables -------------------------------------------------------------------------------------------------
 
 
@@ -150,19 +144,13 @@ def table_4(study: Study) -> Table:
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
-        words("study's model", lambda row: row[0], "study, table 4"),
+        words("study's model", lambda row: row[0]),
         words("ours in its place", lambda row: row[1], "the profile of the latest run"),
-        words("suite", lambda row: row[2] and row[2].question.suite),
-        words("text", lambda row: row[2] and row[2].text, "pooled: so many kinds"),
-        numbers("output tokens", lambda row: row[2].question.n_predict if row[2] else None),
-        numbers(
-            "tok/s",
-            lambda row: number(row[2].tok_s, 1) if row[2] else text("not measured", "quiet"),
-            "results.ArmResult.tok_s: geometric mean over blocks, then prompts",
-        ),
-        numbers("spread", lambda row: percent(row[2].spread) if row[2] else None, "half the range over the median"),
+        *of_their_arms(lambda row: row[2], "suite", "text", "output tokens"),
+        numbers("tok/s", lambda row: ARM["tok/s"][1](row[2]) if row[2] else text("not measured", "quiet")),
+        *of_their_arms(lambda row: row[2], "spread"),
         numbers("trials", lambda row: row[2].n_valid if row[2] else None),
-        numbers("study printed", lambda row: text(row[3]), "study, table 4; mean and standard deviation"),
+        numbers("study printed", lambda row: text(row[3])),
         id="table-4",
         note=_other_models(study),
     )
@@ -175,35 +163,20 @@ def table_5(study: Study) -> Table:
     rows: list[tuple[StudyRow | None, ArmResult | None, int]] = [(row, row.ours, row.gamma) for row in printed]
     rows += [(None, one, one.case.gamma) for one in study.pooled if not one.is_plain and id(one) not in shown]
 
-    def ours(cell: Callable[[ArmResult], Any]) -> Callable[[tuple[StudyRow | None, ArmResult | None, int]], Any]:
-        return lambda row: None if row[1] is None else cell(row[1])
+    def ours(row: tuple[StudyRow | None, ArmResult | None, int]) -> ArmResult | None:
+        return row[1]
 
     return table(
         "Table 5: speculative decoding, ours beside the study's",
         rows,
-        words("study's pair", lambda row: row[0] and row[0].pair, "study, table 5"),
-        words(
-            "ours: target + drafter",
-            ours(lambda one: text(f"{one.case.target.id} + {one.label}", note=one.fell_back or "")),
-            "the profile of the latest run, or arms of other suites",
-        ),
-        words("suite", ours(lambda one: one.question.suite)),
-        words("text", ours(lambda one: one.text), "pooled: so many kinds"),
-        numbers("output tokens", ours(lambda one: one.question.n_predict)),
+        words("study's pair", lambda row: row[0] and row[0].pair),
+        *of_their_arms(ours, "target + method", "suite", "text", "output tokens"),
         numbers("gamma", lambda row: row[2]),
-        numbers("tok/s", ours(lambda one: number(one.tok_s, 1)), "results.ArmResult.tok_s"),
-        numbers("speedup", ours(lambda one: interval(one.ratio, 2, "x", EFFECT_TONES[one.effect])), _SPEEDUP),
-        words("verdict", lambda row: effect_cell(row[1]), "results.ArmResult.effect"),
-        numbers("accepted", ours(lambda one: percent(one.acceptance_rate)), "accepted / proposed over all rounds"),
-        numbers("MGL", ours(lambda one: number(one.mgl)), "committed / rounds"),
-        numbers(
-            "printed tok/s, speedup, accepted",
-            lambda row: text(f"{row[0].cells['tok_s']}, {row[0].printed}") if row[0] else None,
-            "study, table 5",
-        ),
-        words(
-            "audit of it", lambda row: row[0] and _audit_cell(row[0].verdict), "analysis.audit on the study's table 5"
-        ),
+        *of_their_arms(ours, "tok/s", "speedup [95 % CI]"),
+        words("effect", lambda row: effect_cell(row[1])),
+        *of_their_arms(ours, "acceptance", "MGL"),
+        numbers("printed tok/s, speedup, accepted", lambda row: row[0] and text(row[0].whole)),
+        words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
         id="table-5",
         note=_other_models(study),
     )
@@ -221,14 +194,9 @@ def table_6(study: Study) -> Table:
                 lambda at: (
                     interval(ours.ratio, 2, "x") if (ours := found[*at, draft].ours) else text("not measured", "quiet")
                 ),
-                _SPEEDUP,
             ),
-            numbers(
-                "accepted",
-                lambda at: percent(ours.acceptance_rate if (ours := found[*at, draft].ours) else None),
-                "accepted / proposed",
-            ),
-            numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed), "study, table 6"),
+            *of_their_arms(lambda at: found[*at, draft].ours, "acceptance"),
+            numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed)),
         )
 
     return table(
@@ -246,23 +214,18 @@ def table_f(study: Study) -> Table:
     """Speedup over the prompt's length."""
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
     rows = [(arm, length, printed.get(str(length))) for arm, length in length_arms(study)]
+
+    def arm(row: tuple[ArmResult, int, dict[str, str] | None]) -> ArmResult:
+        return row[0]
+
     return table(
         "Table F: prompt length",
         rows,
         words("arm", lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
         numbers("prompt tokens", lambda row: row[1] or text(row[0].text), "the case's prompt"),
-        numbers("output tokens", lambda row: row[0].question.n_predict),
-        numbers("plain tok/s", lambda row: number(row[0].plain_tok_s, 1), "results.ArmResult, same blocks"),
-        numbers("SD tok/s", lambda row: number(row[0].tok_s, 1), "results.ArmResult.tok_s"),
-        numbers("speedup", lambda row: interval(row[0].ratio, 2, "x", EFFECT_TONES[row[0].effect]), _SPEEDUP),
-        words("verdict", lambda row: effect_cell(row[0]), "results.ArmResult.effect"),
-        numbers("accepted", lambda row: percent(row[0].acceptance_rate), "accepted / proposed"),
-        numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None, "study, figure 5"),
-        words(
-            "audit of it",
-            lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2]))),
-            "analysis.audit on the study's figure 5",
-        ),
+        *of_their_arms(arm, "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"),
+        numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None),
+        words("audit of it", lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2])))),
         id="table-f",
         note="" if rows else "Suite F was not measured here: mlsd run F.",
     )

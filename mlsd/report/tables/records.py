@@ -10,6 +10,7 @@ import msgspec
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
+from mlsd.report.tables.columns import like
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import NS_PER_MS, format_bytes
@@ -111,7 +112,7 @@ def warning_table(study: Study) -> Table:
     return table(
         "Warnings",
         rows,
-        words("code", lambda row: row[0], "checks.check_run and identities.broken"),
+        words("code", lambda row: row[0]),
         numbers("times", lambda row: row[1]),
         words("what (the first)", lambda row: row[2]),
         words("what to do", lambda row: row[3]),
@@ -131,11 +132,10 @@ def audit_table(study: Study) -> Table:
         rows[:200],
         words("trial", lambda row: row[0]["label"]),
         words(
-            "arm",
-            lambda row: ", ".join(str(row[0][f]) for f in ("target", "draft", "gamma", "prompt") if f in row[0]),
+            "arm", lambda row: ", ".join(str(row[0][f]) for f in ("target", "draft", "gamma", "prompt") if f in row[0])
         ),
         words("verdict", lambda row: text(row[1].verdict, TONES[row[1].verdict])),
-        words("rule", lambda row: row[1].rule, "audit_rules"),
+        words("rule", lambda row: row[1].rule),
         words("why", lambda row: row[1].sentence),
         id="audit",
         good_news=f"{len(found.rows)} finished trials, all possible; none is doubted.",
@@ -174,7 +174,7 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     return table(
         "Every trial",
         known,
-        numbers("trial", whole("trial_id"), "trial.id", detail=True),
+        numbers("trial", whole("trial_id"), detail=True),
         words("suite", lambda row: row["suite"], detail=True),
         words("target", lambda row: row["target"]),
         words("arm", _arm),
@@ -183,16 +183,14 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
         numbers("repeat", whole("repeat"), detail=True),
         numbers("prompt tokens", whole("n_prompt"), detail=True),
         numbers("tokens", whole("n_tokens"), detail=True),
-        numbers("decode tok/s", lambda row: number(_real(row["decode_tok_s"]), 1), "(n_tokens - 1) / decode_ns"),
-        numbers("rounds", whole("rounds"), detail=True),
-        numbers("accepted", lambda row: percent(_real(row["acceptance_rate"])), "accepted / proposed"),
-        numbers(
-            "of output", lambda row: percent(_real(row["accepted_of_output"])), "accepted / committed", detail=True
-        ),
-        numbers("MGL", lambda row: number(_real(row["mgl"])), "committed / rounds", detail=True),
+        like("tok/s", lambda row: number(_real(row["decode_tok_s"]), 1)),
+        like("rounds", whole("rounds")),
+        like("acceptance", lambda row: percent(_real(row["acceptance_rate"]))),
+        like("of output", lambda row: percent(_real(row["accepted_of_output"]))),
+        like("MGL", lambda row: number(_real(row["mgl"]))),
         words("output", _output, "losslessness against plain greedy decoding"),
         words("valid", _valid, "every call succeeded, rollback exact, output lossless"),
-        *((words("audit", judged, "audit.audit_row"),) if audited else ()),
+        *((words("audit", judged),) if audited else ()),
         id="trials",
         note=note,
         interactive=True,
@@ -295,10 +293,10 @@ def imported_table(rows: Iterable[ImportedRow]) -> Table:
         words("draft", lambda row: row.draft_model or "none"),
         words("prompt", lambda row: row.prompt_key),
         words("status", lambda row: row.status),
-        numbers("gamma", lambda row: row.gamma),
-        numbers("tok/s", lambda row: number(row.decode_tok_s)),
-        numbers("accepted", lambda row: percent(row.acceptance_rate, 2)),
-        numbers("speedup", lambda row: number(row.speedup)),
+        like("gamma", lambda row: row.gamma),
+        like("tok/s", lambda row: number(row.decode_tok_s)),
+        like("acceptance", lambda row: percent(row.acceptance_rate, 2)),
+        like("speedup", lambda row: number(row.speedup)),
     )
 
 

@@ -96,10 +96,7 @@ def test_predictions_are_drawn_by_gamma() -> None:
 
 
 def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
-    empty: list[Callable[[], Figure]] = [
-        lambda: pass_curves({}),
-        lambda: predicted_against_measured([]),
-    ]
+    empty: list[Callable[[], Figure]] = [lambda: pass_curves({}), lambda: predicted_against_measured([])]
     for draw in empty:
         with pytest.raises(AnalysisError) as error:
             draw()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from mlsd.report import page
 from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render import plot
-from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, case, failed, model, trial, whole_study, write
 
 ALL = (*STUDY_FIGURES, *ROUND_FIGURES)
 IDS = [entry[0] for entry in ALL]
@@ -66,7 +67,7 @@ def test_the_studys_figures_hold_ours_and_the_published_values(study: Study, ent
     svg, _ = plot.render(lambda: entry[2](study), entry[0], 60)
     words = " ".join(ET.fromstring(svg).itertext())
     assert "tiny-moe-q4_0" in words
-    assert "study" in words
+    assert "published; impossible" in words
 
 
 def test_all_figures_have_different_ids_and_no_fixed_ink(study: Study) -> None:
@@ -82,8 +83,6 @@ def test_all_figures_have_different_ids_and_no_fixed_ink(study: Study) -> None:
 
 @pytest.mark.parametrize("name", ["$x_{", "a<b>&\"c'", "名前", "=HYPERLINK(1)"])
 def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> None:
-    import msgspec
-
     target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=name))
     arms = [case(target, "code", gamma) for gamma in (0, 4, 8)]
     path = write(tmp_path / "s.sqlite", [(c, trial(c, r, r, i)) for r in range(3) for i, c in enumerate(arms)])
@@ -143,13 +142,39 @@ def test_methods_without_a_draft_have_their_name_and_the_mark_of_plain_decoding(
     assert len([line for line in figure.axes[0].lines if line.get_marker() == "D"]) == 2
 
 
+def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(tmp_path: Path) -> None:
+    made: dict[tuple, tuple] = {}
+    for target, suite in ((MOE, "B"), (DENSE, "D")):
+        for draft, length in itertools.product((DRAFT, model("other-draft")), (64, 256)):
+            found = blocks(target, suite, prompts=("code",), draft=draft, n_predict=length)
+            made |= {(of.id, own.block, own.position): (of, own) for of, own in found}
+    path = write(tmp_path / "s.sqlite", list(made.values()), msgspec.structs.replace(MACHINE, backend="CPU"))
+    with Store.open(path, read_only=True) as store:
+        study = read_study(store)
+    active, over_gamma, bars, acceptance, _ = (entry.draw for entry in STUDY_FIGURES)
+    for draw in (over_gamma, acceptance):
+        panels = draw(study).axes
+        lines = [[line for line in ax.lines if "tiny-" in str(line.get_label())] for ax in panels]
+        assert list(map(len, lines)) == [4, 4]
+        assert all(list(line.get_xdata()) == [4, 8, 16] for own in lines for line in own)
+        assert all(len({line.get_color() for line in own}) == len({line.get_label() for line in own}) for own in lines)
+    with_interval = [bars for ax in active(study).axes for bars in ax.containers if bars.has_yerr]
+    assert len(with_interval) == 8, "an arm with one prompt has its interval"
+    assert not any(ax.lines[0].get_transform() == ax.transData for ax in active(study).axes), "intervals overlap"
+    labels = [label.get_text() for label in bars(study).axes[0].get_yticklabels()]
+    assert len(labels) == len(set(labels)) == 28 and all("tokens" in label for label in labels)
+    curves = {entry.id: entry.draw for entry in ROUND_FIGURES}["pass-curves"]
+    assert not any("Metal" in str(line.get_label()) for line in curves(study).axes[0].lines)
+    assert "Metal" not in (curves.__doc__ or "")
+
+
 @pytest.mark.parametrize("count", [3, 30])
 def test_a_legend_of_many_lines_leaves_the_axes_their_size(count: int) -> None:
     figure, (ax,) = plot.canvas(3.4)
     for index in range(count):
         ax.plot([1, 2], label=f"tiny-moe-q4_0 + layer-skip (component recurrent, mode sync), gamma {index}")
     with plot.style():
-        plot.legend(figure, [ax], 1)
+        plot.legend([ax], 1)
         figure.draw_without_rendering()
         box, key = ax.get_window_extent(), figure.legends[0].get_window_extent()
     assert box.height / figure.dpi > 2

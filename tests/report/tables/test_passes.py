@@ -17,8 +17,9 @@ from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
+from mlsd.report.tables.columns import effect_cell
 from mlsd.report.tables.methods import match_table, speedup_table, timing_table
-from mlsd.report.tables.paper import effect_cell, table_5
+from mlsd.report.tables.paper import table_5
 from mlsd.report.tables.passes import pass_table
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
