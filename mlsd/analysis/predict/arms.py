@@ -96,6 +96,7 @@ def read_known(
             groups += read_groups(store, one, wrong)
             found = sessions(store, keep=one.keeps, not_valid=wrong)
             own = latest(arm for session in found for arm in session.results())
+            own = [arm for arm in own if not any(one.id in wrong for one in arm.trials)]
             notes += [refuted_words(len(wrong), str(store.path))] if wrong else []
             measured[one.environment_key] = (*measured.get(one.environment_key, ()), *own)
         models |= store.models()

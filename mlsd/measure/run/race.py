@@ -72,7 +72,8 @@ class Race:
         chosen = [slot for slot in block if self._goes_on(slot.case, new)]
         if coming and all(self._plan.name(slot.case) is None for slot in chosen):
             # A bench's arm that failed cannot win; of two servers it leaves the question open.
-            self.stopped = "spoilt" if self._plan.base and not self.decisions else "decided"
+            open_ = self._plan.base and not any(one.standings for one in self.decisions.values())
+            self.stopped = "spoilt" if open_ else "decided"
             return ()
         if chosen and not (chosen := self._fitting(chosen)):
             self.stopped = "budget"

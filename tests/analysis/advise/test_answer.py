@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise.answer import Place, Question, answer, check_question
+from mlsd.analysis.advise.next_steps import next_steps
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.predict.arms import Known, read_known
@@ -54,10 +55,8 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
 
 
 def test_no_file_is_fetched_that_does_not_fit() -> None:
-    stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-9b", 8), facts("qwen3.5-0.8b"))
-    found = answer(QUESTION, stored, msgspec.structs.replace(HERE, safe_bytes=1_000_000_000))
-    steps = "\n".join(found.recommendation.next_steps)
-    assert "No file of qwen3.5-9b fits" in steps and "models pull" not in steps
+    (step,) = next_steps("t", None, ["d"], [], ["memory", "acceptance", "decision"], fetch=("t-q8_0", "d-q8_0"))
+    assert "No file of t fits" in step
 
 
 def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
