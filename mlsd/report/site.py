@@ -33,6 +33,7 @@ from mlsd.report.render.table import Cell, Column, Table, numbers, table, throug
 from mlsd.report.tables.machines import MACHINE
 from mlsd.report.write import write_files, write_report
 from mlsd.stats import grouped
+from mlsd.trials.answers import Use
 from mlsd.units import counted
 
 
@@ -133,12 +134,14 @@ def _entries(study: Study, link: str) -> list[Entry]:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 
-_USES = {"on": "faster", "off": "better off", "not decided yet": "not decided yet"}
+_USES: dict[Use, str] = {"on": "faster", "off": "better off", "not decided yet": "not decided yet"}
 
 
 def _index(entries: Sequence[Entry], left_out: Sequence[str]) -> Page:
     shown = section("index", "Machines and targets", entries, index_table)
-    uses = Counter(entry.row.best.use if entry.row.best is not None else "not decided yet" for entry in entries)
+    uses: Counter[Use] = Counter(
+        entry.row.best.use if entry.row.best is not None else "not decided yet" for entry in entries
+    )
     counts = ", ".join(f"{word} for {uses[use]}" for use, word in _USES.items() if uses[use])
     machines = len({entry.host for entry in entries})
     return Page(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from msgspec import structs
@@ -96,7 +97,7 @@ def _published(rows: Sequence[StudyRow]) -> str:
 
 def _even(ax: Axes) -> None:
     """The line of 1; the axis ends where speedups do, not where the widest interval does."""
-    shown = [max(line.get_ydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
+    shown = [float(np.max(line.get_ydata())) for line in ax.lines if not str(line.get_label()).startswith("_")]
     ax.axhline(1.0, color=_GREY, linewidth=0.9, linestyle=":")
     ax.set_ylim(0, min(ax.get_ylim()[1], 2 * max([1.0, *shown])))
 

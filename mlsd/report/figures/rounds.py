@@ -94,10 +94,10 @@ def _passes_of(study: Study, target: str) -> Observations:
 
 def predicted_speedup(study: Study) -> Figure:
     """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
-    groups = grouped(study.paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
+    found = grouped(study.paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
     groups = {
         f"{target} + {arm_named(drafter, draft, options).name}": pairs
-        for (target, drafter, draft, options), pairs in groups.items()
+        for (target, drafter, draft, options), pairs in found.items()
         if len({pair.gamma for pair in pairs}) > 1 and len(pairs) > 2
     }
     if not groups:
@@ -134,6 +134,7 @@ def position_acceptance(study: Study) -> Figure:
     chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
     groups: dict[str, Any] = {}
+    key: Any
     for key, line in sorted(chosen.groupby(arms, dropna=False, sort=False), key=lambda group: order[group[0][0]]):
         target, method, draft, options = key
         groups[f"{target} + {arm_named(method, draft, options, line['gamma'].iloc[0]).setting}"] = line

@@ -124,7 +124,7 @@ def legend(axes: Sequence[Axes], columns: int = 2) -> None:
         beyond = max(0, -(-len(entries) // columns) - _LEGEND_LINES)
         part = axes[0].figure
         whole = part.figure
-        whole.set_figheight(whole.get_figheight() + beyond * _LEGEND_LINE_IN)  # type: ignore[union-attr]
+        whole.set_figheight(whole.get_figheight() + beyond * _LEGEND_LINE_IN)
         part.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 

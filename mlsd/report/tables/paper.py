@@ -140,15 +140,19 @@ def table_4(study: Study) -> Table:
         found = found or next((one for one in plain if one.case.target.id == model), None)
         rows.append((cells["target"], model, found, cells["tok_s"]))
     shown = {row[1] for row in rows}
+
+    def measured(row: tuple[str | None, str | None, ArmResult | None, str | None]) -> ArmResult | None:
+        return row[2]
+
     rows += [(None, one.case.target.id, one, None) for one in plain if one.case.target.id not in shown]
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
         words("study's model", lambda row: row[0]),
         words("ours in its place", lambda row: row[1], "the profile of the latest run"),
-        *of_their_arms(lambda row: row[2], "suite", "text", "output tokens"),
+        *of_their_arms(measured, "suite", "text", "output tokens"),
         numbers("tok/s", lambda row: ARM["tok/s"][1](row[2]) if row[2] else text("not measured", "quiet")),
-        *of_their_arms(lambda row: row[2], "spread"),
+        *of_their_arms(measured, "spread"),
         numbers("trials", lambda row: row[2].n_valid if row[2] else None),
         numbers("study printed", lambda row: text(row[3])),
         id="table-4",
@@ -175,7 +179,7 @@ def table_5(study: Study) -> Table:
         *of_their_arms(ours, "tok/s", "speedup [95 % CI]"),
         words("effect", lambda row: effect_cell(row[1])),
         *of_their_arms(ours, "acceptance", "MGL"),
-        numbers("printed tok/s, speedup, accepted", lambda row: row[0] and text(row[0].whole)),
+        numbers("printed tok/s, speedup, accepted", lambda row: text(row[0].whole) if row[0] else None),
         words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
         id="table-5",
         note=_other_models(study),
@@ -188,6 +192,9 @@ def table_6(study: Study) -> Table:
     models = models_of(study.profile)
 
     def draft_columns(draft: str, label: str, printed: str) -> tuple[Column[tuple[str, int]], ...]:
+        def ours_at(at: tuple[str, int]) -> ArmResult | None:
+            return found[(*at, draft)].ours
+
         return (
             numbers(
                 f"{label} draft ({models.get(draft, 'not bound')})",
@@ -195,7 +202,7 @@ def table_6(study: Study) -> Table:
                     interval(ours.ratio, 2, "x") if (ours := found[*at, draft].ours) else text("not measured", "quiet")
                 ),
             ),
-            *of_their_arms(lambda at: found[*at, draft].ours, "acceptance"),
+            *of_their_arms(ours_at, "acceptance"),
             numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed)),
         )
 

@@ -8,6 +8,7 @@ from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.depths import DeepArm, deep_arms
+from mlsd.analysis.results.energy import EnergyRow
 from mlsd.analysis.results.round_sums import AcceptedCounts, accepted_counts
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
@@ -32,6 +33,10 @@ from mlsd.units import quoted
 
 def best_table(found: Sequence[Answer]) -> Table:
     """What to use for each target and text."""
+
+    def best(answer: Answer) -> ArmResult | None:
+        return answer.best
+
     return table(
         "Which setting for which text",
         found,
@@ -40,24 +45,28 @@ def best_table(found: Sequence[Answer]) -> Table:
         numbers("output tokens", lambda a: a.n_predict),
         words("use", lambda a: text(a.setting, "good" if a.use == "on" else "")),
         words("best tried", lambda a: a.best and a.best.setting),
-        *of_their_arms(lambda a: a.best, "speedup [95 % CI]", "effect"),
+        *of_their_arms(best, "speedup [95 % CI]", "effect"),
         numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
         numbers(
             "more blocks",
             lambda a: a.best.standing.more_blocks if a.best and a.best.standing else None,
             "that would decide it, if it is as it looks",
         ),
-        *of_their_arms(lambda a: a.best, "blocks"),
+        *of_their_arms(best, "blocks"),
         id="best",
     )
 
 
 def energy_table(study: Study) -> Table:
     """Joules per token of plain decoding and of each setting, whole generations of the same blocks."""
+
+    def arm(row: EnergyRow) -> ArmResult:
+        return row.arm
+
     return table(
         "Energy of a token",
         study.energy,
-        *of_their_arms(lambda row: row.arm, "target", "setting", "text"),
+        *of_their_arms(arm, "target", "setting", "text"),
         numbers("plain, J", lambda row: number(row.plain.per_token, 3)),
         numbers("speculative, J", lambda row: number(row.speculative.per_token, 3)),
         numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
@@ -168,8 +177,8 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
             "least squares on log ratios; interval from a bootstrap; not identified: others fit as well",
         ),
         numbers("AICc", lambda row: text(significant(row[1].aicc, 1))),
-        numbers("held-out gamma or k", lambda row: percent(row[2] and row[2].median_error), _ERROR),
-        numbers("held-out prompt", lambda row: percent(row[3] and row[3].median_error), _ERROR),
+        numbers("held-out gamma or k", lambda row: percent(row[2].median_error if row[2] else None), _ERROR),
+        numbers("held-out prompt", lambda row: percent(row[3].median_error if row[3] else None), _ERROR),
         words(
             "choice",
             lambda row: text("predicts best", "good") if row[1].model == row[4] else None,
