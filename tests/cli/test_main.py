@@ -108,10 +108,10 @@ def test_quiet_prints_the_result_alone(mlsd: Mlsd) -> None:
 
 
 def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
-    assert "in resolve_model" not in mlsd("probe", tmp_path / "gone.gguf").err
+    assert "in check_model" not in mlsd("probe", tmp_path / "gone.gguf").err
     done = process("probe", tmp_path / "gone.gguf", "-v")
     assert done.returncode == 2
-    assert "in resolve_model" in done.stderr
+    assert "in check_model" in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")

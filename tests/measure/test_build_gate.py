@@ -82,8 +82,8 @@ FAULTS: dict[str, tuple[Callable[[], str], str]] = {
         ),
         "writes version 5 of a sequence's memory",
     ),
-    "memory with another magic number": (lambda: _state("to[0] ^= 1;"), "where its magic number should be"),
-    "memory of fewer blocks": (lambda: _state("to[n - 1] = 0; n = 0; to[8] = 9;"), "where its number of streams"),
+    "memory with another magic number": (lambda: _state("to[0] ^= 1;"), "as its magic number, not"),
+    "memory of fewer blocks": (lambda: _state("to[n - 1] = 0; n = 0; to[8] = 9;"), "as its number of streams, not"),
     "memory that is saved wrongly": (
         lambda: _state("for (size_t i = got / 2; i < got; i++) to[i] ^= 1;"),
         "does not keep memory as mlsd reads it",
