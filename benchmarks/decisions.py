@@ -251,8 +251,8 @@ def false_words(kind: str, n_arms: int, n_sessions: int, n_blocks: int = 3, size
         pooled = _speculative(latest(pooled_results(trials, suite)))
         false["report"].append(says_falsely(_speculative(latest(arm_results(trials, suite)))) or says_falsely(pooled))
         shown = gamma_table(pooled)
-        verdict = [head.label for head in shown.heads].index("verdict")
-        false["fit"].append(any(row[verdict].text in ("faster", "slower") for row in shown.rows))
+        effect = [head.label for head in shown.heads].index("effect")
+        false["fit"].append(any(row[effect].text in ("faster", "slower") for row in shown.rows))
     return {surface: float(np.mean(own)) for surface, own in false.items()}
 
 
