@@ -64,5 +64,5 @@ def test_an_unpacked_wheel_runs_the_demo_far_from_the_checkout(wheel: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert all(Path(place).is_relative_to(home) for place in done.stdout.splitlines()[0].split())
     assert '"study_trials":18' in done.stdout.replace(" ", "")
-    assert "The embedded tiny-dense is used instead" in done.stderr and "THE INVALID ONE" in done.stderr
+    assert "Using the embedded tiny-dense instead" in done.stderr and "THE INVALID ONE" in done.stderr
     assert (out / "report.html").is_file()
