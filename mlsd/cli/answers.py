@@ -38,13 +38,13 @@ def answer_objects(found: Sequence[Answer], target: str) -> list[AnswerObject]:
     return [answer_object(one, flags_of(one, target), next_step(one, target)) for one in found]
 
 
-def say_answers(found: Sequence[AnswerObject], *, flags: bool = True) -> None:
+def say_answers(found: Sequence[AnswerObject]) -> None:
     """Print each answer, and what to set where the answer is on or off."""
     for one in found:
         say(f"Answer for {one.prompt}: {one.words}.")
         if one.next is not None:
             say(f"What decides it: {one.next}")
-        for line in one.flags if flags else ():
+        for line in one.flags:
             say(line)
 
 

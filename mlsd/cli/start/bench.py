@@ -109,7 +109,7 @@ def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **
         _print(result)
     say_warnings(result.warnings)
     if not as_json:
-        say_answers(answers, flags=nothing_chosen)
+        say_answers(answers)
     if result.outcome.interrupted:
         ctx.exit(130)
     return list(result.results)
