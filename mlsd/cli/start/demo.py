@@ -40,8 +40,9 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     decided = [*own, "--until", "decided", "--budget-s"]
     fixed = [*own, "--repeats", "2" if quick else "3"]  # what is invalid once needs no further block, but a fair speed
     look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8", "--prompt", "copy"]
-    copying = [target, *look_up, *decided, "5" if quick else "50"]
-    drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "30"]
+    # A step ends once it is decided; loading and the first probe on a slow machine are within the budget.
+    copying = [target, *look_up, *decided, "5" if quick else "120"]
+    drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "60"]
     ignoring = ["tiny-moe", "--draft", "tiny-draft", "--gamma", "8", "--rollback", "unchecked", *fixed]
     steps: list[tuple[str, list[str], Callable[[Sequence[ArmResult]], str]]] = [
         (f"{target} is asked to repeat a passage of its prompt, and prompt lookup copies from there:", copying, win),
