@@ -41,12 +41,12 @@ def asset_path(name: str) -> Path:
 
 
 def user_dir() -> Path:
-    """The user's folder of mlsd; it may not exist yet. Raises: InputError for a user without a home."""
+    """The user's folder of mlsd; it may not exist yet. Raises: InputError where there can be none."""
     return _user_folder("MLSD_HOME", platformdirs.user_data_path)
 
 
 def cache_dir() -> Path:
-    """Where mlsd keeps what can be made again; it may not exist yet. Raises: InputError for a user without a home."""
+    """Where mlsd keeps what can be made again; it may not exist yet. Raises: InputError where there can be none."""
     return _user_folder("MLSD_CACHE", platformdirs.user_cache_path)
 
 
@@ -63,14 +63,18 @@ def empty_dir() -> Path:
 
 
 def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
+    hint = f"Set {variable} to a folder that you may write."
     try:
-        if named := os.environ.get(variable):
-            return Path(named).expanduser()
-        return usual(_NAME, appauthor=False)
+        named = os.environ.get(variable)
+        folder = Path(named).expanduser() if named else usual(_NAME, appauthor=False)
     except RuntimeError as error:  # neither HOME nor an entry in the password file: usual in containers
-        raise InputError(
-            f"User {os.getuid()} has no home folder.", hint=f"Set {variable} to a folder that you may write."
-        ) from error
+        raise InputError(f"User {os.getuid()} has no home folder.", hint=hint) from error
+    for place in (folder, *folder.parents):
+        if os.path.isdir(place):  # noqa: PTH112 - pathlib's raises where a parent may not be read
+            break
+        if os.path.lexists(place):
+            raise InputError(f"{place} is not a folder.", hint=hint)
+    return folder
 
 
 # --- small files kept there -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 
 from mlsd.cli import main
+from mlsd.engine.llama.build.place import linked
 from mlsd.errors import InputError, LockError
 from mlsd.folders import cache_dir, update_json, user_dir, write_atomically
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
@@ -78,14 +79,39 @@ def odd_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "file"
 
 
-def test_a_cache_that_cannot_be_made_is_named_by_the_lock(odd_folder: Path) -> None:
-    with pytest.raises(LockError, match=rf"{odd_folder}.* cannot be written.*MLSD_CACHE"), machine_lock():
-        pass
+@pytest.mark.parametrize(
+    ("variable", "command"),
+    [
+        (variable, command)
+        for variable in ("MLSD_CACHE", "MLSD_HOME")
+        for command in ("doctor", "probe tiny-dense", "bench tiny-dense --draft tiny-draft", "models list")
+    ]
+    + [("MLSD_CACHE", "builds list"), ("MLSD_HOME", "models pull tiny-dense")],
+)
+def test_a_file_where_a_folder_must_be_is_named_by_every_command_that_writes_there(
+    variable: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, str(file / ("below" if "list" in command else "")))
+    with pytest.raises(SystemExit, match="2"):
+        main(command.split())
+    told = capsys.readouterr().err
+    assert f"{file} is not a folder.\nSet {variable} to a folder that you may write." in told
+    assert "Traceback" not in told
 
 
-def test_a_cache_that_cannot_be_made_is_named_by_a_cut_draft(odd_folder: Path) -> None:
-    with pytest.raises(InputError, match=rf"{odd_folder}.* cannot be written.*MLSD_CACHE"):
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
+    for name in ("builds", "drafts", "run.lock"):
+        (tmp_path / name).mkdir() if name == "run.lock" else (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"builds.* cannot be written"):
+        linked("key", {})
+    with pytest.raises(InputError, match=r"drafts.* cannot be written"):
         cached_draft("x.gguf", lambda path: None)
+    with pytest.raises(LockError, match=r"run\.lock cannot be written.*MLSD_CACHE"), machine_lock():
+        pass
 
 
 @pytest.mark.parametrize("name", ["a.json", "x" * 300])

@@ -78,6 +78,7 @@ def use_build(name: str) -> Build:
 
 def verdict_of(name: str) -> Verdict:
     """The gate's answer about what a name means, newly asked; one that is no build is an answer, too."""
+    cache_dir()  # where there can be none, that is no fault of the build's
     try:
         return judge(find_build(name), fresh=True)
     except InputError as error:

@@ -45,9 +45,10 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
     if as_json:
         print_json(listed)
         return
+    n_bytes = drafts_bytes()
     print_table(model_table(listed))
     note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` shows its details.")
-    if n_bytes := drafts_bytes():
+    if n_bytes:
         note(f"Cached subset drafts take another {format_bytes(n_bytes)}; `mlsd models clean` removes them.")
 
 

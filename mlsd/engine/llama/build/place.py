@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from mlsd.folders import cache_dir
+from mlsd.folders import cache_dir, unwritable
 
 
 def plain_name(stem: str) -> str:
@@ -35,13 +35,16 @@ def side_by_side(files: Iterable[Path], source: Path) -> Path:
 def linked(key: str, links: dict[str, Path]) -> Path:
     """A folder of the cache that holds these links: a stranger's file beside one could be loaded with it."""
     folder = cache_dir() / "builds" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if path.name not in links or not path.is_symlink() or path.readlink() != links[path.name]:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    for name, target in links.items():
-        with contextlib.suppress(FileExistsError):
-            (folder / name).symlink_to(target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.name not in links or not path.is_symlink() or path.readlink() != links[path.name]:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        for name, target in links.items():
+            with contextlib.suppress(FileExistsError):
+                (folder / name).symlink_to(target)
+    except OSError as error:
+        raise unwritable(folder, error) from error
     return folder
 
 
@@ -65,7 +68,10 @@ def made_for_this_process(name: str) -> Iterator[Path]:
         if not psutil.pid_exists(int(left.suffix[1:])):
             shutil.rmtree(left, ignore_errors=True)
     folder = builds / f"{name}.{os.getpid()}"
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
     try:
         yield folder
     except BaseException:
