@@ -29,8 +29,7 @@ from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.passes import PassBench, Span
-from mlsd.measure.worker.time_budget import Ledger, TimeBudget
+from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record
 
@@ -115,7 +114,7 @@ class Calibration:
         """
         rng = random.Random(self._job.seed)
         tally = _Tally()
-        budget = self._budget = TimeBudget(self._clock, int(self._job.budget_s * 1e9))
+        budget = self._budget = TimeBudget(self._clock, self._job.budget_s * 1e9)
         timing = budget.part(1 - (_COVERAGE_SHARE if self._job.windows else 0.0))
         for repeat in itertools.count():
             must = repeat < self._job.least_repeats
@@ -148,7 +147,7 @@ class Calibration:
             share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
             visit = visits.popleft()
             first = not repeat and not timed
-            if not first and not budget.has(self._fill_ns.get((visit.depth, not visit.widths), 0)):
+            if not first and budget.left_ns <= self._fill_ns.get((visit.depth, not visit.widths), 0):
                 continue  # another context may take less to fill
             if not visit.widths:
                 timed.append(self._draft_steps(repeat, visit.depth, budget))
@@ -245,15 +244,13 @@ class Calibration:
     # --- rollback -------------------------------------------------------------------------------------------------
 
     def _has_rollback_time(self, budget: TimeBudget) -> bool:
-        if budget.span_ns is None:
-            return True
         return not budget.is_over and self._ledger.spent_ns.get("rollback", 0) < _ROLLBACK_SHARE * budget.span_ns
 
     def _strategy(self, file: ModelFile, model: LlamaModel, budget: TimeBudget) -> str | None:
         """How a model is rolled back: as a probe found, or as its kind is known to be where a probe takes too long."""
         is_target = model is self.target
         report = self._reports.get(is_target) or self._cache.known(file.ref, self.options)
-        affordable = budget.span_ns is None or _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
+        affordable = _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
         if report is None and affordable:
             with self._ledger.entry("probe"):
                 report = self._cache.get(

@@ -13,7 +13,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions, padded
 from mlsd.measure.messages import Covered
 from mlsd.measure.store.rows import Coverage, ExpertLoad, TokenSource
-from mlsd.measure.worker.time_budget import TimeBudget
+from mlsd.measure.worker.passes import TimeBudget
 
 _ANCHORS = 48  # places of the text at which a draft is asked to go on
 _PASS = 64  # tokens of one pass over the text
@@ -60,7 +60,7 @@ def _read(session: RouterSession, text: Sequence[int], widest: int, budget: Time
     """Experts of the text's tokens, as one stretch."""
     parts: dict[int, list[Ids]] = {}
     for n_passes, first in enumerate(range(0, len(text), _PASS)):
-        if first >= widest and not budget.has(budget.spent_ns / n_passes):
+        if first >= widest and budget.left_ns <= budget.spent_ns / n_passes:
             break
         for layer, ids in session.chosen(text[first : first + _PASS]).items():
             parts.setdefault(layer, []).append(ids)

@@ -6,14 +6,15 @@ constant width pays once, so the first pass of a burst is not counted. The time 
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from mlsd.clock import Clock
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.measure.store.rows import PassKind
-from mlsd.measure.worker.time_budget import TimeBudget
 from mlsd.records import Record
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
@@ -28,6 +29,50 @@ class Span(Record, frozen=True, kw_only=True):
     rows: int  # positions of the pass
     depth: int  # positions in the context before it
     ns: int
+
+
+class TimeBudget:
+    """A span of time that begins now, asked between native calls, so that the last of them may end late."""
+
+    def __init__(self, clock: Clock, span_ns: float = math.inf) -> None:
+        self._clock, self.span_ns, self._begin_ns = clock, span_ns, clock.now_ns()
+
+    @property
+    def spent_ns(self) -> int:
+        return self._clock.now_ns() - self._begin_ns
+
+    @property
+    def left_ns(self) -> float:
+        return max(0.0, self.span_ns - self.spent_ns)
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_ns == 0
+
+    def part(self, share: float) -> TimeBudget:
+        """`share` of this one's whole span, at most what is left of it."""
+        return TimeBudget(self._clock, min(share * self.span_ns, self.left_ns))
+
+    def fraction(self, share: float) -> TimeBudget:
+        """`share` of what is left of this one."""
+        return TimeBudget(self._clock, share * self.left_ns)
+
+
+class Ledger:
+    """What each part of a measurement took, in ns."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.spent_ns: dict[str, int] = {}
+
+    @contextmanager
+    def entry(self, part: str) -> Iterator[None]:
+        """Book what happens inside under `part`."""
+        began = self._clock.now_ns()
+        try:
+            yield
+        finally:
+            self.spent_ns[part] = self.spent_ns.get(part, 0) + self._clock.now_ns() - began
 
 
 class PassBench:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,16 +17,17 @@ import numpy as np
 from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, backend_info
+from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.taps import TappedSession, TensorValue
 from mlsd.engine.probe import PROBE_TEXT, probe
 from mlsd.engine.session import Logits, Session, SessionOptions
-from mlsd.errors import EngineError, ModelFileError
+from mlsd.errors import EngineError, ModelFileError, NativeError
 from mlsd.gguf_tools.shapes import FULL, TINY
+from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
-from mlsd.measure.worker.operations import Supports, device_supports, pass_operations, product_operations
 from mlsd.planning.job import ModelFile
 from mlsd.units import MIB, NS_PER_MS
 
@@ -42,6 +45,8 @@ _N_GREEDY = 48
 MEMORY_TOLERANCE = 0.05
 # Four times the work takes at least this much longer, unless the clock was read before the device was done.
 LEAST_GROWTH = 2.0
+
+Supports = Callable[[int], bool]  # whether a device has a kernel for a node of a graph, by its address
 
 
 def self_check(job: SelfCheckJob, clock: Clock | None = None) -> SelfChecked:
@@ -87,8 +92,13 @@ def operations(models: Sequence[LlamaModel], at_hand: Sequence[ModelFile], suppo
         except (EngineError, ModelFileError) as error:
             yield Check(name=name, subject=subject, ok=False, answer=error.message)
             continue
-        ok = None if found.fall_back and found.has_products else found.has_products
-        yield Check(name=name, subject=subject, ok=ok, answer=found.words(backend))
+        lacking = sorted(operation for operation, has_kernel in found.items() if not has_kernel)
+        n_known = len(found) - len(lacking)
+        answer = f"all {n_known} operations run on {backend}"
+        if lacking:
+            answer = f"{', '.join(lacking)} would run on the CPU, {n_known} other operations on {backend}"
+        lacks_products = any(operation.split(" ")[0] in PRODUCTS for operation in lacking)
+        yield Check(name=name, subject=subject, ok=not lacks_products and (None if lacking else True), answer=answer)
 
 
 def _options(**changed: int | bool) -> SessionOptions:
@@ -225,3 +235,99 @@ def _allocated_bytes(model: LlamaModel, options: SessionOptions) -> float:
     with LOG.everything() as lines, open_session(model, options):
         pass
     return allocated_bytes(lines)
+
+
+# --- operations that a device lacks: the scheduler gives them to the CPU without a word ------------------------------
+
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # without these on the device nothing of a model runs there
+_NOTHING = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")  # computes nothing
+_ROOM_BYTES, _F32, _I32 = 1 << 20, 0, 26  # ggml's numbers of the two types
+_ROWS = (1, 5, 64)  # decoding, verifying, prefill
+
+
+def device_supports() -> Supports:
+    """The question to the device that does the work."""
+    ask, device = ggml().ggml_backend_dev_supports_op, working_device()[1]
+    ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_bool
+    return lambda node: bool(ask(device, node))
+
+
+def pass_operations(model: LlamaModel, supports: Supports) -> dict[str, bool]:
+    """Operations of passes of every width over a model, sampled greedily on the device; whether it has kernels."""
+    tap = _AskTap(supports)
+    options = SessionOptions(
+        n_ctx=256, n_batch=max(_ROWS), n_ubatch=max(_ROWS), device_sampling=True, max_outputs=min(_ROWS)
+    )
+    with TappedSession(model, options) as session, session.tapped(tap):
+        for width in _ROWS:
+            session.clear()
+            session.decode(model.tokenize("a " * width)[:width])
+    return tap.answers
+
+
+def product_operations(path: Path, supports: Supports) -> dict[str, bool]:
+    """The same of products with the matrices of a file, as its header lists them; no weight is read."""
+    answers: dict[str, bool] = {}
+    stored = [tensor for shard in Source(path).shards() for tensor in shard.tensors]
+    matrices = (t for t in stored if len(t.dims) > 1 and t.name.endswith(".weight") and "conv1d" not in t.name)
+    shapes = {(matrix.type, tuple(matrix.dims)) for matrix in matrices}
+    for kind, dims in sorted(shapes):
+        for name, node in _products(int(kind), dims):
+            said = f"{name} of {kind.name}"
+            answers[said] = answers.get(said, True) and supports(node)
+    return answers
+
+
+class _AskTap:
+    """Asks of every node of a pass; an operation has a kernel where all its nodes have."""
+
+    def __init__(self, supports: Supports) -> None:
+        self._supports = supports
+        self.answers: dict[str, bool] = {}
+
+    def wants(self, name: str) -> bool:
+        return True
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        if (operation := value.operation) not in _NOTHING:
+            self.answers[operation] = self.answers.get(operation, True) and self._supports(value.handle)
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+def _products(kind: int, dims: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Nodes that multiply a matrix, or stacked ones of experts, with rows of activations; good until the next."""
+    with _graph() as (base, room):
+
+        def tensor(of: int, *sizes: int) -> Any:
+            return base.ggml_new_tensor(room, of, len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
+
+        weights = tensor(kind, *dims)
+        for rows in _ROWS:
+            if len(dims) == 2:
+                yield "MUL_MAT", base.ggml_mul_mat(room, weights, tensor(_F32, dims[0], rows))
+            else:
+                chosen = tensor(_I32, 1, rows)
+                yield "MUL_MAT_ID", base.ggml_mul_mat_id(room, weights, tensor(_F32, dims[0], 1, rows), chosen)
+
+
+@contextmanager
+def _graph() -> Iterator[tuple[Any, Any]]:
+    """Room for nodes without data. Raises: NativeError when there is none."""
+    base = ggml()
+    pointer, functions = ctypes.c_void_p, ("ggml_init", "ggml_new_tensor", "ggml_mul_mat", "ggml_mul_mat_id")
+    for name in functions:
+        getattr(base, name).restype = pointer
+    base.ggml_init.argtypes = [_InitParams]
+    base.ggml_new_tensor.argtypes = [pointer, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]
+    base.ggml_mul_mat.argtypes, base.ggml_mul_mat_id.argtypes = [pointer] * 3, [pointer] * 4
+    base.ggml_free.argtypes, base.ggml_free.restype = [pointer], None
+    room = base.ggml_init(_InitParams(_ROOM_BYTES, None, True))
+    if not room:
+        raise NativeError("ggml made no room for a graph.", hint="Free some memory.")
+    try:
+        yield base, room
+    finally:
+        base.ggml_free(room)
