@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.harness import Result
 from benchmarks.models import smollm2
-from mlsd.analysis.predict.predict import Arm, GammaPrediction, costs_from_points, leave_one_gamma_out
+from mlsd.analysis.predict.predict import GammaPrediction, MeasuredGamma, costs_from_points, leave_one_gamma_out
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob
@@ -131,9 +131,11 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
         return [arms.run(slot) for slot in job.slots]
 
 
-def arm_of(gamma: int, trials: list[Trial]) -> Arm:
+def arm_of(gamma: int, trials: list[Trial]) -> MeasuredGamma:
     speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) or 0.0 for t in trials]
-    return Arm(gamma=gamma, n_tokens=len(trials[0].tokens), rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds))
+    return MeasuredGamma(
+        gamma=gamma, n_tokens=len(trials[0].tokens), rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds)
+    )
 
 
 def results(name: str, found: list[GammaPrediction], *, bars: bool = False) -> Iterator[Result]:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
-from mlsd.analysis.advise.answer import Question, answer
+from mlsd.analysis.advise.answer import AdviceQuestion, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.audit import published_tables as published
@@ -679,14 +679,14 @@ def questions() -> Iterator[Result]:
     nothing = Known(groups=(), passes={}, coverage={}, models={})
     places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
     targets = ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b")
-    few = Question(target="", quant="Q4_K_M")
-    asked: list[tuple[str, Question, float | None]] = [
-        ("llama.cpp", Question(target=""), 50),
-        ("mlx", Question(target="", runtime="mlx"), 50),
+    few = AdviceQuestion(target="", quant="Q4_K_M")
+    asked: list[tuple[str, AdviceQuestion, float | None]] = [
+        ("llama.cpp", AdviceQuestion(target=""), 50),
+        ("mlx", AdviceQuestion(target="", runtime="mlx"), 50),
         ("llama.cpp, Q4_K_M", few, None),
         ("llama.cpp, Q4_K_M, b11404", msgspec.structs.replace(few, build=11404), None),
         ("llama.cpp, Q4_K_M, 80 % of 4 accepted", msgspec.structs.replace(few, **_STATED), None),
-        ("mlx, 80 % of 4 accepted", Question(target="", runtime="mlx", **_STATED), None),
+        ("mlx, 80 % of 4 accepted", AdviceQuestion(target="", runtime="mlx", **_STATED), None),
     ]
     for name, question, bar in asked:
         verdicts: Counter[str] = Counter()

@@ -26,15 +26,14 @@ import msgspec
 
 from mlsd.analysis.advise.answer import QuantFile
 from mlsd.analysis.advise.prospects import Recommendation
-from mlsd.analysis.audit.rows import Finding
+from mlsd.analysis.audit.rows import RuleFinding
 from mlsd.analysis.audit.verification import Verification
 from mlsd.analysis.claims.claims import ClaimVerdict
-from mlsd.analysis.compare.gate import Finding as Compared
+from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import PassShare
 from mlsd.analysis.experts.coverage import CoverageTable
-from mlsd.analysis.fits.bandwidth import BytesLine
-from mlsd.analysis.fits.bandwidth import Verdict as BandwidthVerdict
+from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.fit import HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
@@ -45,7 +44,7 @@ from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
 from mlsd.engine.probe import StrategyResult
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
-from mlsd.measure.build_gate import Verdict as BuildVerdict
+from mlsd.measure.build_gate import BuildVerdict
 from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.lab.cluster import Posted
 from mlsd.measure.lab.machine import Card, Doing
@@ -237,7 +236,7 @@ class AuditedRow(TypedDict):
 
     identity: dict[str, str | int]
     verdict: str
-    rules: list[Finding]
+    rules: list[RuleFinding]
     missing: list[str]
 
 
@@ -452,7 +451,7 @@ class Failed(TypedDict):
     error: Failure
 
 
-_FINDING = _with(Compared, "ComparedMeasure", words=str, percent=float | None)
+_FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
     "doctor": (Diagnosis, SelfCheck),
     "bench": Bench,
@@ -469,7 +468,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "record check-first": list[Check],
     "record verify": list[Verification],
     "audit": Audited,
-    "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
+    "compare": _with(Comparison, "Finding", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
     "probe": Probe,
     "calibrate": Calibrated,
     "bandwidth": Bandwidth,

@@ -87,7 +87,7 @@ def _beside(path: Path, value: str) -> str:
     return str(path.absolute().parent / Path(value).expanduser())
 
 
-class _Context(click.Context):
+class _ConfiguredContext(click.Context):
     """A command's context, which says what it took from a file before the command runs."""
 
     def invoke(self, callback: Any, /, *arguments: Any, **options: Any) -> Any:
@@ -118,7 +118,7 @@ def set_defaults(command: click.Command, ctx: click.Context) -> None:
                 if values.get(key) is not None:
                     defaults[name] = values[key]
     command.context_settings = {**command.context_settings, "default_map": defaults}
-    command.context_class = _Context
+    command.context_class = _ConfiguredContext
 
 
 def _takes_default(parameter: click.Parameter, command: click.Command) -> bool:

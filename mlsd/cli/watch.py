@@ -39,16 +39,16 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
         note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
 
 
-def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> Lines:
+def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> LineWatcher:
     """A progress bar on a terminal, one quiet line a trial elsewhere.
 
     `budget_s`, or `open_ended`, is of a session that ends when it knows enough, which nobody knows how many trials
     takes: what was measured is counted, and the time beside it.
     """
-    return (Bar if shows_progress() else Lines)(budget_s, open_ended=open_ended)
+    return (Bar if shows_progress() else LineWatcher)(budget_s, open_ended=open_ended)
 
 
-class Lines(Watcher):
+class LineWatcher(Watcher):
     """One line a trial on standard error; use it as a context manager."""
 
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
@@ -94,7 +94,7 @@ class Lines(Watcher):
         pass
 
 
-class Bar(Lines):
+class Bar(LineWatcher):
     """A bar with the time left, at most where there is a budget, live tok/s and the last trial; lines with -v."""
 
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:

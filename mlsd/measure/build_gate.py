@@ -24,7 +24,7 @@ _OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
 
 
-class Verdict(Record, frozen=True, kw_only=True):
+class BuildVerdict(Record, frozen=True, kw_only=True):
     """What the gate says of a build."""
 
     name: str
@@ -38,7 +38,7 @@ class Verdict(Record, frozen=True, kw_only=True):
         return None if self.fits is None else self.fits.backend
 
 
-def judge(build: Build, *, fresh: bool = False) -> Verdict:
+def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
     """The gate's answer about a build, remembered unless `fresh`."""
     # The same files on another device, or with another driver, are to be tried anew.
     chosen = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
@@ -46,12 +46,12 @@ def judge(build: Build, *, fresh: bool = False) -> Verdict:
     path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}{device}.json"
     if not fresh and path.is_file():
         try:
-            known = msgspec.json.decode(path.read_bytes(), type=Verdict)
+            known = msgspec.json.decode(path.read_bytes(), type=BuildVerdict)
             if known.fits is not None:
                 return msgspec.structs.replace(known, name=build.name)
         except (OSError, msgspec.DecodeError):
             pass  # it only saves time
-    verdict = Verdict(name=build.name, fingerprint=build.fingerprint)
+    verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint)
     try:
         verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))
     except MlsdError as error:
@@ -76,13 +76,13 @@ def use_build(name: str) -> Build:
     return build
 
 
-def verdict_of(name: str) -> Verdict:
+def verdict_of(name: str) -> BuildVerdict:
     """The gate's answer about what a name means, newly asked; one that is no build is an answer, too."""
     cache_dir()  # where there can be none, that is no fault of the build's
     try:
         return judge(find_build(name), fresh=True)
     except InputError as error:
-        return Verdict(name=name, problem=error.message, hint=error.hint)
+        return BuildVerdict(name=name, problem=error.message, hint=error.hint)
 
 
 def known_builds() -> Iterator[str]:

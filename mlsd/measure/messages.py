@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mlsd import errors
-from mlsd.engine.llama.build.loaded import Loaded as LoadedBuild
+from mlsd.engine.llama.build.loaded import LoadedLibraries
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
@@ -230,7 +230,7 @@ class BuildFits(Record, frozen=True, kw_only=True, tag=True):
 
     backend: BackendInfo
     known_distance: float  # of a pass to the stored one: rms of what differs over the rms spread of the stored logits
-    loaded: LoadedBuild  # the files that it consists of in that process
+    loaded: LoadedLibraries  # the files that it consists of in that process
     memory_version: int  # of the layout in which it writes a sequence's memory
     layout: str  # of its structures: the range of builds that have it, or that of its own bindings
     rollback: str  # the strategy that is exact for the embedded model
@@ -350,7 +350,7 @@ Work = (
 )  # fmt: skip
 
 
-class Question(NamedTuple):
+class WorkKind(NamedTuple):
     """A kind of work with one answer: what gives it in a worker, and how its caller waits for it."""
 
     handler: str  # module:function under mlsd.measure.worker, from the work to its answer
@@ -366,16 +366,16 @@ _START = 1.0 if sys.platform == "darwin" else 1 / 12
 _CHECK_STARTS = 20.0
 
 # A further kind of work is a record above, its line here and the function that answers it.
-QUESTIONS: dict[type, Question] = {
-    ProbeJob: Question("serve:probe_model", "it probed a model"),
-    InfoJob: Question("serve:find_backend", "it started llama.cpp"),
-    PerplexityJob: Question("perplexity:run_perplexity", "it read the text", 6),
-    LayerSearchJob: Question("layer_search:search_layers", "it looked for blocks to leave out", 6),
-    BreakdownJob: Question("breakdown:break_down", "it profiled passes", 6),
-    SelfCheckJob: Question("self_check:self_check", "it checked this machine", 2),
-    FootprintJob: Question("footprints:find_footprints", "it planned contexts"),
-    BuildJob: Question("build_check:check_build", "it checked the build", 2, _START, _CHECK_STARTS),
-    ReadJob: Question("build_check:read_logits", "it read logits"),
+QUESTIONS: dict[type, WorkKind] = {
+    ProbeJob: WorkKind("serve:probe_model", "it probed a model"),
+    InfoJob: WorkKind("serve:find_backend", "it started llama.cpp"),
+    PerplexityJob: WorkKind("perplexity:run_perplexity", "it read the text", 6),
+    LayerSearchJob: WorkKind("layer_search:search_layers", "it looked for blocks to leave out", 6),
+    BreakdownJob: WorkKind("breakdown:break_down", "it profiled passes", 6),
+    SelfCheckJob: WorkKind("self_check:self_check", "it checked this machine", 2),
+    FootprintJob: WorkKind("footprints:find_footprints", "it planned contexts"),
+    BuildJob: WorkKind("build_check:check_build", "it checked the build", 2, _START, _CHECK_STARTS),
+    ReadJob: WorkKind("build_check:read_logits", "it read logits"),
 }
 
 

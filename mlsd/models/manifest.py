@@ -46,7 +46,7 @@ class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sha256: Sha256 | None = None
 
 
-class _Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="source"):
+class _ManifestEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="source"):
     """What all entries say of their model."""
 
     id: ModelId
@@ -61,7 +61,7 @@ class _Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)  # all files together
 
 
-class _FileEntry(_Entry, frozen=True, kw_only=True):
+class _FileEntry(_ManifestEntry, frozen=True, kw_only=True):
     """An entry that is one file."""
 
     file: Inside
@@ -72,7 +72,7 @@ class _FileEntry(_Entry, frozen=True, kw_only=True):
         return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
 
 
-class HubEntry(_Entry, frozen=True, kw_only=True, tag="huggingface"):
+class HubEntry(_ManifestEntry, frozen=True, kw_only=True, tag="huggingface"):
     """A file (or the parts of a split one) of a Hugging Face repository."""
 
     repo: Repo
@@ -105,7 +105,7 @@ class PathEntry(_FileEntry, frozen=True, kw_only=True, tag="path"):
     file: Name
 
 
-class _MadeEntry(_Entry, frozen=True, kw_only=True):
+class _MadeEntry(_ManifestEntry, frozen=True, kw_only=True):
     """A model made on this machine from another entry."""
 
     base: ModelId

@@ -55,7 +55,7 @@ class Prompt(Record, frozen=True, kw_only=True):
 LoadPrompt = Callable[[str], Prompt]  # gives the prompt of a name, as `load_prompt` does
 
 
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PromptEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: str
     text: str
     sha256: str
@@ -68,7 +68,7 @@ class _Passage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passage: _Passage
-    prompts: dict[str, _Entry]
+    prompts: dict[str, _PromptEntry]
 
 
 def prompt_names() -> tuple[str, ...]:

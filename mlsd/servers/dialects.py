@@ -11,7 +11,7 @@ from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
 from mlsd.servers.openai import LMStudio, MlxLm, MlxVlm, OpenAI, Vllm
-from mlsd.servers.protocols import Health, Model, Models, Props, Version
+from mlsd.servers.protocols import Health, ListedModel, ModelList, Props, Version
 
 _POLL_S = 0.1
 
@@ -35,19 +35,19 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
         return LlamaServer(connection, props)
     version = connection.get("/api/version", Version, "version")
     if version is not None:
-        running = (connection.get(path, Models, "models") for path in ("/api/ps", "/api/tags"))
+        running = (connection.get(path, ModelList, "models") for path in ("/api/ps", "/api/tags"))
         models = next((found.models for found in running if found and found.models), None)
         return Ollama(connection, _first(models, connection.url), version.version)
-    loaded = connection.get("/api/v0/models", Models, "data")
+    loaded = connection.get("/api/v0/models", ModelList, "data")
     if loaded is not None and loaded.data:
         ready = tuple(model for model in loaded.data if model.state == "loaded")
         return LMStudio(connection, _first(ready, connection.url), draft)
     health = connection.get("/health", Health, "status")
     if health is not None and health.status == "ok":
-        return MlxLm(connection, Model(), draft)
-    listed = connection.get("/v1/models", Models, "data")
+        return MlxLm(connection, ListedModel(), draft)
+    listed = connection.get("/v1/models", ModelList, "data")
     if health is not None and health.loaded_model is not None:
-        return MlxVlm(connection, Model(id=health.loaded_model))
+        return MlxVlm(connection, ListedModel(id=health.loaded_model))
     if listed is not None:
         model = _first(listed.data, connection.url)
         if model.owned_by == "vllm":
@@ -60,7 +60,7 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     )
 
 
-def _first(models: tuple[Model, ...] | None, url: str) -> Model:
+def _first(models: tuple[ListedModel, ...] | None, url: str) -> ListedModel:
     if not models:
         raise ServerError(f"{url} has no model loaded.", hint="Load only the one to measure.")
     return models[0]

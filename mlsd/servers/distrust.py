@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlsd.servers.endpoint import Answer, Counters, Request
+from mlsd.servers.endpoint import Counters, Request, ServerAnswer
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
 _CONFIRMED = 0.05  # of the time that passed here, the server's may differ by so much
@@ -12,7 +12,11 @@ _TICK_NS = 2_000_000  # below it clocks and buffers decide
 
 
 def doubt(
-    request: Request, answer: Answer, gamma: int, grown: Counters | None = None, earlier: Sequence[Answer] = ()
+    request: Request,
+    answer: ServerAnswer,
+    gamma: int,
+    grown: Counters | None = None,
+    earlier: Sequence[ServerAnswer] = (),
 ) -> str | None:
     """Why this answer cannot be what the server says it is, or None.
 
@@ -29,7 +33,7 @@ def doubt(
     )
 
 
-def _short(request: Request, answer: Answer) -> str | None:
+def _short(request: Request, answer: ServerAnswer) -> str | None:
     if answer.n_tokens > request.n_predict:
         return f"it wrote {answer.n_tokens} tokens where {request.n_predict} were asked for"
     if answer.n_tokens < request.n_predict and answer.ended and request.ignore_eog:
@@ -44,7 +48,7 @@ def _short(request: Request, answer: Answer) -> str | None:
     return None
 
 
-def _prompt_changed(request: Request, answer: Answer) -> str | None:
+def _prompt_changed(request: Request, answer: ServerAnswer) -> str | None:
     if isinstance(request.prompt, str) or request.messages or answer.n_prompt is None:
         return None
     sent = len(request.prompt)
@@ -55,7 +59,7 @@ def _prompt_changed(request: Request, answer: Answer) -> str | None:
     return None
 
 
-def _counts(answer: Answer, gamma: int) -> str | None:
+def _counts(answer: ServerAnswer, gamma: int) -> str | None:
     """Accepted tokens are proposed ones and part of the output; each round has one token that was not drafted."""
     proposed, accepted = answer.proposed, answer.accepted
     if not proposed or accepted is None:
@@ -72,7 +76,7 @@ def _counts(answer: Answer, gamma: int) -> str | None:
     return None
 
 
-def _counters(answer: Answer, grown: Counters | None) -> str | None:
+def _counters(answer: ServerAnswer, grown: Counters | None) -> str | None:
     """The answer's own counts against what the server's counters grew by, and those against each other."""
     if grown is None:
         return None
@@ -86,7 +90,7 @@ def _counters(answer: Answer, grown: Counters | None) -> str | None:
     return None
 
 
-def _faster_than_made(answer: Answer) -> str | None:
+def _faster_than_made(answer: ServerAnswer) -> str | None:
     """An answer cannot arrive in less time than its making took: it was made before, for somebody else."""
     if answer.decode_ns is None:
         return None
@@ -97,7 +101,7 @@ def _faster_than_made(answer: Answer) -> str | None:
     return None
 
 
-def _seen_before(answer: Answer, earlier: Sequence[Answer]) -> str | None:
+def _seen_before(answer: ServerAnswer, earlier: Sequence[ServerAnswer]) -> str | None:
     """No two decodings take the same time to the microsecond, twice in a row, in both of their parts."""
     if answer.decode_ns is None or answer.prompt_ns is None:
         return None
@@ -106,7 +110,7 @@ def _seen_before(answer: Answer, earlier: Sequence[Answer]) -> str | None:
     return None
 
 
-def decode_ns_of(answer: Answer, prefill: Answer) -> int | None:
+def decode_ns_of(answer: ServerAnswer, prefill: ServerAnswer) -> int | None:
     """The time from the first token to the last: by the server's clock where ours confirms it, else by ours.
 
     Ours is the whole answer less `prefill`, a whole answer of one token to the same prompt. When the pieces of an
@@ -118,6 +122,6 @@ def decode_ns_of(answer: Answer, prefill: Answer) -> int | None:
     return ours if ours > _TICK_NS else None
 
 
-def whole_decode_ns(answer: Answer, prefill: Answer) -> int:
+def whole_decode_ns(answer: ServerAnswer, prefill: ServerAnswer) -> int:
     """The whole answer less one of a single token, both by the clock of this program."""
     return max(0, answer.total_ns - prefill.total_ns)

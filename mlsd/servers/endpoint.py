@@ -61,7 +61,7 @@ class Request(Record, frozen=True, kw_only=True):
     nonce: int = 0  # makes the request another one to whoever would answer it from a cache
 
 
-class Answer(Record, frozen=True, kw_only=True):
+class ServerAnswer(Record, frozen=True, kw_only=True):
     """What came back, and when; times that nobody measured are None."""
 
     tokens: tuple[int, ...] = ()  # empty where the server gives none
@@ -84,7 +84,7 @@ class Answer(Record, frozen=True, kw_only=True):
     candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
 
 
-class Prompt(Record, frozen=True, kw_only=True):
+class RequestPrompt(Record, frozen=True, kw_only=True):
     """A prompt as this server takes it."""
 
     tokens: tuple[int, ...] = ()
@@ -134,14 +134,14 @@ class Endpoint:
     def tokenize(self, text: str) -> tuple[int, ...]:
         return ()
 
-    def chat(self, messages: tuple[str, ...]) -> Prompt:
+    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
         """A conversation as a prompt, the model's template put on exactly once: by the server, if not here."""
-        return Prompt(messages=messages)
+        return RequestPrompt(messages=messages)
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: Request) -> ServerAnswer:
         raise NotImplementedError
 
-    def settle(self, request: Request, answer: Answer) -> Answer:
+    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         return answer
 
     def counters(self) -> Counters | None:
@@ -160,7 +160,7 @@ class Endpoint:
         piece: Callable[[S], str],
         ends: Callable[[S], object],
         adds: Callable[[S], object] | None = None,
-    ) -> tuple[Answer, list[S], S | None]:
+    ) -> tuple[ServerAnswer, list[S], S | None]:
         """An answer's text and client's times, every event, and the one that `ends` it (None: the mark of the end).
 
         Timed are the events that add to the output: those with a piece of text, if `adds` does not say which.
@@ -186,7 +186,7 @@ class Endpoint:
                 f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
                 hint="Look at its log; llama-cpp-python breaks off where its speculation fails.",
             )
-        timed = Answer(
+        timed = ServerAnswer(
             text=redact("".join(pieces)),
             n_tokens=0,
             first_ns=None if first_ns is None else first_ns - sent_ns,

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlsd.engine.losslessness import explain, first_difference
 from mlsd.records import Losslessness
-from mlsd.servers.endpoint import Answer, Endpoint, Request
+from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 
 _CANDIDATES = 20  # of each token; one that is not among them is no near tie
 _FEWEST = 2  # a drafting server tells one, of tokens it drafted
@@ -21,7 +21,9 @@ _NOISE_PLACES = 12  # where the noise of wide passes is measured
 _USUAL_WIDTH = 5  # of a verification pass, where the server does not tell
 
 
-def judge(plain: Endpoint, prompt: tuple[int, ...] | str, answer: Answer, reference: Answer) -> Losslessness:
+def judge(
+    plain: Endpoint, prompt: tuple[int, ...] | str, answer: ServerAnswer, reference: ServerAnswer
+) -> Losslessness:
     """Compare a greedy answer with the plain server's own `reference` to the same prompt. Raises: ServerError."""
     if answer.tokens and reference.tokens:
         index = first_difference(answer.tokens, reference.tokens)
@@ -34,7 +36,9 @@ def judge(plain: Endpoint, prompt: tuple[int, ...] | str, answer: Answer, refere
     return Losslessness(verdict="lossless" if same else "diverged")
 
 
-def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, reference: Sequence[int]) -> Losslessness:
+def _lead_along(
+    plain: Endpoint, prompt: tuple[int, ...], answer: ServerAnswer, reference: Sequence[int]
+) -> Losslessness:
     """The plain server's view of each token of the answer, and the verdict of it."""
     rows: list[tuple[float, float, float]] = []  # log-probability of the best, the second and the emitted token
     tokens = answer.tokens

@@ -12,12 +12,12 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, nanoseconds, said
+from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds, said
 from mlsd.servers.protocols import (
+    ListedModel,
     LlamaEvent,
-    Model,
+    ModelList,
     ModelMeta,
-    Models,
     Props,
     Settings,
     Templated,
@@ -33,8 +33,8 @@ class LlamaServer(Endpoint):
     def __init__(self, connection: Connection, props: Props) -> None:
         super().__init__(connection)
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
-        listed = connection.get("/v1/models", Models, "data") or Models()
-        meta = (listed.data or (Model(),))[0].meta or ModelMeta()
+        listed = connection.get("/v1/models", ModelList, "data") or ModelList()
+        meta = (listed.data or (ListedModel(),))[0].meta or ModelMeta()
         name = props.model_alias or props.model_path or "model"
         self.server = Server(
             program="llama-server",
@@ -55,20 +55,20 @@ class LlamaServer(Endpoint):
         body = {"content": text, "add_special": True, "parse_special": False}
         return self._connection.post("/tokenize", body, Tokenized).tokens
 
-    def chat(self, messages: tuple[str, ...]) -> Prompt:
+    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
         """The template that the server has, put on here: a completion never gets it again."""
         text = self._connection.post("/apply-template", {"messages": said(messages)}, Templated).prompt
         body = {"content": text, "add_special": True, "parse_special": True}
         tokens = self._connection.post("/tokenize", body, Tokenized).tokens
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
             tokens = tokens[1:]
-        return Prompt(tokens=tokens)
+        return RequestPrompt(tokens=tokens)
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: Request) -> ServerAnswer:
         """One completion: a stream, which says when; whole where nothing is timed."""
         return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)
 
-    def settle(self, request: Request, answer: Answer) -> Answer:
+    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The ids that the stream let out: it has no event for a token that ends inside a character."""
         if len(answer.seen) == answer.n_tokens:
             return _with(answer, tokens=tuple(answer.seen[place] for place in range(answer.n_tokens)))
@@ -96,18 +96,18 @@ class LlamaServer(Endpoint):
             "timings_per_token": stream,
         }
 
-    def _whole(self, request: Request) -> Answer:
+    def _whole(self, request: Request) -> ServerAnswer:
         sent_ns = CLOCK.now_ns()
         final = self._connection.post("/completion", self._body(request, stream=False), LlamaEvent)
         text = redact(final.content or "")
-        answer = self._answer(final, Answer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
+        answer = self._answer(final, ServerAnswer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
         candidates = tuple(
             {top.id: top.logprob for top in place.top_logprobs or () if top.logprob is not None}
             for place in final.completion_probabilities or ()
         )
         return _with(answer, tokens=final.tokens or (), candidates=candidates)
 
-    def _streamed(self, request: Request) -> Answer:
+    def _streamed(self, request: Request) -> ServerAnswer:
         timed, events, final = self._stream(
             "/completion",
             self._body(request, stream=True),
@@ -132,7 +132,7 @@ class LlamaServer(Endpoint):
             rounds=rounds(steps, answer) if answer.proposed else (),
         )
 
-    def _answer(self, final: LlamaEvent, timed: Answer) -> Answer:
+    def _answer(self, final: LlamaEvent, timed: ServerAnswer) -> ServerAnswer:
         timings = final.timings or Timings()
         return _with(
             timed,
@@ -155,7 +155,7 @@ class LlamaServer(Endpoint):
         return Counters.of(plain, places)
 
 
-def rounds(events: Sequence[Timings], answer: Answer) -> tuple[Round, ...]:
+def rounds(events: Sequence[Timings], answer: ServerAnswer) -> tuple[Round, ...]:
     """Each target pass from the running counts of a stream, or none where events are missing between two passes.
 
     Tokens of one pass carry one time of the server's clock. Of a pass only its whole length is known: `other_ns`. After
@@ -194,5 +194,5 @@ def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int
     )  # fmt: skip
 
 
-def _with(answer: Answer, **changes: Any) -> Answer:
+def _with(answer: ServerAnswer, **changes: Any) -> ServerAnswer:
     return msgspec.structs.replace(answer, **changes)

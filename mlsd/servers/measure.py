@@ -38,7 +38,7 @@ from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
-from mlsd.planning.prompts import Prompt as PlannedPrompt
+from mlsd.planning.prompts import Prompt
 from mlsd.records import (
     N_TOKENS,
     NO_DRAFTER,
@@ -52,10 +52,10 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
-from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server
+from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
-from mlsd.servers.plan import SERVERS, Ask, Turn, turns
+from mlsd.servers.plan import SERVERS, Ask, RequestGroup, turns
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
@@ -77,10 +77,10 @@ class Side:
     must_draft: bool = False  # an answer without a draft is a fault
     carries: bool = False  # what it drafts depends on requests before
     said: Server | None = None  # by it, of itself
-    prompts: dict[str, Prompt] = field(default_factory=dict)  # by name, as it takes them; none: as the first side does
-    references: dict[str, Answer] = field(default_factory=dict)  # by name: its first greedy answers
-    prefills: dict[str, Answer] = field(default_factory=dict)  # by name: the quickest answer of one token
-    earlier: list[Answer] = field(default_factory=list)
+    prompts: dict[str, RequestPrompt] = field(default_factory=dict)  # by name; none: as the first side takes them
+    references: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: its first greedy answers
+    prefills: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: the quickest answer of one token
+    earlier: list[ServerAnswer] = field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -97,11 +97,11 @@ class Side:
         if isinstance(self.server, Launched):
             self.server.stop()
 
-    def remember(self, answer: Answer) -> None:
+    def remember(self, answer: ServerAnswer) -> None:
         self.earlier = [*self.earlier, answer][-_MOST_EARLIER:]
 
 
-class Models(Record, frozen=True, kw_only=True):
+class ServerModels(Record, frozen=True, kw_only=True):
     """The files behind the servers, where they are known."""
 
     target: LocalModel | None = None
@@ -122,8 +122,8 @@ class ServerResult(BenchResult, frozen=True, kw_only=True):
 def measure(
     sides: Sequence[Side],
     ask: Ask,
-    prompts: Sequence[PlannedPrompt],
-    models: Models,
+    prompts: Sequence[Prompt],
+    models: ServerModels,
     db: Path | None = None,
     watcher: Watcher | None = None,
     *,
@@ -187,7 +187,7 @@ class _Session:
     """What is known of the sides and prompts of one call."""
 
     def __init__(
-        self, sides: Sequence[Side], ask: Ask, prompts: Sequence[PlannedPrompt], models: Models, *, rivals: bool
+        self, sides: Sequence[Side], ask: Ask, prompts: Sequence[Prompt], models: ServerModels, *, rivals: bool
     ) -> None:
         self._sides, self._ask, self._models, self._rivals = sides, ask, models, rivals
         # With a process for each of its turns a server's luck with memory is noise, which the blocks show.
@@ -245,7 +245,7 @@ class _Session:
                 self.notes.append(f"{side.spec.name}: {error}")
         self._tell()
 
-    def _conversation(self, endpoint: Endpoint, prompt: PlannedPrompt) -> tuple[str, ...]:
+    def _conversation(self, endpoint: Endpoint, prompt: Prompt) -> tuple[str, ...]:
         """What is said before and in a prompt, the server's own answers between; nothing of a plain text."""
         said: list[str] = []
         for turn in prompt.earlier if prompt.chat else ():
@@ -273,7 +273,7 @@ class _Session:
                 + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
             )
 
-    def _check_repeats(self, side: Side, first: Answer, second: Answer) -> None:
+    def _check_repeats(self, side: Side, first: ServerAnswer, second: ServerAnswer) -> None:
         if _output(first) == _output(second):
             return
         where = first_difference(first.tokens, second.tokens) if first.tokens else None
@@ -302,7 +302,7 @@ class _Session:
             if not said.has_clock and all(answer.decode_ns is None for answer in answers):
                 self.notes.append(f"{said.program} has no clock: every tok/s is of whole answers, by ours.")
 
-    def _request(self, prompt: Prompt, *, draft: bool, nonce: int = 0) -> Request:
+    def _request(self, prompt: RequestPrompt, *, draft: bool, nonce: int = 0) -> Request:
         return Request(
             prompt=prompt.tokens or prompt.text,
             messages=prompt.messages,
@@ -313,10 +313,10 @@ class _Session:
             nonce=nonce,
         )
 
-    def _prompt(self, side: Side, name: str) -> Prompt:
+    def _prompt(self, side: Side, name: str) -> RequestPrompt:
         return (side.prompts or self._sides[0].prompts)[name]
 
-    def _answer(self, side: Side, name: str, nonce: int) -> Answer:
+    def _answer(self, side: Side, name: str, nonce: int) -> ServerAnswer:
         """An answer outside what is measured, its counts seen."""
         endpoint = self._use(side)
         request = self._request(self._prompt(side, name), draft=side.draft, nonce=nonce)
@@ -326,10 +326,10 @@ class _Session:
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
-    def turns(self, first_repeat: int) -> tuple[Turn, ...]:
+    def turns(self, first_repeat: int) -> tuple[RequestGroup, ...]:
         return turns(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
 
-    def _cases(self, arm: int | None, prompt: PlannedPrompt, suite: str) -> Iterator[Case]:
+    def _cases(self, arm: int | None, prompt: Prompt, suite: str) -> Iterator[Case]:
         plain = Case(
             suite=suite,
             target=self._target(arm),
@@ -368,7 +368,7 @@ class _Session:
     def _name(self, side: Side) -> str:
         return self._target(self._sides.index(side)).id
 
-    def job(self, planned: Sequence[Turn]) -> Job:
+    def job(self, planned: Sequence[RequestGroup]) -> Job:
         """All turns as one job for the runner."""
         slots = tuple(slot for turn in planned for slot in turn.slots)
         prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
@@ -381,7 +381,7 @@ class _Session:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def drive(self, rest: Job, planned: Sequence[Turn], chosen: Sequence[int]) -> Iterator[Event]:
+    def drive(self, rest: Job, planned: Sequence[RequestGroup], chosen: Sequence[int]) -> Iterator[Event]:
         """Run the chosen slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
         index = {slot_key(rest.slots[place]): place for place in chosen}
         for turn in planned:
@@ -454,7 +454,7 @@ class _Session:
         request = self._request(self._prompt(side, slot.case.prompt.key), draft=side.draft, nonce=1 + slot.repeat)
         return msgspec.structs.replace(request, n_predict=n_predict)
 
-    def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, Answer | MlsdError]:
+    def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, ServerAnswer | MlsdError]:
         """A request, when it was sent, and what became of it."""
         request, started_at = self._slot_request(side, slot, self._ask.n_predict), now()
         try:
@@ -467,8 +467,8 @@ class _Session:
         side: Side,
         endpoint: Endpoint,
         slot: Slot,
-        asked: tuple[Request, str, Answer | MlsdError],
-        prefill: Answer,
+        asked: tuple[Request, str, ServerAnswer | MlsdError],
+        prefill: ServerAnswer,
         before: Counters | None,
     ) -> Trial:
         request, started_at, answer = asked
@@ -523,7 +523,7 @@ class _Session:
             conditions=read_conditions(),
         )
 
-    def _verdict(self, slot: Slot, request: Request, answer: Answer) -> Losslessness | None:
+    def _verdict(self, slot: Slot, request: Request, answer: ServerAnswer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
         if self._rivals or not self._ask.sampling.greedy or not self.deterministic:
             return None
@@ -555,7 +555,7 @@ class _Session:
                 why = str(error)
             self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
 
-    def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: Answer) -> str:
+    def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: ServerAnswer) -> str:
         """Why two plain outputs differ."""
         plain = self._use(self._sides[0])
         place = first_difference(tokens, reference.tokens) or 0
@@ -565,7 +565,7 @@ class _Session:
                 f"from token {place} on, where the model ends its answer: our loop goes on behind the end token, the "
                 "server writes none (compare with --stop-at-eog)"
             )
-        found = judge(plain, prompt, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+        found = judge(plain, prompt, ServerAnswer(tokens=tokens, n_tokens=len(tokens)), reference)
         return f"{found.verdict}, {margin(found)}"
 
     def agreement(self) -> Iterator[str]:
@@ -583,7 +583,9 @@ class _Session:
             if why := self._differences(pairs, self._said(0), self._said(arm)):
                 yield f"They are not the same: {'; '.join(why)}."
 
-    def _differences(self, pairs: Sequence[tuple[str, Answer, Answer]], one: Server, other: Server) -> list[str]:
+    def _differences(
+        self, pairs: Sequence[tuple[str, ServerAnswer, ServerAnswer]], one: Server, other: Server
+    ) -> list[str]:
         names = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
         said = ((words, getattr(one, name), getattr(other, name)) for name, words in names.items())
         why = [f"{words} ({a} and {b})" for words, a, b in said if a is not None and b is not None and a != b]
@@ -593,7 +595,7 @@ class _Session:
         return why
 
 
-def _read(endpoint: Endpoint, prompt: PlannedPrompt, said: tuple[str, ...]) -> Prompt:
+def _read(endpoint: Endpoint, prompt: Prompt, said: tuple[str, ...]) -> RequestPrompt:
     """A prompt as the server takes it; exactly `n_tokens` of it where it asks for that.
 
     Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
@@ -606,7 +608,7 @@ def _read(endpoint: Endpoint, prompt: PlannedPrompt, said: tuple[str, ...]) -> P
             f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
             hint="Give a shorter one, or a whole text.",
         )
-    return Prompt(tokens=tokens[: prompt.n_tokens] if prompt.n_tokens else tokens, text=prompt.text)
+    return RequestPrompt(tokens=tokens[: prompt.n_tokens] if prompt.n_tokens else tokens, text=prompt.text)
 
 
 def _check_same_model(plain: Server, other: Server) -> None:
@@ -619,7 +621,7 @@ def _check_same_model(plain: Server, other: Server) -> None:
             )
 
 
-def _fault(side: Side, answer: Answer, verdict: Losslessness | None) -> str | None:
+def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> str | None:
     if verdict is not None and verdict.verdict == "diverged":
         where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
         return f"output differs from the plain server's{where}"
@@ -630,7 +632,7 @@ def _fault(side: Side, answer: Answer, verdict: Losslessness | None) -> str | No
     return None
 
 
-def _counted(answer: Answer, grown: Counters | None) -> Answer:
+def _counted(answer: ServerAnswer, grown: Counters | None) -> ServerAnswer:
     """The answer with what it does not say itself and the server's counters do."""
     if grown is None:
         return answer
@@ -640,11 +642,11 @@ def _counted(answer: Answer, grown: Counters | None) -> Answer:
     )
 
 
-def _output(answer: Answer) -> object:
+def _output(answer: ServerAnswer) -> object:
     return answer.tokens or (answer.text, answer.n_tokens)
 
 
-def _shares(answer: Answer) -> str:
+def _shares(answer: ServerAnswer) -> str:
     return f"{answer.accepted} of {answer.proposed} tokens"
 
 

@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 
 from mlsd.servers.connection import Connection
-from mlsd.servers.endpoint import Answer, Endpoint, Request, Server, said
-from mlsd.servers.protocols import Model, OllamaEvent
+from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, said
+from mlsd.servers.protocols import ListedModel, OllamaEvent
 
 
 class Ollama(Endpoint):
     """An endpoint with `/api/generate` and `/api/chat`."""
 
-    def __init__(self, connection: Connection, model: Model, version: str) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, version: str) -> None:
         super().__init__(connection)
         self._id = model.name or model.model or ""
         self.server = Server(
             program="Ollama", build=version, model=self._id, has_clock=True, switches=True, untested=True
         )
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: Request) -> ServerAnswer:
         """A streamed answer; raw, so that no template comes around a prompt that has none."""
         sampling = request.sampling
         options = {"temperature": sampling.temperature, "seed": sampling.seed + request.nonce}

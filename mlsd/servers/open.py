@@ -28,7 +28,7 @@ from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
 from mlsd.servers.launch import Launched, server_flags
-from mlsd.servers.measure import SPECULATION, Models, ServerResult, Side, measure
+from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
 from mlsd.servers.plan import SERVERS, Ask
 
 _TEMPLATE_TOKENS = 256
@@ -84,7 +84,7 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
 # --- servers that are there ---------------------------------------------------------------------------------------
 
 
-def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models]:
+def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], ServerModels]:
     if request.beside or request.flags or request.drafters or request.gammas:
         raise InputError(
             "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
@@ -104,14 +104,14 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models
         stack.callback(ends[-1].close)
     spec = DrafterSpec(name=SPECULATION)
     if request.rivals:
-        return [Side(spec if _drafts(end) is True else DrafterSpec(), 0, end) for end in ends], Models()
+        return [Side(spec if _drafts(end) is True else DrafterSpec(), 0, end) for end in ends], ServerModels()
     if len(ends) == 1:
         if not ends[0].server.switches:
             raise InputError(
                 f"{ends[0].server.program} cannot leave drafting off in a request, so one server cannot be both arms.",
                 hint="Start a second one without speculation, and name it with --against.",
             )
-        return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], Models()
+        return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], ServerModels()
     speculative, plain = ends
     if (found := _drafts(plain)) is not False:  # a slip that the counts show, or an answer that breaks off
         if (other := _drafts(speculative)) is True and found is True:
@@ -119,7 +119,7 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models
         if isinstance(found, ServerError) and other is not False:
             raise found
         speculative, plain = plain, speculative
-    return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], Models()
+    return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], ServerModels()
 
 
 def _drafts(endpoint: Endpoint) -> bool | ServerError:
@@ -135,7 +135,7 @@ def _drafts(endpoint: Endpoint) -> bool | ServerError:
 # --- servers that mlsd launches -----------------------------------------------------------------------------------
 
 
-def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack) -> tuple[list[Side], Models]:
+def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack) -> tuple[list[Side], ServerModels]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
     assert request.launch is not None
@@ -161,7 +161,7 @@ def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStac
     together = fit_together(
         [load_of(request.engine, target, request.n_predict, n_ctx * slots, *arm) for arm in (_PLAIN, *arms)]
     )
-    return sides, Models(target=target, drafts=drafts, flags=request.flags, together=together)
+    return sides, ServerModels(target=target, drafts=drafts, flags=request.flags, together=together)
 
 
 def load_of(

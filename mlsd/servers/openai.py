@@ -15,8 +15,17 @@ import msgspec
 from mlsd.errors import ServerError
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, nanoseconds, said
-from mlsd.servers.protocols import Completion, Drafted, Metrics, Model, PromptDetails, Tokenized, Usage, prometheus
+from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds, said
+from mlsd.servers.protocols import (
+    Completion,
+    Drafted,
+    ListedModel,
+    Metrics,
+    PromptDetails,
+    Tokenized,
+    Usage,
+    prometheus,
+)
 
 _SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
 
@@ -26,12 +35,12 @@ class OpenAI(Endpoint):
 
     paths = ("/v1/completions", "/v1/chat/completions")
 
-    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
         """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
         super().__init__(connection)
         self._draft = draft
         self._id = model.id or "default_model"
-        self._known: dict[object, Answer] = {}  # whole answers, by request and text
+        self._known: dict[object, ServerAnswer] = {}  # whole answers, by request and text
         self._more: dict[str, Any] = {}  # of every request
         name = PurePath(self._id).name.removesuffix(".gguf")
         self.server = Server(program="OpenAI-compatible", model=name)
@@ -39,7 +48,7 @@ class OpenAI(Endpoint):
             self.server = msgspec.structs.replace(self.server, program="llama-cpp-python")
             self._more = {"repeat_penalty": 1.0}  # its own default changes what greedy decoding says
 
-    def settle(self, request: Request, answer: Answer) -> Answer:
+    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
         told = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
@@ -69,7 +78,7 @@ class OpenAI(Endpoint):
             return self.paths[1], {**body, "messages": said(request.messages)}
         return self.paths[0], {**body, "prompt": request.prompt}
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: Request) -> ServerAnswer:
         """A streamed answer."""
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
         timed, events, _ = self._stream(
@@ -88,20 +97,20 @@ class OpenAI(Endpoint):
         reason = next(filter(None, (event.reason for event in reversed(events))), None)
         return _with_usage(timed, tokens, usage, drafted, metrics, reason)
 
-    def _whole(self, request: Request) -> Answer:
+    def _whole(self, request: Request) -> ServerAnswer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
         path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
         sent_ns = CLOCK.now_ns()
         final = self._connection.post(path, body, Completion)
         if final.usage is None or final.usage.completion_tokens is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
-        timed = Answer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
+        timed = ServerAnswer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
         return _with_usage(timed, final.tokens, final.usage, final.drafted, final.metrics or Metrics(), final.reason)
 
 
 def _with_usage(
-    timed: Answer, tokens: tuple[int, ...], usage: Usage, drafted: Drafted, metrics: Metrics, reason: str | None
-) -> Answer:
+    timed: ServerAnswer, tokens: tuple[int, ...], usage: Usage, drafted: Drafted, metrics: Metrics, reason: str | None
+) -> ServerAnswer:
     """The answer with the counts and times that the server reports."""
     n_prompt, cached = usage.prompt_tokens, (usage.prompt_tokens_details or PromptDetails()).cached_tokens
     return msgspec.structs.replace(
@@ -126,7 +135,7 @@ class MlxLm(OpenAI):
     It does not say over HTTP what was accepted: `from_draft`, a share of the output, is told in Python alone.
     """
 
-    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
         super().__init__(connection, model, draft)
         self.server = Server(program="mlx_lm.server", model=self._id, gives_tokens=True)
 
@@ -140,7 +149,7 @@ class MlxVlm(OpenAI):
 
     paths = ("", "/v1/chat/completions")
 
-    def __init__(self, connection: Connection, model: Model) -> None:
+    def __init__(self, connection: Connection, model: ListedModel) -> None:
         super().__init__(connection, model)
         known = {"program": "mlx-vlm", "chat_only": True, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)
@@ -153,7 +162,7 @@ class MlxVlm(OpenAI):
 class Vllm(OpenAI):
     """vLLM: token ids in and out, its clock and counts where it was told to say them, its counters where not."""
 
-    def __init__(self, connection: Connection, model: Model, version: str) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, version: str) -> None:
         super().__init__(connection, model)
         known = {"program": "vLLM", "build": version, "gives_tokens": True, "forgets": True, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)
@@ -168,10 +177,10 @@ class Vllm(OpenAI):
     def tokenize(self, text: str) -> tuple[int, ...]:
         return self._connection.post("/tokenize", {"model": self._id, "prompt": text}, Tokenized).tokens
 
-    def chat(self, messages: tuple[str, ...]) -> Prompt:
+    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
         """The template that the server has, put on here: a completion never gets it again."""
         body = {"model": self._id, "messages": said(messages), "add_generation_prompt": True}
-        return Prompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
+        return RequestPrompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
@@ -193,7 +202,7 @@ class LMStudio(OpenAI):
 
     paths = ("/api/v0/completions", "/api/v0/chat/completions")
 
-    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
         super().__init__(connection, msgspec.structs.replace(model, owned_by="lmstudio"), draft)
         known = {"program": "LM Studio", "switches": draft is not None, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)

@@ -30,7 +30,7 @@ class Ask(Record, frozen=True, kw_only=True):
     beside: bool = False  # our own loop in the same blocks
 
 
-class Turn(Record, frozen=True, kw_only=True):
+class RequestGroup(Record, frozen=True, kw_only=True):
     """Slots that belong together: one arm's requests, sent at once; or our own loop's, run in one worker."""
 
     arm: int | None  # place of the server; None: our own loop
@@ -40,9 +40,11 @@ class Turn(Record, frozen=True, kw_only=True):
 CasesOf = Callable[[int | None, Prompt, str], Iterable[Case]]  # of an arm, on a prompt, in a suite
 
 
-def turns(n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, first_repeat: int) -> tuple[Turn, ...]:
+def turns(
+    n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, first_repeat: int
+) -> tuple[RequestGroup, ...]:
     """Repeats outermost; blocks in random order, arms in random order within, the first server first at first."""
-    made: list[Turn] = []
+    made: list[RequestGroup] = []
     for repeat in range(first_repeat, first_repeat + (MOST_BLOCKS if ask.goal else ask.repeats)):
         blocks = [(n, group) for n in ask.parallel for group in _groups(prompts, n)]
         random.Random(f"{ask.seed} {repeat}").shuffle(blocks)
@@ -55,7 +57,9 @@ def turns(n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, f
     return tuple(made)
 
 
-def _block(arms: Sequence[int | None], group: Sequence[Prompt], cases: CasesOf, repeat: int, n: int) -> Iterator[Turn]:
+def _block(
+    arms: Sequence[int | None], group: Sequence[Prompt], cases: CasesOf, repeat: int, n: int
+) -> Iterator[RequestGroup]:
     positions = itertools.count()
     suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
     others = "" if n == 1 else f" {' '.join(prompt.key for prompt in group)}"  # a prompt may top up another group
@@ -65,7 +69,7 @@ def _block(arms: Sequence[int | None], group: Sequence[Prompt], cases: CasesOf, 
             number = f"{repeat} {n} {case.prompt.sha256} {case.prompt.n_tokens} {case.n_predict}{others}"
             block = int(hashlib.sha256(number.encode()).hexdigest()[:12], 16)
             slots.append(Slot(case=case, case_id=case.id, block=block, repeat=repeat, position=next(positions)))
-        yield Turn(arm=arm, slots=tuple(slots))
+        yield RequestGroup(arm=arm, slots=tuple(slots))
 
 
 def _groups(prompts: Sequence[Prompt], n: int) -> list[tuple[Prompt, ...]]:

@@ -140,7 +140,7 @@ class ModelMeta(Record, frozen=True, kw_only=True):
     n_params: Count | None = None
 
 
-class Model(Record, frozen=True, kw_only=True):
+class ListedModel(Record, frozen=True, kw_only=True):
     """An entry of a list of models."""
 
     id: Name | None = None
@@ -151,11 +151,11 @@ class Model(Record, frozen=True, kw_only=True):
     meta: ModelMeta | None = None
 
 
-class Models(Record, frozen=True, kw_only=True):
+class ModelList(Record, frozen=True, kw_only=True):
     """`/v1/models` and `/api/v0/models`; `/api/ps` and `/api/tags`."""
 
-    data: tuple[Model, ...] | None = None
-    models: tuple[Model, ...] | None = None
+    data: tuple[ListedModel, ...] | None = None
+    models: tuple[ListedModel, ...] | None = None
 
 
 class Health(Record, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise import ask
-from mlsd.analysis.advise.answer import Answer
+from mlsd.analysis.advise.answer import TargetAdvice
 from mlsd.cli import main
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.measure.store.store import Store
@@ -83,7 +83,7 @@ def test_what_is_left_open_is_measured_and_asked_again(
     recommendation = msgspec.structs.replace(modelled.recommendation, to_measure=open_)
     asked: list[tuple[Path, ...]] = []
 
-    def advise(*_: object, databases: tuple[Path, ...], **__: object) -> Answer:
+    def advise(*_: object, databases: tuple[Path, ...], **__: object) -> TargetAdvice:
         asked.append(tuple(databases))
         return msgspec.structs.replace(modelled, recommendation=recommendation)
 

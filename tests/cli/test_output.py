@@ -90,7 +90,7 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
     trial = Trial(
         case_id=case.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error="y"
     )
-    bar, lines, shown = watch.Bar(1e6), watch.Lines(1e6), io.StringIO()
+    bar, lines, shown = watch.Bar(1e6), watch.LineWatcher(1e6), io.StringIO()
     monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
     for watcher in (bar, lines):
         with watcher:

@@ -35,7 +35,7 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.limits import LIMITS
 from mlsd.measure.builds import installed
 from mlsd.measure.lab import cluster
-from mlsd.measure.lab.coordinator import Ended, Measured, run_lab
+from mlsd.measure.lab.coordinator import Ended, MeasuredSlot, run_lab
 from mlsd.measure.lab.machine import Card
 from mlsd.measure.messages import Done
 from mlsd.measure.run.runner import RunSettings
@@ -345,13 +345,13 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
             said = {address: altered(own, Card) for address, own in self.cards.items()}
             return {address: own for address, own in said.items() if own is not None}
 
-        def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
+        def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
             for word in super().receive(timeout_s):
-                if isinstance(word, Measured):
+                if isinstance(word, MeasuredSlot):
                     done = altered(Done(index=word.index, trial=word.trial), Done)
                     if done is None:
                         continue
-                    word = Measured(ticket=word.ticket, index=done.index, trial=done.trial)
+                    word = MeasuredSlot(ticket=word.ticket, index=done.index, trial=done.trial)
                 yield word
 
     def measure() -> None:

@@ -60,7 +60,7 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
     monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
     monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
     models = command._agree(REQUEST, path, ask=False)
-    with watch.Lines() as watcher:
+    with watch.LineWatcher() as watcher:
         pull = None if models is None else partial(command._pull, models, watcher)
         return run_study(REQUEST, path, watcher=watcher, pull=pull)
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.servers.endpoint import Endpoint
-from mlsd.servers.measure import SPECULATION, Models, ServerResult, Side, measure
+from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
 from mlsd.servers.plan import Ask
 
 ONE_THREAD = EngineOptions(n_threads=1)
 
 
-def asked(sides: Sequence[Side], models: Models, db: Path, *prompts: str | Prompt, **more: object) -> ServerResult:
+def asked(
+    sides: Sequence[Side], models: ServerModels, db: Path, *prompts: str | Prompt, **more: object
+) -> ServerResult:
     """Measure sides; few tokens unless a test says otherwise."""
     settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
     given = [load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)]
@@ -31,7 +33,7 @@ def pair(
 ) -> ServerResult:
     """Two servers, the first of them plain."""
     sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
-    return asked(sides, Models(), db, *prompts, **more)
+    return asked(sides, ServerModels(), db, *prompts, **more)
 
 
 def reasons(result: ServerResult, arm: str = "sd") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlsd.servers.distrust import decode_ns_of
-from mlsd.servers.endpoint import Answer
+from mlsd.servers.endpoint import ServerAnswer
 
 MS = 1_000_000
 
@@ -26,9 +26,9 @@ MS = 1_000_000
 )
 def test_a_clock_counts_where_whole_answers_confirm_it(claimed_ms: int | None, pieces_ms: int, counted_ms: int) -> None:
     claimed = None if claimed_ms is None else claimed_ms * MS
-    answer = Answer(n_tokens=32, decode_ns=claimed, client_decode_ns=pieces_ms * MS, total_ns=130 * MS)
-    assert decode_ns_of(answer, Answer(n_tokens=1, total_ns=28 * MS)) == counted_ms * MS
+    answer = ServerAnswer(n_tokens=32, decode_ns=claimed, client_decode_ns=pieces_ms * MS, total_ns=130 * MS)
+    assert decode_ns_of(answer, ServerAnswer(n_tokens=1, total_ns=28 * MS)) == counted_ms * MS
 
 
 def test_an_answer_no_longer_than_one_of_a_single_token_is_not_timed() -> None:
-    assert decode_ns_of(Answer(n_tokens=32, total_ns=28 * MS), Answer(n_tokens=1, total_ns=30 * MS)) is None
+    assert decode_ns_of(ServerAnswer(n_tokens=32, total_ns=28 * MS), ServerAnswer(n_tokens=1, total_ns=30 * MS)) is None

@@ -18,7 +18,7 @@ from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
 from mlsd.planning.prepare import Goal
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
-from mlsd.servers.endpoint import Answer, Endpoint, Request
+from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
@@ -70,7 +70,9 @@ def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
     assert len(whole.tokens) == answer.n_tokens == 64
     for place, token in answer.seen.items():
         assert whole.tokens[place] == token
-    holes = Answer(**{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "seen"}, seen={})
+    holes = ServerAnswer(
+        **{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "seen"}, seen={}
+    )
     assert plain.settle(request, holes).tokens == whole.tokens
 
 
@@ -79,7 +81,7 @@ def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:
     reference = plain.settle(request, plain.complete(request))
     unlikely = min(range(300, 500), key=lambda token: token in reference.tokens)
     tokens = (*reference.tokens[:10], unlikely, *reference.tokens[11:])
-    found = judge(plain, REPEATING, Answer(tokens=tokens, n_tokens=24), reference)
+    found = judge(plain, REPEATING, ServerAnswer(tokens=tokens, n_tokens=24), reference)
     assert found.verdict == "diverged" and found.first_difference == 10
     assert found.worst_gap is not None and found.tolerance is not None and found.worst_gap > found.tolerance
 

@@ -19,7 +19,7 @@ from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.servers.dialects import wait_for
-from mlsd.servers.endpoint import Answer, Endpoint, Request
+from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.open import ServerRequest, serve
 from tests.servers.asked import ONE_THREAD, pair, reasons, said, verdicts
@@ -169,6 +169,6 @@ def test_mlx_and_llama_server_write_the_same_from_the_same_weights(
         asked = Request(prompt=text, n_predict=48, ignore_eog=False)
         answer = mlx.settle(asked, mlx.complete(asked))
         assert answer.n_prompt == len(prompt)
-        found = judge(llama, prompt, Answer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
+        found = judge(llama, prompt, ServerAnswer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
         # Other kernels round otherwise: where they part it is over a hair's breadth.
         assert found.verdict == "lossless" or (found.worst_gap is not None and found.worst_gap < 0.05), found

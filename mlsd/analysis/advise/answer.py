@@ -42,7 +42,7 @@ _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole,
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 
 
-class Question(Record, frozen=True, kw_only=True):
+class AdviceQuestion(Record, frozen=True, kw_only=True):
     """What is asked."""
 
     target: str  # path, id or shape
@@ -76,7 +76,7 @@ class QuantFile(Record, frozen=True, kw_only=True):
     best: Prospect | None
 
 
-class Answer(Record, frozen=True, kw_only=True):
+class TargetAdvice(Record, frozen=True, kw_only=True):
     """The answer."""
 
     recommendation: Recommendation
@@ -91,7 +91,7 @@ class Answer(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]  # which rows of the databases do not count
 
 
-def answer(question: Question, known: Known, place: Place | None) -> Answer:
+def answer(question: AdviceQuestion, known: Known, place: Place | None) -> TargetAdvice:
     """Answer from what databases, references and models say. `place` is None for another machine.
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
@@ -135,7 +135,7 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
         _fetch(target, plain, found, quants),
     )
     best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
-    return Answer(
+    return TargetAdvice(
         recommendation=recommendation,
         target=target,
         drafts=tuple(draft for draft in drafts.values() if draft is not None),
@@ -149,7 +149,9 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
     )
 
 
-def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[list[Acceptance], list[Acceptance]]:
+def _acceptances(
+    target: KnownModel, known: Known, question: AdviceQuestion
+) -> tuple[list[Acceptance], list[Acceptance]]:
     """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
     name, workload = target.facts.ref.id, question.workload
     key = target.facts.ref.sha256 or name
@@ -179,7 +181,11 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
 
 
 def _costs(
-    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, place: Place | None, question: Question
+    target: KnownModel,
+    drafts: Mapping[Key, KnownModel | None],
+    known: Known,
+    place: Place | None,
+    question: AdviceQuestion,
 ) -> tuple[CostRange, dict[Key, CostRange]]:
     if question.chip is not None:
         return costs_by_chip(
@@ -306,7 +312,7 @@ def _fetch(
     return (file.id, *(q8 or of_draft)[:1])
 
 
-def check_question(question: Question) -> None:
+def check_question(question: AdviceQuestion) -> None:
     """Raises: InputError for gammas or an acceptance that mean nothing."""
     if not question.gammas or min(question.gammas) < 1:
         raise InputError("--gamma must hold numbers of at least 1.")

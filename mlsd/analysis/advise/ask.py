@@ -18,7 +18,7 @@ from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.records import EngineOptions, ModelFacts
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.answer import Answer, Place
+    from mlsd.analysis.advise.answer import Place, TargetAdvice
     from mlsd.analysis.advise.reference_acceptance import Stated
 
 
@@ -38,7 +38,7 @@ def advise(
     mgl: float | None = None,
     databases: Sequence[str | Path] = (),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
-) -> Answer:
+) -> TargetAdvice:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
     Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
@@ -49,11 +49,11 @@ def advise(
     asked = None if chip is None else _chip(chip)
     paths = [Path(path) for path in databases or study_databases()]
     _check_names((str(target), *(drafts or ())), quant, paths, elsewhere=chip is not None)
-    from mlsd.analysis.advise.answer import Question, answer, check_question
+    from mlsd.analysis.advise.answer import AdviceQuestion, answer, check_question
     from mlsd.analysis.audit.trials import refuted
     from mlsd.analysis.predict.arms import read_known
 
-    question = Question(
+    question = AdviceQuestion(
         target=str(target),
         drafts=None if drafts is None else tuple(drafts),
         workload=workload,

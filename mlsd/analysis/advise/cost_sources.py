@@ -11,7 +11,7 @@ from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
 from mlsd.analysis.advise.reference_acceptance import HEADS
 from mlsd.analysis.predict.arms import Known
-from mlsd.analysis.predict.predict import Arm, Costs, costs_from_arms, scale_to
+from mlsd.analysis.predict.predict import Costs, MeasuredGamma, costs_from_arms, scale_to
 from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
 from mlsd.engine.llama.build.kernels import SHIPPED, metal_steps
 from mlsd.errors import AnalysisError
@@ -65,7 +65,7 @@ def _own(target: KnownModel, key: Key, draft: KnownModel | None, known: Known, m
     )
 
 
-def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[Arm]:
+def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[MeasuredGamma]:
     """Arms of a drafter on a target and machine, plain decoding included; of no drafter, plain decoding alone."""
     own = [
         group
@@ -77,7 +77,7 @@ def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[Arm]
     return [arm for group in own for arm in group.arms if key[0] != NO_DRAFTER or not arm.gamma]
 
 
-def _spread(arms: Sequence[Arm]) -> float:
+def _spread(arms: Sequence[MeasuredGamma]) -> float:
     """Standard error of an arm's decode tok/s, relative; median over arms with repeats."""
     errors = [
         statistics.stdev(arm.tok_s) / statistics.fmean(arm.tok_s) / len(arm.tok_s) ** 0.5

@@ -21,15 +21,15 @@ from mlsd.analysis.audit.rows import (
     AuditContext,
     AuditRow,
     Credibility,
-    Finding,
     RowAudit,
+    RuleFinding,
     chance_of_more,
     median_of_others,
 )
 from mlsd.measure.exchange.printed import Printed, exact
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
-Rule = Callable[[AuditRow, AuditContext], Finding | None]
+Rule = Callable[[AuditRow, AuditContext], RuleFinding | None]
 
 # A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.
 CACHE_BYTES = 100_000_000
@@ -58,7 +58,7 @@ FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anythin
 
 def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
     """Ask all rules of one row. Rules that do not apply leave no finding; a row that no rule bounds is not judged."""
-    findings: tuple[Finding, ...] = tuple(f for rule in RULES if (f := rule(row, context)) is not None)
+    findings: tuple[RuleFinding, ...] = tuple(f for rule in RULES if (f := rule(row, context)) is not None)
     judged = any(finding.rule not in BESIDE for finding in findings)
     verdicts: list[Credibility] = [
         *(finding.verdict for finding in findings if judged or finding.verdict != "possible")
@@ -218,7 +218,7 @@ def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
 # --- bounds that any program obeys ------------------------------------------------------------------------------
 
 
-def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Finding | None:
+def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
     longest, baseline = longest_round_ms(row, context), context.baseline(row)
     if not row.speculative or longest is None or baseline is None or baseline.fastest.high <= 0:
@@ -232,7 +232,7 @@ def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Findin
     return _beyond("round_shorter_than_its_parts", excess, row, context, figures, facts)
 
 
-def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Finding | None:
+def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Are the bytes a round must move under the peak bandwidth of the memory?"""
     longest, n_bytes, peak = longest_round_ms(row, context), least_round_bytes(row, context), context.peak(row)
     if longest is None or n_bytes is None or peak is None:
@@ -247,7 +247,7 @@ def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Findin
     return _beyond("more_bandwidth_than_the_chip", needed / peak, row, context, figures, facts)
 
 
-def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
+def speedup_above_mgl(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is speedup at most MGL? A round costs one target pass or more, so it cannot gain more than it commits."""
     speedup, most = least_speedup(row, context), most_committed(row)
     if not row.speculative or speedup is None or most is None:
@@ -258,7 +258,7 @@ def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
     return _beyond("speedup_above_mgl", speedup / most, row, context, figures, facts)
 
 
-def faster_than_any_pass(row: AuditRow, context: AuditContext) -> Finding | None:
+def faster_than_any_pass(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Where nothing says how many tokens a round commits: is the rate one that passes of the model allow at all?"""
     if not row.speculative or row.tok_s is None or most_committed(row) is not None:
         return None
@@ -275,13 +275,13 @@ def faster_than_any_pass(row: AuditRow, context: AuditContext) -> Finding | None
     if times <= MOST_TIMES_PLAIN:
         return None
     more = f": no round commits {MOST_TIMES_PLAIN:.0f} tokens in the time of one pass, so this cannot be true."
-    return Finding(rule="faster_than_any_pass", verdict="impossible", figures=figures, sentence=sentence + more)
+    return RuleFinding(rule="faster_than_any_pass", verdict="impossible", figures=figures, sentence=sentence + more)
 
 
 # --- figures that must agree ------------------------------------------------------------------------------------
 
 
-def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+def counts_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do MGL, acceptance, rounds and tokens describe one and the same output? tokens = rounds + accepted.
 
     A token a round more or less is a question of what is counted; what remains beyond it cannot be.
@@ -305,7 +305,7 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
         f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     )
     if said.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
-        return Finding(
+        return RuleFinding(
             rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."
         )
     if row.acceptance is not None and meaning != "proposed" and row.acceptance_of is None:
@@ -342,7 +342,7 @@ def spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
     return spans
 
 
-def whole_counts(row: AuditRow, context: AuditContext | None = None) -> Finding | None:
+def whole_counts(row: AuditRow, context: AuditContext | None = None) -> RuleFinding | None:
     """Is there a whole number of rounds and accepted tokens behind the acceptance rate of full-length drafts?
 
     Doubted only in a table whose other counts fit: rates pooled over turns and outputs that end early need not.
@@ -371,7 +371,7 @@ def whole_counts(row: AuditRow, context: AuditContext | None = None) -> Finding 
     return _judged("counts_disagree", context is None or context.exact_counts, figures, sentence)
 
 
-def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+def columns_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do columns that say the same thing agree: tok/s and ms a token, speedup and tok/s over some baseline, and rates?
 
     A speedup may be a ratio to the repeat's own baseline, to any mean or to any median of them.
@@ -414,7 +414,7 @@ def _apart(one: Printed, other: Printed) -> float:
 # --- rows against their table -----------------------------------------------------------------------------------
 
 
-def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | None:
+def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is throughput independent of acceptance? Equal work takes equal time, so accepted tokens must show in tok/s."""
     found = context.round_passes(row) if row.speculative else None
     typical, n_rows = context.round_medians[found[0]] if found is not None else (0.0, 0)
@@ -428,7 +428,7 @@ def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | 
     return _judged("speed_ignores_acceptance", doubtful, figures, sentence, why)
 
 
-def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
+def slope_of_speed(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Over the whole table, does speed rise with the tokens a round commits as ``speed = MGL / round`` says: slope 1?
 
     Log speed against log(1 + gamma acceptance) within target, draft and gamma. Throughput that acceptance does not
@@ -446,7 +446,7 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
     return _judged("slope_of_speed", doubtful, figures, sentence, why)
 
 
-def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+def baselines_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is a baseline near the others of its target and depth? Depths that are not stated are taken as equal."""
     speeds = context.baseline_speeds.get((*row.host, row.n_prompt, *row.run_of), [])
     if row.speculative or row.tok_s is None or row.tok_s.value <= 0 or len(speeds) < 2:
@@ -458,7 +458,7 @@ def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     return _judged("baselines_disagree", ratio > _same_case(context), figures, sentence)
 
 
-def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
+def repeats_too_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do repeats print the same time more often than their noise and digits allow, here or over all cases?"""
     times = context.repeated_times.get(row.case) if row.repeat is not None and row.printed_time else None
     if times is None:
@@ -474,7 +474,7 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
     return _judged("repeats_too_alike", doubtful, figures, sentence, more)
 
 
-def repeats_apart(row: AuditRow, context: AuditContext) -> Finding | None:
+def repeats_apart(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do repeats of a case lie as near to each other as the baselines' noise says?"""
     paces, own = context.repeated_paces.get(row.case), row.pace
     if row.repeat is None or own is None or paces is None:
@@ -489,7 +489,7 @@ def _same_case(context: AuditContext) -> float:
     return max(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise)
 
 
-def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding | None:
+def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Does a longer draft have at least as many tokens accepted a round? It starts with the shorter draft."""
     if row.acceptance is None or row.gamma is None or not row.fixed_length or not row.n_predict:
         return None
@@ -510,7 +510,7 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
     return _judged("longer_drafts_accept_less", worst[0] > 0, figures, sentence, why)
 
 
-def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | None:
+def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a wrong counter or one model for both is likely."""
     if row.acceptance is None or not row.speculative or row.may_accept_all:
         return None
@@ -523,7 +523,7 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | N
     return _judged("all_or_nothing_accepted", doubtful, {"acceptance": rate}, sentence)
 
 
-def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
+def arms_do_not_match(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do both arms of a ratio come from one program, one prompt and one token count? Another prompt is not doubted."""
     other = row.baseline_target or another_file(row, context)
     if row.speculative and other is not None:
@@ -559,7 +559,7 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
     return None
 
 
-def settings_alike(row: AuditRow, context: AuditContext) -> Finding | None:
+def settings_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do two lengths of draft have one rate and one speed? Then the longer is capped, or a row was copied: ask."""
     if not row.speculative or not row.gamma or row.tok_s is None or row.acceptance is None:
         return None
@@ -572,11 +572,11 @@ def settings_alike(row: AuditRow, context: AuditContext) -> Finding | None:
                 f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
                 "is the draft capped, or a row copied?"
             )
-            return Finding(rule="settings_alike", verdict="possible", figures={}, sentence=sentence, ask=True)
+            return RuleFinding(rule="settings_alike", verdict="possible", figures={}, sentence=sentence, ask=True)
     return None
 
 
-def faster_elsewhere(row: AuditRow, context: AuditContext) -> Finding | None:
+def faster_elsewhere(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Does another program decode the same file plainly much faster than the row's own plain run?"""
     own = context.baseline(row) if row.speculative and row.program is not None else None
     if own is None:
@@ -593,12 +593,12 @@ def faster_elsewhere(row: AuditRow, context: AuditContext) -> Finding | None:
         f"{program} decodes the same file plainly {ratio:.2f} times as fast as {row.program}: "
         "how much of the gain is left over the faster plain run?"
     )
-    return Finding(
+    return RuleFinding(
         rule="faster_elsewhere", verdict="possible", figures={"faster_by": ratio}, sentence=sentence, ask=True
     )
 
 
-def slower_than_the_machine(row: AuditRow, context: AuditContext) -> Finding | None:
+def slower_than_the_machine(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is a plain run as fast as its chip should decode that model? A ratio to one that is not is too high: ask."""
     deep = (row.n_prompt or 0) + (row.n_output or row.n_predict or 0) > SHALLOW
     baseline = context.baseline(row) if row.claims_ratio else None
@@ -616,10 +616,10 @@ def slower_than_the_machine(row: AuditRow, context: AuditContext) -> Finding | N
         sentence = f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high."
     else:
         sentence = f"{run}, plain, lies below {span}: is it hot, busy, on battery, or was it computed otherwise?"
-    return Finding(rule="slower_than_the_machine", verdict="possible", figures=figures, sentence=sentence, ask=slow)
+    return RuleFinding(rule="slower_than_the_machine", verdict="possible", figures=figures, sentence=sentence, ask=slow)
 
 
-def rate_copied(row: AuditRow, context: AuditContext) -> Finding | None:
+def rate_copied(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is one acceptance printed for several lengths of draft that run at other speeds, oftener than chance does that?
 
     Longer drafts of equal text accept a smaller share; two that happen to print alike are counted against how finely
@@ -642,7 +642,7 @@ def rate_copied(row: AuditRow, context: AuditContext) -> Finding | None:
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
-def trial_not_valid(row: AuditRow, context: AuditContext) -> Finding | None:
+def trial_not_valid(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Did every native call of the trial succeed, and is its output lossless?"""
     if row.failed_native_calls:
         figures = {"failed_native_calls": float(row.failed_native_calls)}
@@ -653,12 +653,12 @@ def trial_not_valid(row: AuditRow, context: AuditContext) -> Finding | None:
     return None
 
 
-def trial_breaks_an_identity(row: AuditRow, context: AuditContext) -> Finding | None:
+def trial_breaks_an_identity(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do the counts, times and tokens of the trial agree with each other?"""
     if row.cannot_be is None:
         return None
     sentence = f"The trial cannot be: {row.cannot_be}."
-    return Finding(rule="trial_breaks_an_identity", verdict="impossible", figures={}, sentence=sentence)
+    return RuleFinding(rule="trial_breaks_an_identity", verdict="impossible", figures={}, sentence=sentence)
 
 
 RULES: tuple[Rule, ...] = (
@@ -685,15 +685,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _judged(rule: str, doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> Finding:
+def _judged(rule: str, doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> RuleFinding:
     """Possible, or suspicious for a reason that goes on from the sentence."""
     verdict: Credibility = "suspicious" if doubtful else "possible"
-    return Finding(rule=rule, verdict=verdict, figures=figures, sentence=f"{sentence}{why if doubtful else ''}.")
+    return RuleFinding(rule=rule, verdict=verdict, figures=figures, sentence=f"{sentence}{why if doubtful else ''}.")
 
 
 def _beyond(
     rule: str, excess: float, row: AuditRow, context: AuditContext, figures: dict[str, float], facts: str
-) -> Finding:
+) -> RuleFinding:
     """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
 
     The row itself and the mean of its repeats are held against the noise, the latter with the error of a mean.
@@ -708,7 +708,9 @@ def _beyond(
     far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
     doubtful = excess > 1.0 + slack + seen or excess * ratio > 1.0 + slack + seen * error
     if doubtful and excess * context.typical(row) > 1.0 + far:
-        return Finding(rule=rule, verdict="impossible", figures=figures, sentence=f"{sentence}: this cannot be true.")
+        return RuleFinding(
+            rule=rule, verdict="impossible", figures=figures, sentence=f"{sentence}: this cannot be true."
+        )
     if not doubtful and excess > 1.0:
         sentence += ", within the noise"
     why = "means over unequal prompts" if row.pooled_mgl else "noise"

@@ -21,7 +21,7 @@ from mlsd.records import Record
 _FOLDER = Path(__file__).parent / "published"
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class PublishedMachine(Record, frozen=True, kw_only=True):
     """Where a study measured."""
 
     chip: str
@@ -71,7 +71,7 @@ class PublishedTable(Record, frozen=True, kw_only=True):
         return result
 
 
-class Drafting(Record, frozen=True, kw_only=True):
+class PublishedDrafting(Record, frozen=True, kw_only=True):
     """Least drafting time of one round of a method, for each target."""
 
     drafter: str
@@ -79,7 +79,7 @@ class Drafting(Record, frozen=True, kw_only=True):
     ms: dict[str, str]  # target -> ms as printed
 
 
-class Study(Record, frozen=True, kw_only=True):
+class PublishedStudy(Record, frozen=True, kw_only=True):
     """A published study."""
 
     name: str
@@ -90,10 +90,10 @@ class Study(Record, frozen=True, kw_only=True):
     date: str = ""  # of the figures, as the source states it
     separate: bool = False  # tables of several sources, none of which judges another's rows
     verdict: str = ""  # what would make it possible, then what the audit finds and the figures that decide
-    machine: Machine | None = None
+    machine: PublishedMachine | None = None
     models: tuple[PublishedModel, ...] = ()
     tables: tuple[PublishedTable, ...] = ()
-    drafting: tuple[Drafting, ...] = ()
+    drafting: tuple[PublishedDrafting, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -117,15 +117,15 @@ def names() -> list[str]:
 
 
 @cache
-def load(name: str) -> Study:
+def load(name: str) -> PublishedStudy:
     """Read a study. Raises TableError when there is none of that name."""
     if name not in names():
         raise TableError(f"No published study is called {name!r}.", hint=f"There are: {', '.join(names())}.")
     with (_FOLDER / f"{name}.toml").open("rb") as file:
-        return msgspec.convert(tomllib.load(file), Study)
+        return msgspec.convert(tomllib.load(file), PublishedStudy)
 
 
-def contexts(study: Study) -> list[AuditContext]:
+def contexts(study: PublishedStudy) -> list[AuditContext]:
     """One context of the study, or one for each of its tables where they are of several sources."""
     audited = [table for table in study.tables if table.audited]
     if not study.separate:
@@ -134,7 +134,7 @@ def contexts(study: Study) -> list[AuditContext]:
     return [alone[0], *(msgspec.structs.replace(own, notes=()) for own in alone[1:])]
 
 
-def context(study: Study) -> AuditContext:
+def context(study: PublishedStudy) -> AuditContext:
     """The rows of all audited tables with what is known of machine and models."""
     tables = [table for table in study.tables if table.audited]
     rows = tuple(_with_drafting(row, study) for table in tables for row in table_rows(table))
@@ -151,7 +151,7 @@ def context(study: Study) -> AuditContext:
     )
 
 
-def _with_drafting(row: AuditRow, study: Study) -> AuditRow:
+def _with_drafting(row: AuditRow, study: PublishedStudy) -> AuditRow:
     """The row with the drafting time that the study prints in another table."""
     for drafting in study.drafting:
         if drafting.drafter == row.drafter and row.target in drafting.ms and row.draft_ms is None:
@@ -159,7 +159,7 @@ def _with_drafting(row: AuditRow, study: Study) -> AuditRow:
     return row
 
 
-def draft_token_ms(study: Study, baselines: AuditContext) -> dict[str, float]:
+def draft_token_ms(study: PublishedStudy, baselines: AuditContext) -> dict[str, float]:
     """Least time of one draft token: the printed speed of the same model, scaled by bytes where the file differs.
 
     A pass takes a fixed time plus the time to read its bytes, so it shrinks by less than its bytes do.

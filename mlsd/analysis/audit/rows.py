@@ -139,7 +139,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
         return (*self.pair, self.prompt, self.n_prompt, self.n_predict, self.program)
 
 
-class Finding(Record, frozen=True, kw_only=True):
+class RuleFinding(Record, frozen=True, kw_only=True):
     """What one rule says of one row."""
 
     rule: str
@@ -504,7 +504,7 @@ class RowAudit(Record, frozen=True, kw_only=True):
 
     identity: dict[str, str | int]
     verdict: Credibility
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     missing: tuple[str, ...] = ()  # what the table would have to state, where the row is not judged
 
 

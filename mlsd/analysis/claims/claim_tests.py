@@ -32,7 +32,7 @@ COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its opti
 PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")
 
 
-class Outcome(NamedTuple):
+class TestOutcome(NamedTuple):
     """What a test found."""
 
     decision: Decision
@@ -44,10 +44,10 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-Test = Callable[[PairedTrials], Outcome | None]
+Test = Callable[[PairedTrials], TestOutcome | None]
 
 
-def acceptance_below(paired: PairedTrials) -> Outcome | None:
+def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
     """Is the acceptance rate of every draft model on every target below 4 %?"""
     pairs = paired.draft_models()
     by_models = _grouped(pairs, lambda p: (p.target, p.draft))
@@ -62,10 +62,10 @@ def acceptance_below(paired: PairedTrials) -> Outcome | None:
     elif all(_above(_acceptance(group)[0], ACCEPTANCE_LIMIT) == "does not hold here" for group in by_models.values()):
         decision = "holds here"
     meaning = "highest acceptance rate of a pair of models"
-    return Outcome(decision, highest, meaning, ACCEPTANCE_LIMIT, tuple(pairs), visible, detail)
+    return TestOutcome(decision, highest, meaning, ACCEPTANCE_LIMIT, tuple(pairs), visible, detail)
 
 
-def moe_speedup(paired: PairedTrials) -> Outcome | None:
+def moe_speedup(paired: PairedTrials) -> TestOutcome | None:
     """Is the speedup of expert models above 1 at the gamma that does best on average?"""
     pairs = [p for p in paired.draft_models() if paired.mixture(p.target)]
     by_setting = _grouped(pairs, lambda p: (p.draft, p.gamma))
@@ -78,7 +78,7 @@ def moe_speedup(paired: PairedTrials) -> Outcome | None:
     return _against_one(effect, visible, "speedup at the best gamma", by_setting[best], detail)
 
 
-def gamma_slope(paired: PairedTrials) -> Outcome | None:
+def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does speedup change when gamma doubles?"""
     slopes, used = [], []
     for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
@@ -90,7 +90,7 @@ def gamma_slope(paired: PairedTrials) -> Outcome | None:
     return _factor("factor of speedup when gamma doubles", slopes, used)
 
 
-def smaller_draft(paired: PairedTrials) -> Outcome | None:
+def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma?"""
 
     def size(pair: Pair) -> float | None:
@@ -106,7 +106,7 @@ def smaller_draft(paired: PairedTrials) -> Outcome | None:
     return _factor("speedup with the smaller draft over that with the larger", ratios, used)
 
 
-def total_parameters(paired: PairedTrials) -> Outcome | None:
+def total_parameters(paired: PairedTrials) -> TestOutcome | None:
     """Does an expert model gain more than dense models of its active size would, by their own trend?
 
     The trend is a line of log speedup over log parameters through the dense targets of the same prompt.
@@ -127,7 +127,7 @@ def total_parameters(paired: PairedTrials) -> Outcome | None:
     return _factor("speedup of the expert model over that of dense ones at its active size", ratios, used)
 
 
-def prompt_length(paired: PairedTrials) -> Outcome | None:
+def prompt_length(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does speedup change from the shortest to the longest prompt?
 
     ``S = a + b log2(length)`` through the mean log speedup at each length: repeats, gammas and targets read the same
@@ -153,7 +153,7 @@ def prompt_length(paired: PairedTrials) -> Outcome | None:
     elif high < 1 - STABLE_WITHIN or low > 1 + STABLE_WITHIN:
         decision = "does not hold here"
     meaning = "factor of speedup from the shortest to the longest prompt"
-    return Outcome(
+    return TestOutcome(
         decision, effect, meaning, 1.0, tuple(used), None, f"Stable means within {100 * STABLE_WITHIN:.0f} %."
     )
 
@@ -168,7 +168,7 @@ def _change(x: Sequence[float], y: Sequence[float]) -> Interval:
     return Interval(value=value, low=low, high=high, n=n)
 
 
-def more_bits(paired: PairedTrials) -> Outcome | None:
+def more_bits(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the quantization with more bytes gain more than the one with fewer, of one model?"""
 
     def shape(pair: Pair) -> tuple[object, ...] | None:
@@ -187,7 +187,7 @@ def more_bits(paired: PairedTrials) -> Outcome | None:
     return _factor("speedup of the larger quantization over that of the smaller", ratios, used)
 
 
-def overhead_decides(paired: PairedTrials) -> Outcome | None:
+def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     """Would a small target gain if drafting took no time, and does it not gain as it is?"""
     pairs = [p for p in paired.draft_models() if 0 < _total(paired, p) < SMALL_TARGET]
     if not pairs:
@@ -201,10 +201,10 @@ def overhead_decides(paired: PairedTrials) -> Outcome | None:
     elif _above(speedup, 1.0) == "holds here" or would_gain == "does not hold here":
         decision = "does not hold here"
     detail = f"Measured speedup {_text(speedup)}."
-    return Outcome(decision, free, "speedup if drafting took no time", 1.0, tuple(pairs), visible, detail)
+    return TestOutcome(decision, free, "speedup if drafting took no time", 1.0, tuple(pairs), visible, detail)
 
 
-def retrieval_steady(paired: PairedTrials) -> Outcome | None:
+def retrieval_steady(paired: PairedTrials) -> TestOutcome | None:
     """Is the speedup of lookup drafting above 1 on average, and below 1 on no prompt?"""
     pairs = [p for p in paired.pairs if p.drafter in RETRIEVAL]
     if not pairs:
@@ -219,10 +219,10 @@ def retrieval_steady(paired: PairedTrials) -> Outcome | None:
     if not losing:
         return _against_one(effect, visible, "speedup", pairs, "Slower on no prompt beyond the noise.")
     detail = f"Slower on: {', '.join(sorted(losing))}."
-    return Outcome("does not hold here", effect, "speedup", 1.0, tuple(pairs), visible, detail)
+    return TestOutcome("does not hold here", effect, "speedup", 1.0, tuple(pairs), visible, detail)
 
 
-def tree_helps(paired: PairedTrials) -> Outcome | None:
+def tree_helps(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does tree verification gain over a chain of the same drafter?
 
     A tree's gamma counts nodes, a chain's counts tokens, so equal gammas mean nothing: each side is taken at the
@@ -238,7 +238,7 @@ def tree_helps(paired: PairedTrials) -> Outcome | None:
     return _factor("speedup with a tree over that with a chain", ratios, used)
 
 
-def perplexity_predicts(paired: PairedTrials) -> Outcome | None:
+def perplexity_predicts(paired: PairedTrials) -> TestOutcome | None:
     """Does acceptance fall as the perplexity ratio of the drafting part rises? Spearman's rank correlation.
 
     Of parts that draft with the target's own memory, as in the papers, at the gamma that most trials have. Its interval
@@ -259,10 +259,12 @@ def perplexity_predicts(paired: PairedTrials) -> Outcome | None:
     n, (low, high) = len(groups), (math.tanh(centre + half * side) for side in (-1, 1))
     effect = Interval(value=rank, low=low, high=high, n=n)
     meaning = "rank correlation of perplexity ratio and acceptance rate"
-    return Outcome(_above(Interval(value=-rank, low=-high, high=-low, n=n), 0.0), effect, meaning, 0.0, tuple(pairs))
+    return TestOutcome(
+        _above(Interval(value=-rank, low=-high, high=-low, n=n), 0.0), effect, meaning, 0.0, tuple(pairs)
+    )
 
 
-def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
+def parallel_hybrids(paired: PairedTrials) -> TestOutcome | None:
     """By how much is acceptance of component-aware drafting higher in parallel hybrids than in sequential ones?"""
     pairs = [p for p in paired.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
     groups: dict[str, list[Pair]] = {"parallel": [], "sequential": []}
@@ -280,7 +282,7 @@ def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
         return None
     effect = mean_over(differences, groups_of([group[0] for group in used]))
     meaning = "acceptance rate in parallel less that in sequential hybrids"
-    return Outcome(_above(effect, 0.0), effect, meaning, 0.0, _flat(used), smallest_effect(effect))
+    return TestOutcome(_above(effect, 0.0), effect, meaning, 0.0, _flat(used), smallest_effect(effect))
 
 
 TESTS: dict[str, Test] = {
@@ -350,7 +352,7 @@ def _above(effect: Interval, limit: float) -> Decision:
     return "does not hold here" if effect.high < limit else "undecided"
 
 
-def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> Outcome | None:
+def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> TestOutcome | None:
     """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
     if not factors:
         return None
@@ -360,8 +362,8 @@ def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair
 
 def _against_one(
     effect: Interval, visible: Visible | None, meaning: str, pairs: Sequence[Pair], detail: str = ""
-) -> Outcome:
-    return Outcome(_above(effect, 1.0), effect, meaning, 1.0, tuple(pairs), visible, detail)
+) -> TestOutcome:
+    return TestOutcome(_above(effect, 1.0), effect, meaning, 1.0, tuple(pairs), visible, detail)
 
 
 def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:

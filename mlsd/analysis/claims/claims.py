@@ -11,7 +11,7 @@ import msgspec
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit, Credibility, count_verdicts
-from mlsd.analysis.claims.claim_tests import TESTS, Decision, Outcome
+from mlsd.analysis.claims.claim_tests import TESTS, Decision, TestOutcome
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import Interval, Visible
@@ -116,7 +116,7 @@ def _audited(study: str) -> Audit:
     return audit(study, published.context(published.load(study)))
 
 
-def _sentence(decision: Decision, outcome: Outcome, paired: PairedTrials) -> str:
+def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials) -> str:
     effect, interval = outcome.effect, "without an interval"
     if effect.low is not None and effect.high is not None:
         interval = f"95 % interval {effect.low:.3f} to {effect.high:.3f}"

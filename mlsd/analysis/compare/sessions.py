@@ -27,7 +27,7 @@ _PASS = "T("  # begins the name of a pass's time
 _NAMED = 3  # passes that a sentence takes
 
 
-class Side(Record, frozen=True, kw_only=True):
+class ComparedSide(Record, frozen=True, kw_only=True):
     """One side of a comparison, in words for a reader."""
 
     role: str
@@ -41,8 +41,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     """Two sides and what the gate says of every measure."""
 
     session: str
-    a: Side
-    b: Side
+    a: ComparedSide
+    b: ComparedSide
     n_blocks: int
     findings: tuple[Finding, ...]
     outputs: tuple[str, ...]  # what of B's plain output is not A's
@@ -85,12 +85,12 @@ def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
     return said
 
 
-class Session(Record, frozen=True, kw_only=True):
+class ComparisonSession(Record, frozen=True, kw_only=True):
     """What was measured in one session, by role and block."""
 
     name: str
     looks: Looks
-    sides: dict[str, Side]
+    sides: dict[str, ComparedSide]
     blocks: dict[str, dict[int, Values]]  # role -> block -> values
     outputs: dict[str, tuple[tuple[str, str], ...]]  # role -> (code, message) of what its output differs in
     invalid: dict[str, tuple[str, ...]]
@@ -127,7 +127,7 @@ class Session(Record, frozen=True, kw_only=True):
         )
 
 
-def sessions(store: Store, named: str | None = None) -> tuple[Session, ...]:
+def sessions(store: Store, named: str | None = None) -> tuple[ComparisonSession, ...]:
     """Every session of `mlsd compare`, oldest first; or the one of that name."""
     found: dict[str, list[Run]] = {}
     for run in store.runs():
@@ -136,7 +136,7 @@ def sessions(store: Store, named: str | None = None) -> tuple[Session, ...]:
     return tuple(_session(store, name, runs) for name, runs in found.items())
 
 
-def newest(store: Store, session: str | None = None) -> Session:
+def newest(store: Store, session: str | None = None) -> ComparisonSession:
     """The session of that name, else the latest. Raises: AnalysisError without one."""
     found = sessions(store, session)
     if not found:
@@ -144,7 +144,7 @@ def newest(store: Store, session: str | None = None) -> Session:
     return found[-1]
 
 
-def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
+def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
     cases, warnings = store.cases(), store.warnings()
     points: dict[int, list[CalibrationPoint]] = defaultdict(list)
     for run_id, point in store.calibration():
@@ -155,7 +155,7 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
         stored = [one.trial for one in store.trials(TrialFilter(run_id=run.id))]
         trials = as_measured((cases[trial.case_id], trial) for trial in stored)
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
-        sides[role] = Side(
+        sides[role] = ComparedSide(
             role=role, build=str(run.plan["build"]), run_id=run.id, environment=run.environment, settings=_said(plain)
         )
         blocks[role] = _blocks(trials, points[run.id])
@@ -167,7 +167,7 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
     if all(side.settings in ("", base) for side in sides.values()):
         sides = {role: msgspec.structs.replace(side, settings="") for role, side in sides.items()}
     looks: Looks = "end" if all(run.plan.get("looks") == "end" for run in runs) else "any"
-    return Session(name=name, looks=looks, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
+    return ComparisonSession(name=name, looks=looks, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
 def _said(case: Case | None) -> str:

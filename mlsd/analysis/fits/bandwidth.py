@@ -26,7 +26,7 @@ class BytesLine(Record, frozen=True, kw_only=True):
     n_passes: int
 
 
-class Verdict(Record, frozen=True, kw_only=True):
+class BandwidthVerdict(Record, frozen=True, kw_only=True):
     """How llama.cpp's fastest quantization compares with a plain read on as many threads."""
 
     ratio: float  # llama.cpp / numpy
@@ -57,7 +57,7 @@ def bytes_lines(passes: Sequence[TimedPass]) -> list[BytesLine]:
     return sorted(lines, key=lambda line: -line.bandwidth_gb_s.value)
 
 
-def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> Verdict:
+def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> BandwidthVerdict:
     """Hold the fastest quantization against a streaming read, and say what the figures point to where they differ."""
     best, worst = lines[0], lines[-1]
     stream = median_interval(stream_gb_s).value
@@ -88,4 +88,4 @@ def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> Verdict
             f"llama.cpp reads faster ({rates} GB/s) than numpy's {stream:.1f}: weights stay in a cache between passes, "
             f"or numpy's read is bound by its own arithmetic. Larger --sizes-mb decide it."
         )
-    return Verdict(ratio=ratio, agrees=abs(ratio - 1) <= AGREE, reason=reason)
+    return BandwidthVerdict(ratio=ratio, agrees=abs(ratio - 1) <= AGREE, reason=reason)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
+from mlsd.analysis.predict.predict import Costs, MeasuredGamma, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
@@ -34,7 +34,7 @@ class ArmGroup(Record, frozen=True, kw_only=True):
     options: dict[str, OptionValue] = msgspec.field(default_factory=dict)  # of the drafter
     prompt: str
     workload: str | None
-    arms: tuple[Arm, ...]  # gamma 0 first
+    arms: tuple[MeasuredGamma, ...]  # gamma 0 first
 
     @property
     def draft_id(self) -> str | None:
@@ -150,9 +150,9 @@ def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Tr
     )
 
 
-def _arm(gamma: int, trials: list[Trial]) -> Arm:
+def _arm(gamma: int, trials: list[Trial]) -> MeasuredGamma:
     speeds = map(speed, trials)
-    return Arm(
+    return MeasuredGamma(
         gamma=gamma,
         n_tokens=len(trials[0].tokens),
         rounds=tuple(t.rounds for t in trials),

@@ -136,7 +136,7 @@ def mgl_of(outcomes: Outcomes) -> float:
 # --- another gamma, from trials and a calibration ----------------------------------------------------------------
 
 
-class Arm(Record, frozen=True, kw_only=True):
+class MeasuredGamma(Record, frozen=True, kw_only=True):
     """The trials of one gamma on one prompt: rounds of each, with their output length."""
 
     gamma: int  # 0: plain decoding
@@ -160,7 +160,9 @@ class GammaPrediction(Record, frozen=True, kw_only=True):
         return self.predicted_tok_s / self.measured_tok_s - 1
 
 
-def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs | Callable[[Sequence[Arm]], Costs]) -> list[GammaPrediction]:
+def leave_one_gamma_out(
+    arms: Sequence[MeasuredGamma], costs: Costs | Callable[[Sequence[MeasuredGamma]], Costs]
+) -> list[GammaPrediction]:
     """Predict each gamma from plain decoding, the other gammas and a calibration.
 
     How rounds end is replayed from the other gammas' rounds; what they cost is the calibration's shape, scaled by what
@@ -184,7 +186,7 @@ def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs | Callable[[Sequence[A
     return result
 
 
-def judged(held: Arm, costs: Costs, ends: Outcomes) -> GammaPrediction:
+def judged(held: MeasuredGamma, costs: Costs, ends: Outcomes) -> GammaPrediction:
     """The prediction for an arm, from costs and rounds of others, beside what it measured."""
     own = held.rounds[0]
     return GammaPrediction(
@@ -197,7 +199,7 @@ def judged(held: Arm, costs: Costs, ends: Outcomes) -> GammaPrediction:
     )
 
 
-def costs_from_arms(arms: Sequence[Arm]) -> Costs:
+def costs_from_arms(arms: Sequence[MeasuredGamma]) -> Costs:
     """Costs from rounds alone, where no pass was timed: T(k) at the widths that occurred, drafting as a line.
 
     ``T_draft(k) = fixed + step k`` by least squares over the rounds' means at each k.
@@ -223,7 +225,7 @@ def costs_from_arms(arms: Sequence[Arm]) -> Costs:
     )
 
 
-def scale_to(costs: Costs, arms: Sequence[Arm]) -> Costs:
+def scale_to(costs: Costs, arms: Sequence[MeasuredGamma]) -> Costs:
     """The calibration's curves times what passes and drafts of these arms took over what they should have taken.
 
     One factor for target passes and one for drafting, geometric means over arms; what the rest of a round took beyond

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.machine_tables import Table
+from mlsd.measure.store.machine_tables import RowStream
 from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
 from mlsd.measure.store.sessions import stored
 from mlsd.measure.store.store import Store
@@ -54,11 +54,11 @@ class Chosen:
         own = (frame["environment_key"] == self.environment_key) & frame["case_id"].isin(self.cases.keys())
         return frame[own].reset_index(drop=True)
 
-    def summary(self, store: Store) -> Table:
+    def summary(self, store: Store) -> RowStream:
         """The rows of the store's `trial_summary` that count."""
         table = store.summary()
         machine, case = table.columns.index("environment_key"), table.columns.index("case_id")
-        return Table(table.columns, (row for row in table.rows if self.holds(row[machine], row[case])))
+        return RowStream(table.columns, (row for row in table.rows if self.holds(row[machine], row[case])))
 
 
 def choose(store: Store, machine: str | None = None, settings: str | None = None) -> Chosen:

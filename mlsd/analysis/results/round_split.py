@@ -34,7 +34,7 @@ class RoundKind(Record, frozen=True, kw_only=True):
     ms: dict[str, float]  # the whole round, its parts, and what the method times inside of drafting
 
 
-class Limit(Record, frozen=True, kw_only=True):
+class LeastRound(Record, frozen=True, kw_only=True):
     """The least that an arm's rounds could take, ``gamma * T_draft(1) + T(gamma + 1)``, gamma as it was each round."""
 
     ms: float
@@ -52,7 +52,7 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     not_found: RoundKind | None
     timed: bool  # False: the times are not the method's
     fallbacks: tuple[str, ...]  # why drafts that should share the target's memory keep their own instead
-    limit: Limit | None  # None: it is not known what one step of the draft takes
+    limit: LeastRound | None  # None: it is not known what one step of the draft takes
 
 
 def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> RoundSplit:
@@ -84,7 +84,7 @@ def stat_totals(trials: Iterable[Measured]) -> dict[str, float]:
     return dict(totals)
 
 
-def _limit(ms: Mapping[str, float], trials: Iterable[Measured], rounds: int) -> Limit | None:
+def _limit(ms: Mapping[str, float], trials: Iterable[Measured], rounds: int) -> LeastRound | None:
     """T(gamma + 1) is the verification as it was; T_draft(1) the median of a trial's single-token passes, and 0 for a
     method that drafts without a network.
     """
@@ -97,7 +97,7 @@ def _limit(ms: Mapping[str, float], trials: Iterable[Measured], rounds: int) -> 
     steps = steps_ns / rounds / NS_PER_MS
     limit = steps + ms["verify"]
     rest = {"drafting beside single steps": ms["draft"] - steps, **{p: ms[p] for p in ("rollback", "sample", "other")}}
-    return Limit(ms=limit, over=sum(ms.values()) / limit, rest_ms=rest) if limit > 0 else None
+    return LeastRound(ms=limit, over=sum(ms.values()) / limit, rest_ms=rest) if limit > 0 else None
 
 
 def _inside(

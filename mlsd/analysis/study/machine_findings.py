@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mlsd.analysis.experts.amortization import Mixture, mixture
 from mlsd.analysis.experts.coverage import coverage_table
-from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
+from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
 from mlsd.analysis.predict.arms import Known, is_curve, newest, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, validate
@@ -32,11 +32,11 @@ class Bandwidth(Record, frozen=True, kw_only=True):
     n_threads: int  # of the passes
     passes: tuple[TimedPass, ...]
     lines: tuple[BytesLine, ...]  # fastest first
-    verdict: Verdict
+    verdict: BandwidthVerdict
     measured_at: str
 
 
-class Work(Record, frozen=True, kw_only=True):
+class PassWork(Record, frozen=True, kw_only=True):
     """What a pass over k rows reads and computes, and how long it takes."""
 
     k: int
@@ -138,7 +138,7 @@ class Machine:
         return bandwidth_findings(self.reads, self.passes, int(run.plan["n_threads"]), run.started_at)
 
     @cached_property
-    def work(self) -> dict[str, tuple[Work, ...]]:
+    def work(self) -> dict[str, tuple[PassWork, ...]]:
         """Every timed pass whose bytes are known, by model: a mixture's where its experts were counted."""
         mixtures, found = {one.name: one for one in (self.mixtures if self.known.coverage else ())}, {}
         for key in self.timed:
@@ -148,7 +148,7 @@ class Machine:
             rows = mixtures[name].coverage.rows if name in mixtures else ()
             ratios = {row.window: row.bytes_ratio for row in rows}
             found[name] = tuple(
-                Work(
+                PassWork(
                     k=timed.rows,
                     n_bytes=facts.active_bytes * ratio,
                     gflop=2e-9 * facts.n_parameters_active * timed.rows,

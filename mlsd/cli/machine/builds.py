@@ -11,7 +11,7 @@ from mlsd.cli.output import print_json, print_table, say
 from mlsd.report.render.table import Table, table, text, words
 
 if TYPE_CHECKING:
-    from mlsd.measure.build_gate import Verdict
+    from mlsd.measure.build_gate import BuildVerdict
 
 
 @click.group()
@@ -47,7 +47,7 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _show(found: list[Verdict], as_json: bool) -> None:
+def _show(found: list[BuildVerdict], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
@@ -57,7 +57,7 @@ def _show(found: list[Verdict], as_json: bool) -> None:
             say("\n".join(filter(None, (f"{verdict.name}: {verdict.problem}", verdict.hint))))
 
 
-def _table(found: list[Verdict]) -> Table:
+def _table(found: list[BuildVerdict]) -> Table:
     return table(
         "Builds of llama.cpp",
         found,

@@ -30,7 +30,7 @@ from mlsd.stats import grouped
 from mlsd.units import format_number
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.answer import Answer
+    from mlsd.analysis.advise.answer import TargetAdvice
     from mlsd.analysis.advise.prospects import Prospect, Recommendation
 
 
@@ -90,7 +90,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     """
     from mlsd.analysis.advise import ask as asking
 
-    def ask(databases: tuple[Path, ...]) -> Answer:
+    def ask(databases: tuple[Path, ...]) -> TargetAdvice:
         return asking.advise(
             target,
             drafts=(*options["draft"], *options["drafter_text"]) or None,
@@ -149,7 +149,7 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     return Path(result.database)
 
 
-def _flags(found: Answer, target: str) -> Sequence[str]:
+def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
     """What to set; nothing while it is open: that ends in the commands that decide it."""
     from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
@@ -161,7 +161,7 @@ def _flags(found: Answer, target: str) -> Sequence[str]:
     return advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path)
 
 
-def _print(found: Answer, target: str) -> None:
+def _print(found: TargetAdvice, target: str) -> None:
     result = found.recommendation
     say(_answer(result))
     if result.settles is not None:

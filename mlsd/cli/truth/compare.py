@@ -31,7 +31,7 @@ from mlsd.records import EngineOptions
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.compare.sessions import Comparison, Session
+    from mlsd.analysis.compare.sessions import Comparison, ComparisonSession
     from mlsd.measure.run.compare import Compared, CompareRequest
     from mlsd.measure.store.store import Store
 
@@ -172,7 +172,7 @@ def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
     return a, b
 
 
-def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, Session]:
+def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, ComparisonSession]:
     from mlsd.analysis.compare.sessions import newest
     from mlsd.measure.run.compare import compare as run_compare
     from mlsd.measure.store.store import Store

@@ -42,7 +42,7 @@ class TensorTable(Record, frozen=True, kw_only=True):
         return sum(spec.n_weights for spec in self.tensors)
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+class _TensorEntry(msgspec.Struct, forbid_unknown_fields=True):
     blocks: list[str]  # the parts of each block
     next_token: str = ""  # those of a block that predicts the token after the next one, beside its projections
     architecture: str = ""  # as files say it, where it is not the name
@@ -55,13 +55,13 @@ def read_tables(*, next_token: bool = False) -> dict[str, TensorTable]:
     """The tables of the package, by name; or those of its models that can have a next-token block, with one."""
     document = tomllib.loads(resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
     keys, parts, sets = (document.pop(name) for name in ("keys", "parts", "sets"))
-    entries = {name: msgspec.convert(entry, _Entry) for name, entry in document.items()}
+    entries = {name: msgspec.convert(entry, _TensorEntry) for name, entry in document.items()}
     if next_token:
         entries = {f"{name}-mtp": _with_block(name, entry) for name, entry in entries.items() if entry.next_token}
     return {name: _table(name, entry, keys, parts, sets) for name, entry in entries.items() if entry.blocks}
 
 
-def _with_block(name: str, entry: _Entry) -> _Entry:
+def _with_block(name: str, entry: _TensorEntry) -> _TensorEntry:
     return msgspec.structs.replace(
         entry,
         architecture=entry.architecture or name,
@@ -71,7 +71,11 @@ def _with_block(name: str, entry: _Entry) -> _Entry:
 
 
 def _table(
-    name: str, entry: _Entry, keys: Mapping[str, Any], parts: Mapping[str, str], sets: Mapping[str, dict[str, Any]]
+    name: str,
+    entry: _TensorEntry,
+    keys: Mapping[str, Any],
+    parts: Mapping[str, str],
+    sets: Mapping[str, dict[str, Any]],
 ) -> TensorTable:
     merged = {"vocab_size": TINY_VOCAB, "block_count": len(entry.blocks), **keys}
     for chosen in entry.sets:

@@ -102,7 +102,7 @@ class Pasted(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class _Line(NamedTuple):
+class _PastedLine(NamedTuple):
     """One line of a table before its columns are known."""
 
     line: int
@@ -142,7 +142,7 @@ def read_pasted(data: bytes, source: str) -> Pasted:
 def named_cells(raw: Mapping[str, object]) -> dict[str, str]:
     """The cells of one row by field: of a row whose columns are headed as people do."""
     cells = {str(head): str(cell) for head, cell in raw.items() if cell is not None}
-    found = list(_rows(_Line(0, "", 0, cells), _fields([cells]), ()))
+    found = list(_rows(_PastedLine(0, "", 0, cells), _fields([cells]), ()))
     return found[0].cells if found else {}
 
 
@@ -208,7 +208,7 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
     return fields
 
 
-def _rows(one: _Line, heads: dict[str, str], percent: Container[str]) -> Iterator[PastedRow]:
+def _rows(one: _PastedLine, heads: dict[str, str], percent: Container[str]) -> Iterator[PastedRow]:
     """The rows that one line gives: one for each column of speeds; none for llama-bench's prefill."""
     if _BROKEN in one.cells:
         yield PastedRow(line=one.line, group=one.group, cells={}, heads={}, broken=one.cells[_BROKEN])
@@ -305,7 +305,7 @@ _RULE = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
-def _markdown(lines: list[str]) -> Iterator[_Line]:
+def _markdown(lines: list[str]) -> Iterator[_PastedLine]:
     title, head, group = "", list[str](), 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -320,7 +320,7 @@ def _markdown(lines: list[str]) -> Iterator[_Line]:
             and not _RULE.fullmatch(text)
             and not _RULE.fullmatch(lines[number].strip() if number < len(lines) else "")
         ):
-            yield _Line(number, title, group, dict(zip(head, [*_split(line), *[""] * len(head)], strict=False)))
+            yield _PastedLine(number, title, group, dict(zip(head, [*_split(line), *[""] * len(head)], strict=False)))
 
 
 def _split(line: str) -> list[str]:
@@ -328,7 +328,7 @@ def _split(line: str) -> list[str]:
     return [re.sub(r"<br ?/?>|\*\*", " ", cell).strip(" `*") for cell in cells]
 
 
-def _delimited(text: str, source: str) -> Iterator[_Line]:
+def _delimited(text: str, source: str) -> Iterator[_PastedLine]:
     """CSV by comma, tab or semicolon, whichever its first line holds most of."""
     lines = text.splitlines()
     first = next(iter(lines), "")
@@ -341,9 +341,11 @@ def _delimited(text: str, source: str) -> Iterator[_Line]:
             raise TableError(f"{source}, line 1: column {', '.join(twice)} appears twice.")
         for cells in reader:
             if len(cells) > len(head):
-                yield _Line(reader.line_num, "", 1, {_BROKEN: f"{len(cells) - len(head)} more cells than columns"})
+                yield _PastedLine(
+                    reader.line_num, "", 1, {_BROKEN: f"{len(cells) - len(head)} more cells than columns"}
+                )
             elif any(cell.strip() for cell in cells):
-                yield _Line(reader.line_num, "", 1, dict(zip(head, [*cells, *[""] * len(head)], strict=False)))
+                yield _PastedLine(reader.line_num, "", 1, dict(zip(head, [*cells, *[""] * len(head)], strict=False)))
     except csv.Error as error:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
 
@@ -362,7 +364,7 @@ _MODEL = re.compile(r"(?:^|\s)(?:-m|--model|-hf|-hfr?|--hf-repo)\s+(\S+)")
 _N_MAX = re.compile(r"--(?:spec-)?draft-(?:n-)?max\s+(\d+)")
 
 
-def _log_rows(lines: list[str]) -> Iterator[_Line]:
+def _log_rows(lines: list[str]) -> Iterator[_PastedLine]:
     """llama-server's timings of each answer, and mtp-bench's lines; a command above them says model and n-max."""
     around: dict[str, str] = {}
     title, last = "", dict[str, str]()
@@ -378,7 +380,7 @@ def _log_rows(lines: list[str]) -> Iterator[_Line]:
             counts = {"n_proposed": drafted, "n_accepted": accepted, "acceptance": rate, **around}
             if drafted == "0":
                 counts = {name: cell for name, cell in around.items() if name != "gamma"} | {"drafter": NO_DRAFTER}
-            yield _Line(number, title, 0, {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts})
+            yield _PastedLine(number, title, 0, {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts})
         elif found := _EVAL.search(line):
             if found[1]:
                 if last:
@@ -397,6 +399,6 @@ def _log_rows(lines: list[str]) -> Iterator[_Line]:
         yield _last_row(last)
 
 
-def _last_row(cells: dict[str, str]) -> _Line:
+def _last_row(cells: dict[str, str]) -> _PastedLine:
     rest = {name: cell for name, cell in cells.items() if name not in ("line", "title")}
-    return _Line(int(cells["line"]), cells["title"], 0, rest)
+    return _PastedLine(int(cells["line"]), cells["title"], 0, rest)

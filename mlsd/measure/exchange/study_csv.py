@@ -108,10 +108,10 @@ def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
     status. Raises: TableError where the file is no table of this layout, or none of its rows is understood.
     """
     reader = csv.DictReader(io.StringIO(text_of(data, source), newline=""), strict=True)
-    lines: list[_Line] = []
+    lines: list[_CsvLine] = []
     try:
         _check_header(source, list(reader.fieldnames or []))
-        lines += [_Line(source, reader.line_num, record) for record in reader]
+        lines += [_CsvLine(source, reader.line_num, record) for record in reader]
     except csv.Error as error:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
     if not lines:
@@ -124,7 +124,7 @@ def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
     return rows
 
 
-class _Line:
+class _CsvLine:
     """One line of the table, its cells read on demand."""
 
     def __init__(self, source: str, number: int, record: dict[Any, Any]) -> None:
@@ -141,7 +141,7 @@ class _Line:
             raise ValueError(f"line {self.number}, column {column}: {error}") from error
 
 
-def _row_or_reason(line: _Line, number: int, sha256: str, percent: bool) -> ImportedRow:
+def _row_or_reason(line: _CsvLine, number: int, sha256: str, percent: bool) -> ImportedRow:
     """The row; with what was not understood as its status where that is so."""
     raw = {str(column): value or "" for column, value in line.record.items() if column is not None}
     try:
@@ -159,7 +159,7 @@ def _row_or_reason(line: _Line, number: int, sha256: str, percent: bool) -> Impo
         )
 
 
-def _row(line: _Line, number: int, sha256: str, percent: bool, raw: dict[str, str]) -> ImportedRow:
+def _row(line: _CsvLine, number: int, sha256: str, percent: bool, raw: dict[str, str]) -> ImportedRow:
     draft = line.cell("draft_model", str)
     if draft is None:
         raise ValueError(f"line {line.number}, column draft_model: the cell is empty; write none for plain decoding")

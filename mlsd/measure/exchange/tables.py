@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mlsd.measure.store.machine_tables import Table
+from mlsd.measure.store.machine_tables import RowStream
 from mlsd.measure.store.rows import TrialFilter, comparability_key
 from mlsd.measure.store.store import ALL, Store
 from mlsd.records import CONTROLS
@@ -47,13 +47,13 @@ def column_kind(column: str) -> Kind:
     return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
 
 
-def trial_table(store: Store, chosen: TrialFilter = ALL) -> Table:
+def trial_table(store: Store, chosen: TrialFilter = ALL) -> RowStream:
     """One row a trial: its summary, the rates derived from it, and what it may be compared with."""
     summary = store.summary(chosen)
-    return Table((*summary.columns, *_ADDED), _trial_rows(store, summary))
+    return RowStream((*summary.columns, *_ADDED), _trial_rows(store, summary))
 
 
-def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
+def _trial_rows(store: Store, summary: RowStream) -> Iterator[tuple[Any, ...]]:
     cases = store.cases()
     environments = {run.id: run.environment for run in store.runs()}
     for values in summary.rows:
@@ -80,6 +80,6 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
         yield (*row.values(), *added)
 
 
-def dict_rows(table: Table) -> Iterator[dict[str, Any]]:
+def dict_rows(table: RowStream) -> Iterator[dict[str, Any]]:
     """The rows of a table with their column names."""
     return (dict(zip(table.columns, row, strict=True)) for row in table.rows)

@@ -35,7 +35,7 @@ from mlsd.children import end_with_parent, start_child
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.measure.lab import machine
-from mlsd.measure.lab.coordinator import Ended, Measured
+from mlsd.measure.lab.coordinator import Ended, MeasuredSlot
 from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
 from mlsd.measure.messages import Done
 from mlsd.outside import check_regular
@@ -402,7 +402,7 @@ class Cluster:
         self._engine, self._origin = msgspec.json.encode(engine), origin
         self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
         self._futures: dict[str, Any] = {}
-        self._said: queue.SimpleQueue[Measured | Ended] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[MeasuredSlot | Ended] = queue.SimpleQueue()
         self._client.subscribe_topic(_TOPIC, self._on_event)
 
     # --- Lab ----------------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 future.cancel(force=True, reason="not wanted")
 
-    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
         """What was said since. Raises: LabError when the scheduler is gone."""
         if self._client.status not in ("running", "connecting"):
             raise LabError("The lab's scheduler is gone.", hint=_KEPT)
@@ -509,7 +509,7 @@ class Cluster:
     def _put(self, ticket: str, encoded: bytes) -> None:
         done = _heard(encoded, Done)
         if done is not None:
-            self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
+            self._said.put(MeasuredSlot(ticket=ticket, index=done.index, trial=done.trial))
 
     def _on_end(self, ticket: str, future: Any) -> None:
         error, unfit = None, False

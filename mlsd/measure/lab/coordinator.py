@@ -19,7 +19,7 @@ import msgspec
 from mlsd.errors import LabError, ModelFileError, StoreError
 from mlsd.measure.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
-from mlsd.measure.run.runner import Run, RunOutcome, RunPlan, RunSettings, Watcher, begun, slot_key
+from mlsd.measure.run.runner import RunInProgress, RunOutcome, RunPlan, RunSettings, Watcher, begun, slot_key
 from mlsd.measure.store.rowcodec import sane
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
@@ -29,7 +29,7 @@ RECEIVE_S, POST_S = 0.2, 2.0
 MOST_DEATHS = 3  # of machines in which one part made no progress; its next trial then failed
 
 
-class Measured(Record, frozen=True, kw_only=True):
+class MeasuredSlot(Record, frozen=True, kw_only=True):
     """A machine measured a slot of a part."""
 
     ticket: str
@@ -57,7 +57,7 @@ class Lab(Protocol):
     def cancel(self, ticket: str) -> None:
         """Let a machine stop measuring a part, and free it."""
 
-    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
         """What machines said since the last time, waiting so long for the first."""
 
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ class LabPlan(Record, frozen=True, kw_only=True):
     patience_s: float = 600.0  # without any machine for a place
 
 
-class _Part(msgspec.Struct):
+class _PartOfPlan(msgspec.Struct):
     load: int
     slots: tuple[Slot, ...]
     n_deaths: int = 0
@@ -98,13 +98,13 @@ class _Part(msgspec.Struct):
 class _Place:
     """Machines of one environment key, their run, and what is left of the plan there."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunInProgress) -> None:
         self.run = run
-        self.parts = deque(_Part(load=i, slots=slots) for i, (_, slots) in enumerate(run.todo) if slots)
+        self.parts = deque(_PartOfPlan(load=i, slots=slots) for i, (_, slots) in enumerate(run.todo) if slots)
         self.n_blocks = {part.load: len({slot.block for slot in part.slots}) for part in self.parts}
         self.last_seen_s = time.monotonic()
 
-    def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _Part | None:
+    def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _PartOfPlan | None:
         """The next part for a machine: whole blocks of the first load that it can run, its share of them."""
         for place, part in enumerate(self.parts):
             if card.lacks(models[part.load]):
@@ -113,8 +113,8 @@ class _Place:
             blocks = list(dict.fromkeys(slot.block for slot in part.slots))
             own = set(blocks[: math.ceil(self.n_blocks[part.load] / n_machines)])
             if rest := tuple(slot for slot in part.slots if slot.block not in own):
-                self.parts.appendleft(_Part(load=part.load, slots=rest))
-            return _Part(part.load, tuple(s for s in part.slots if s.block in own), part.n_deaths)
+                self.parts.appendleft(_PartOfPlan(load=part.load, slots=rest))
+            return _PartOfPlan(part.load, tuple(s for s in part.slots if s.block in own), part.n_deaths)
         return None
 
 
@@ -122,7 +122,7 @@ class _Work(msgspec.Struct):
     name: str  # of the machine
     address: str
     place: _Place
-    part: _Part
+    part: _PartOfPlan
     n_new: int = 0
 
 
@@ -246,7 +246,7 @@ class _Coordinator:
                 place.last_seen_s = time.monotonic()
                 self._submit(card, address, place, part)
 
-    def _submit(self, card: Card, address: str, place: _Place, part: _Part) -> None:
+    def _submit(self, card: Card, address: str, place: _Place, part: _PartOfPlan) -> None:
         job = self._plan.loads[part.load]
         plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
         alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
@@ -259,11 +259,11 @@ class _Coordinator:
         self._watcher.job(rest)
         self._lab.submit(address, ticket, rest)
 
-    def _hear(self, said: Measured | Ended) -> None:
+    def _hear(self, said: MeasuredSlot | Ended) -> None:
         work = self._work.get(said.ticket)
         if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
             return
-        if isinstance(said, Measured):
+        if isinstance(said, MeasuredSlot):
             if 0 <= said.index < len(work.part.slots):
                 work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
             return
@@ -297,4 +297,4 @@ class _Coordinator:
             self._commit(work.place, rest[0], failed_trial(rest[0], reason))
             rest, n_deaths = rest[1:], 0
         if rest:
-            work.place.parts.appendleft(_Part(work.part.load, rest, n_deaths))
+            work.place.parts.appendleft(_PartOfPlan(work.part.load, rest, n_deaths))

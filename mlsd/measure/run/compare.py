@@ -29,7 +29,7 @@ from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, Event, HeatReading, LogitsRead, Passes, ReadJob
 from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.runner import Run, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
+from mlsd.measure.run.runner import RunInProgress, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.run.runs import check_database, conclude
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
@@ -79,7 +79,7 @@ class _Side:
     prepared: Prepared
     job: Job
     environment: Environment
-    run: Run = field(init=False)
+    run: RunInProgress = field(init=False)
     times_passes: bool = True
 
     def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
@@ -182,7 +182,9 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     return sides
 
 
-def _run(side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher) -> AbstractContextManager[Run]:
+def _run(
+    side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher
+) -> AbstractContextManager[RunInProgress]:
     record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": looks}
     facts = tuple(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
     plan = RunPlan(

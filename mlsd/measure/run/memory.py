@@ -161,7 +161,7 @@ def estimated_bytes(entry: ModelEntry) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Context:
+class _OpenContext:
     """One context that will be open, or what a method opens beside one, and what is saved of it meanwhile."""
 
     model: str
@@ -178,11 +178,11 @@ class _Context:
 class _Contexts:
     """What a load opens: of each arm, and of each verdict, one of which is sought at a time."""
 
-    arms: list[tuple[str, list[_Context]]]  # each with its name for people
-    verdicts: list[list[_Context]]
+    arms: list[tuple[str, list[_OpenContext]]]  # each with its name for people
+    verdicts: list[list[_OpenContext]]
     cut_bytes: dict[str, int]  # weights of each draft that is cut out of the target
 
-    def all(self) -> list[_Context]:
+    def all(self) -> list[_OpenContext]:
         return [context for opened in (*(own for _, own in self.arms), *self.verdicts) for context in opened]
 
 
@@ -257,7 +257,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
         found.arms.append((arm_of(case).setting, opened))
         if case.sampling.greedy:
             feeding = feeding_options(asking, contexts[0].options, case.gamma + 1)
-            found.verdicts.append([_Context(target, asking, "all"), _Context(target, feeding)])
+            found.verdicts.append([_OpenContext(target, asking, "all"), _OpenContext(target, feeding)])
     return found
 
 
@@ -272,14 +272,14 @@ def _strategy(case: Case, keeps: str | None) -> str:
     return case.rollback if case.rollback in STRATEGIES else _assumed("target", keeps)
 
 
-def _opened(context: Context, target: str, draft: str, spec: DrafterSpec, *, cut: bool) -> _Context:
+def _opened(context: Context, target: str, draft: str, spec: DrafterSpec, *, cut: bool) -> _OpenContext:
     saved: Literal["nothing", "states"] = "states" if context.saves else "nothing"
     if context.whose == "head":
-        return _Context(target, context.options, method=spec)
+        return _OpenContext(target, context.options, method=spec)
     options = msgspec.structs.replace(context.options, kind="plain")
     if context.whose == "target":
-        return _Context(target, options, saved)
-    return _Context(draft, options, saved, spec if cut else None)
+        return _OpenContext(target, options, saved)
+    return _OpenContext(draft, options, saved, spec if cut else None)
 
 
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
@@ -310,7 +310,7 @@ def _arms(contexts: _Contexts | None, known: _Known) -> tuple[ArmMemory, ...]:
     return (*arms, *sorted(verdicts, key=lambda one: one.total_bytes)[-1:])
 
 
-def _sum(name: str, opened: Sequence[_Context], known: _Known) -> ArmMemory:
+def _sum(name: str, opened: Sequence[_OpenContext], known: _Known) -> ArmMemory:
     kv = states = compute = output = 0
     for context in opened:
         found = known[context.key, context.options]

@@ -171,7 +171,7 @@ def run_plan(
     settings, watcher = settings or RunSettings(), watcher or Watcher()
     for load in plan.loads:
         check_contexts(load)
-    going: Run | None = None
+    going: RunInProgress | None = None
     try:
         with begun(plan, store, settings, watcher) as going:
             watcher.begin(going.n_total, going.n_skipped)
@@ -186,14 +186,14 @@ def run_plan(
 
 
 @contextmanager
-def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[Run]:
+def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[RunInProgress]:
     """A run of the store, ended with the block."""
     cases = {slot.case_id: slot.case for load in plan.loads for slot in load.slots}
     done = _finished_slots(store, plan.environment, cases, settings)
     with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield Run(run_id, plan, store, done, watcher)
+        yield RunInProgress(run_id, plan, store, done, watcher)
 
 
 def _finished_slots(
@@ -208,7 +208,7 @@ def _finished_slots(
     return set(done.ok) | set(done.failed) if settings.keep_failed else set(done.ok)
 
 
-class Run:
+class RunInProgress:
     """A run in progress: what is left of it, and the one way in which its trials are committed."""
 
     def __init__(self, run_id: int, plan: RunPlan, store: Store, done: set[TrialKey], watcher: Watcher) -> None:

@@ -104,7 +104,7 @@ def transaction(connection: sqlite3.Connection, check: Callable[[], None] | None
         raise
 
 
-class Place:
+class DatabaseFile:
     """Which file a connection writes to: SQLite goes on writing into one that was deleted, and nobody ever reads it."""
 
     def __init__(self, path: Path) -> None:

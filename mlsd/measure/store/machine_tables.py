@@ -14,7 +14,7 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 
 
-class Table(NamedTuple):
+class RowStream(NamedTuple):
     """Columns and streamed rows, for a frame."""
 
     columns: tuple[str, ...]
@@ -30,7 +30,7 @@ class MachineTables:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        self._place = database.Place(path)
+        self._place = database.DatabaseFile(path)
         self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -168,11 +168,11 @@ class MachineTables:
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def _table(self, query: str, values: tuple[Any, ...] = ()) -> Table:
+    def _table(self, query: str, values: tuple[Any, ...] = ()) -> RowStream:
         with database.store_errors(self.path):
             cursor = self._connection.execute(query, values)
         columns = tuple(column[0] for column in cursor.description)
-        return Table(columns, self._checked(columns, cursor))
+        return RowStream(columns, self._checked(columns, cursor))
 
     def _checked(self, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         counts = [(place, name) for place, name in enumerate(columns) if rowcodec.is_count(name)]

@@ -36,7 +36,7 @@ class TrialKey(NamedTuple):
     repeat: int
 
 
-class Done(Record, frozen=True, kw_only=True):
+class FinishedTrials(Record, frozen=True, kw_only=True):
     """What a machine and build have measured so far."""
 
     ok: Counter[TrialKey]  # finished trials: not to be run again

@@ -19,10 +19,10 @@ from typing import Any, Self
 from mlsd.errors import StoreError
 from mlsd.measure.store import database, rowcodec, schema
 from mlsd.measure.store.impossible import impossible_trials
-from mlsd.measure.store.machine_tables import MachineTables, Table
+from mlsd.measure.store.machine_tables import MachineTables, RowStream
 from mlsd.measure.store.rows import (
-    Done,
     DraftDistance,
+    FinishedTrials,
     ImportedRow,
     MeasuredCase,
     Run,
@@ -250,7 +250,7 @@ class Store(MachineTables):
 
         return dict(self._readable(read, self._rows('SELECT id, record FROM "case" ORDER BY rowid')))
 
-    def done(self, environment: Environment) -> Done:
+    def done(self, environment: Environment) -> FinishedTrials:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
         ok: dict[TrialKey, int] = {}
         failed: dict[TrialKey, int] = {}
@@ -265,7 +265,7 @@ class Store(MachineTables):
                 ok[key] = n_ok
             else:
                 failed[key] = n_all
-        return Done(ok=Counter(ok), failed=Counter(failed))
+        return FinishedTrials(ok=Counter(ok), failed=Counter(failed))
 
     def disturbed(self, environment: Environment) -> Counter[str]:
         """How many trials of each case were disturbed on a machine and build, those of no account included."""
@@ -287,7 +287,7 @@ class Store(MachineTables):
             trial_id = row[0]
             yield rowcodec.trial(row, tuple(self._rounds_of(trial_id)) if rounds else ())
 
-    def rounds(self, chosen: TrialFilter = ALL) -> Table:
+    def rounds(self, chosen: TrialFilter = ALL) -> RowStream:
         """Stream the rounds of trials as plain rows: trial_id, number, then the fields of a Round."""
         where, values = self._where(chosen)
         return self._table(
@@ -296,7 +296,7 @@ class Store(MachineTables):
             values,
         )
 
-    def summary(self, chosen: TrialFilter = ALL) -> Table:
+    def summary(self, chosen: TrialFilter = ALL) -> RowStream:
         """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
         if chosen == ALL:
             return self._table(f"SELECT * FROM trial_summary WHERE {self._possible('trial_id')} ORDER BY trial_id")
@@ -312,7 +312,7 @@ class Store(MachineTables):
         rows = self._table(f"SELECT trial_id, count(*) AS rounds, {summed} FROM round GROUP BY trial_id").rows
         return {row[0]: Sums(**dict(zip(("rounds", *names), row[1:], strict=True))) for row in rows}
 
-    def round_outcomes(self) -> Table:
+    def round_outcomes(self) -> RowStream:
         """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
 
         Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.

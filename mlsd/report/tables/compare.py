@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsd.analysis.compare.gate import Finding, Measure
-from mlsd.analysis.compare.sessions import Comparison, Side
+from mlsd.analysis.compare.sessions import ComparedSide, Comparison
 from mlsd.report.render.table import Cell, Table, Tone, numbers, significant, table, text, words
 from mlsd.stats import Interval
 
@@ -29,7 +29,7 @@ def comparison_table(found: Comparison) -> Table:
     )
 
 
-def side_name(side: Side) -> str:
+def side_name(side: ComparedSide) -> str:
     """A side as a reader tells it from another."""
     place = side.environment
     what = f"llama-cpp-python {place.llama_cpp_python_version}, {place.llama_cpp_build}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
-from mlsd.analysis.results.round_split import Limit, RoundKind
+from mlsd.analysis.results.round_split import LeastRound, RoundKind
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
@@ -128,7 +128,7 @@ def _part_column(part: str) -> Column[TimingRow]:
     return like(part, lambda row: number(row.split.ms_per_round[part]))
 
 
-def _limit_cell(limit: Limit | None) -> Cell:
+def _limit_cell(limit: LeastRound | None) -> Cell:
     if limit is None:
         return text(None)
     rest = ", ".join(f"{part} {ms:.3f} ms" for part, ms in limit.rest_ms.items())

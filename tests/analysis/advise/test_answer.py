@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.analysis.advise.answer import Place, Question, answer, check_question
+from mlsd.analysis.advise.answer import AdviceQuestion, Place, answer, check_question
 from mlsd.analysis.advise.next_steps import next_steps
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.advise.reference_acceptance import Stated
@@ -22,7 +22,7 @@ from tests.analysis.predict.test_shape_costs import facts, known
 
 NOTHING = Known(groups=(), passes={}, coverage={}, models={})
 HERE = Place(environment_key="here", chip=None, safe_bytes=20_000_000_000)
-QUESTION = Question(target="qwen3.5-9b", gammas=(1, 4))
+QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
 
 
 def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() -> None:
@@ -31,7 +31,7 @@ def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() 
     for words in ("make synth qwen3.5-9b --quant Q8_0 --layers 4", "make synth qwen3.5-0.8b", "--chip"):
         assert words in error.value.hint
     with pytest.raises(AnalysisError) as error:
-        answer(Question(target="qwen3.5-35b-a3b"), NOTHING, HERE)
+        answer(AdviceQuestion(target="qwen3.5-35b-a3b"), NOTHING, HERE)
     assert "--layers 8 --router-shared 0.33 -o 35b-8.gguf && mlsd calibrate 35b-8.gguf" in error.value.hint
 
 
@@ -73,7 +73,7 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
 
 
 def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
-    chip = Question(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip=unnamed_chip(400.0))
+    chip = AdviceQuestion(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip=unnamed_chip(400.0))
     found = answer(chip, NOTHING, None)
     assert {p.draft for p in found.recommendation.prospects} == {None, "qwen3.5-2b"}
     assert found.modelled
@@ -82,7 +82,7 @@ def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
 def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
     chip = apple_chip("M5 Max")
     assert chip is not None
-    asked = Question(target="qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"), chip=chip)
+    asked = AdviceQuestion(target="qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"), chip=chip)
     found = answer(asked, NOTHING, None).recommendation
     assert {(p.drafter, p.gamma) for p in found.prospects} == {
         ("none", 0),
@@ -105,7 +105,7 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     ) -> Recommendation:
         known = apple_chip(chip)
         assert isinstance(known, AppleChip)
-        asked = Question(target=target, drafts=drafts, gammas=gammas, chip=known)
+        asked = AdviceQuestion(target=target, drafts=drafts, gammas=gammas, chip=known)
         return answer(asked, NOTHING, None).recommendation
 
     undecided = asked("M3 Max")
@@ -132,7 +132,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
     stored, study, here = measured
     n_measured = 0
     for best in study.answers:
-        found = answer(Question(target=best.target, workload=best.text), stored, here).recommendation
+        found = answer(AdviceQuestion(target=best.target, workload=best.text), stored, here).recommendation
         assert (found.verdict == "on") == (best.use == "on")
         rows = {(p.drafter, p.draft, p.gamma): p for p in found.prospects}
         for one in best.arms:
@@ -147,7 +147,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
 
 def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -> None:
     stored, _, here = measured
-    found = answer(Question(target="tiny-moe", workload="chinese"), stored, here).recommendation
+    found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
     assert found.verdict == "not decided"
     drafted = [p for p in found.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
@@ -159,7 +159,7 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -
 
 def stated(drafts: tuple[str, ...] | None = ("mtp",), **said: Any) -> Recommendation:
     chip = apple_chip("M5 Max")
-    one = Question(
+    one = AdviceQuestion(
         target="qwen3.5-27b-4bit", drafts=drafts, gammas=(3,), chip=chip, runtime="mlx", stated=Stated(gamma=3, **said)
     )
     check_question(one)
@@ -179,7 +179,7 @@ def test_a_stated_acceptance_is_accepted_over_proposed_at_its_gamma() -> None:
 
 def test_a_program_with_rows_of_its_own_goes_by_its_name() -> None:
     chip = apple_chip("M5 Max")
-    asked = Question(
+    asked = AdviceQuestion(
         target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), chip=chip, stated=Stated(gamma=3, mgl=3.8)
     )
     found = {}
@@ -193,7 +193,7 @@ def test_a_program_with_rows_of_its_own_goes_by_its_name() -> None:
 
 
 def test_a_deeper_context_is_slower_and_asks_for_a_shape() -> None:
-    short = Question(target="qwen3.5-9b-q4_k_m", drafts=("pld",), chip=apple_chip("M4 Pro"))
+    short = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("pld",), chip=apple_chip("M4 Pro"))
     deep = msgspec.structs.replace(short, depth=32_768)
     one, other = (
         next(p for p in answer(q, NOTHING, None).recommendation.prospects if not p.gamma) for q in (short, deep)

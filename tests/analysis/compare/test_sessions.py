@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsd.analysis.compare.gate import Finding, Measure
-from mlsd.analysis.compare.sessions import Comparison, Side
+from mlsd.analysis.compare.sessions import ComparedSide, Comparison
 from mlsd.stats import Interval
 from tests.analysis.studies import MACHINE
 
@@ -16,7 +16,7 @@ def finding(name: str, ratio: float) -> Finding:
 
 
 def answer(*findings: Finding) -> str:
-    side = Side(role="A", build=".", run_id=None, environment=MACHINE, settings="")
+    side = ComparedSide(role="A", build=".", run_id=None, environment=MACHINE, settings="")
     return Comparison(
         session="s",
         a=side,

@@ -7,8 +7,8 @@ import pytest
 
 from mlsd.analysis.fits.costmodel import speedup_measured
 from mlsd.analysis.predict.predict import (
-    Arm,
     Costs,
+    MeasuredGamma,
     between,
     catch_up_rows,
     costs_from_points,
@@ -31,7 +31,7 @@ COSTS = Costs(
 )
 
 
-def made_arm(right: list[bool], gamma: int, load: float, seed: int) -> Arm:
+def made_arm(right: list[bool], gamma: int, load: float, seed: int) -> MeasuredGamma:
     """Trials of a draft that is right where `right` says, with `COSTS` stretched by a load and a little noise."""
     rng = np.random.default_rng(seed)
     trials, speeds = [], []
@@ -53,7 +53,7 @@ def made_arm(right: list[bool], gamma: int, load: float, seed: int) -> Arm:
         ]
         trials.append(tuple(rounds))
         speeds.append((len(right) - 1) / (sum(r.wall_ns for r in rounds) / 1e9))
-    return Arm(gamma=gamma, n_tokens=len(right), rounds=tuple(trials), tok_s=tuple(speeds))
+    return MeasuredGamma(gamma=gamma, n_tokens=len(right), rounds=tuple(trials), tok_s=tuple(speeds))
 
 
 def test_a_gamma_left_out_is_predicted_from_the_others() -> None:

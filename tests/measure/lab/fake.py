@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from mlsd.measure.lab.coordinator import Ended, LabPlan, Measured
+from mlsd.measure.lab.coordinator import Ended, LabPlan, MeasuredSlot
 from mlsd.measure.lab.machine import Card, Origin
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -87,7 +87,7 @@ class FakeLab:
         self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, slots measured
         self.submitted: list[tuple[str, Job]] = []
         self.cancelled: list[str] = []
-        self.unsaid: list[Measured | Ended] = []
+        self.unsaid: list[MeasuredSlot | Ended] = []
         self.posted = ""
 
     def machines(self) -> dict[str, Card]:
@@ -110,7 +110,7 @@ class FakeLab:
         """The machine is gone; what it was at is never heard of."""
         self.cards.pop(address, None)
 
-    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
         if self._disturb is not None:
             self._disturb(self)
         said, self.unsaid = self.unsaid, []
@@ -119,11 +119,13 @@ class FakeLab:
                 continue
             if n == len(job.slots):
                 del self.jobs[ticket]
-                said += [Measured(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)]  # again
+                said += [
+                    MeasuredSlot(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)
+                ]  # again
                 said.append(Ended(ticket=ticket))
                 continue
             self.jobs[ticket] = (address, job, n + 1)
-            said.append(Measured(ticket=ticket, index=n, trial=measured(job.slots[n])))
+            said.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
         yield from said
 
 
@@ -139,7 +141,7 @@ class Storm:
             if address in lab.cards and self._rng.random() < 0.15:
                 for ticket, (where, job, n) in lab.jobs.items():
                     if where == address and n < len(job.slots) and self._rng.random() < 0.5:  # its last word comes late
-                        lab.unsaid.append(Measured(ticket=ticket, index=n, trial=measured(job.slots[n])))
+                        lab.unsaid.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
                 lab.lose(address)
                 self.n_deaths += 1
             elif address not in lab.cards and (self._rng.random() < 0.5 or not lab.cards):

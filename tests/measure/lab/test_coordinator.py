@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError, LabError, ModelFileError
-from mlsd.measure.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, Measured, run_lab
+from mlsd.measure.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, MeasuredSlot, run_lab
 from mlsd.measure.lab.suites import check_same_files
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.store.rows import environment_key
@@ -180,7 +180,9 @@ def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Pa
     class Confused(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
             for said in super().receive(timeout_s):
-                swapped = isinstance(said, Measured) and said.trial.case_id == first.case_id and said.trial.block == 0
+                swapped = (
+                    isinstance(said, MeasuredSlot) and said.trial.case_id == first.case_id and said.trial.block == 0
+                )
                 yield msgspec.structs.replace(said, trial=measured(second)) if swapped else said
 
     run(Confused({"m1": card()}), wanted, tmp_path / "s.sqlite")
@@ -197,7 +199,7 @@ def test_a_forged_trial_is_a_failed_one_with_the_reason_and_every_other_one_can_
     class Forger(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
             for said in super().receive(timeout_s):
-                if isinstance(said, Measured) and said.trial.block == 1:
+                if isinstance(said, MeasuredSlot) and said.trial.block == 1:
                     trial = msgspec.structs.replace(said.trial, **forged[slots[said.index].position])
                     said = msgspec.structs.replace(said, trial=trial)
                 yield said
@@ -217,7 +219,7 @@ def test_a_slot_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_
     class Astray(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
             for said in super().receive(timeout_s):
-                if isinstance(said, Measured):
+                if isinstance(said, MeasuredSlot):
                     yield msgspec.structs.replace(said, index=len(wanted.loads[0].slots) + index)
                     yield msgspec.structs.replace(said, index=-1)
                     yield msgspec.structs.replace(said, ticket="another", index=0)
@@ -235,7 +237,7 @@ def test_what_a_machine_says_after_it_was_given_up_is_not_stored_twice(tmp_path:
         if len(lab.submitted) == 1 and "m1" in lab.cards and any(n == 1 for _, _, n in lab.jobs.values()):
             ticket, (_, job, _) = next(iter(lab.jobs.items()))
             lab.lose("m1")
-            lab.unsaid += [Measured(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)]
+            lab.unsaid += [MeasuredSlot(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)]
         elif not lab.cards:
             lab.cards["m2"] = card()
 

@@ -15,7 +15,7 @@ from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
 from mlsd.analysis.predict.predict import GammaPrediction
-from mlsd.analysis.study.machine_findings import Machine, Work
+from mlsd.analysis.study.machine_findings import Machine, PassWork
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.report.figures.machine import (
@@ -104,7 +104,7 @@ def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
 
 
 def test_a_roofline_sets_passes_against_the_memory_that_was_measured() -> None:
-    work = {"a-model": [Work(k=k, n_bytes=1e8, gflop=0.2 * k, ms=10.0 + k) for k in (1, 2, 4)]}
+    work = {"a-model": [PassWork(k=k, n_bytes=1e8, gflop=0.2 * k, ms=10.0 + k) for k in (1, 2, 4)]}
     memory = SimpleNamespace(stream={1: Interval(value=10.0)}, n_threads=1)
     left, right = roofline(cast("Machine", SimpleNamespace(work=work, bandwidth=memory))).axes
     assert [float(ms) for ms in np.asarray(left.lines[0].get_ydata())] == [11.0, 12.0, 14.0]

@@ -34,7 +34,7 @@ class Identity(Record, frozen=True, kw_only=True):
     files: dict[str, str]  # SHA-256 of libraries by their real path
 
 
-class Loaded(Record, frozen=True, kw_only=True):
+class LoadedLibraries(Record, frozen=True, kw_only=True):
     """What a process has loaded."""
 
     package: str
@@ -74,9 +74,9 @@ def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
     return frozenset(inodes)
 
 
-def loaded(package: str) -> Loaded:
+def loaded(package: str) -> LoadedLibraries:
     """The libraries of llama.cpp in this process, behind the bindings of `package`."""
-    return Loaded(package=os.path.realpath(package), libraries=tuple(sorted(_libraries(_inodes()))))
+    return LoadedLibraries(package=os.path.realpath(package), libraries=tuple(sorted(_libraries(_inodes()))))
 
 
 def require(package: str, known: frozenset[Inode], identity: Identity | None) -> None:
