@@ -487,7 +487,6 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "models make tiny": TinySet,
     "models make noise": Noisy,
     "models make subset": Cut,
-    "models make kangaroo": Cut,
     "models make store": _with(StoreHeader, "MadeStore", path=str),
     "methods": (Methods, MethodInfo),
     "tune": Tuned,

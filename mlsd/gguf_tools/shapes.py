@@ -71,26 +71,6 @@ TINY_ATTENTION: dict[str, Shape] = {
     "qwen3moe": _like(_TINY_LLAMA, "qwen3moe", **_EXPERTS),
 }
 
-# Its prediction block drafts for it; written only when it is asked for by name.
-TINY_MTP = _like(_TINY_QWEN, "qwen35", name="qwen35-mtp", n_mtp_blocks=1)
-
-# Big enough (0.4 billion weights) that a target pass costs far more than a tiny draft's: what the artefact needs.
-ARTEFACT_TARGET = _like(
-    TINY["qwen35moe"],
-    "qwen35moe",
-    name="qwen35moe-large",
-    n_embd=512,
-    n_head=8,
-    n_head_kv=2,
-    n_groups=8,
-    n_state_heads=16,
-    inner_size=512,
-    n_experts=64,
-    n_experts_used=8,
-    n_ff_expert=512,
-    n_ff_shared=512,
-)
-
 
 def _qwen(
     name: str, n_layers: int, n_embd: int, n_ff: int, n_head: int, n_head_kv: int, n_state_heads: int, **more: Any

@@ -21,7 +21,7 @@ def test_a_dry_run_tells_bytes_and_writes_nothing(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_a_shape_by_name_by_gguf_and_by_configuration(tiny: Path, tmp_path: Path) -> None:
+def test_a_shape_by_name_and_by_gguf(tiny: Path, tmp_path: Path) -> None:
     output = tmp_path / "x.gguf"
     assert "4 of 8 layers" in run("qwen35moe", "--layers", "4", "-o", str(output)).stdout
     figures = json.loads(run(str(tiny / "falcon-h1.gguf"), "--json", "-o", str(output)).stdout)
@@ -36,7 +36,7 @@ def test_a_shape_by_name_by_gguf_and_by_configuration(tiny: Path, tmp_path: Path
         (["smollm2-135m", "--quant", "Q4_K", "--dry-run"], "does not divide"),
         (["smollm2-135m"], "--output"),
         (["missing.gguf", "--dry-run"], "missing.gguf"),
-        (["smollm2-135m", "--router-correlation", "0.5", "-o", "x.gguf"], "mixture of experts"),
+        (["smollm2-135m", "--router-shared", "0.5", "-o", "x.gguf"], "mixture of experts"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(

@@ -13,12 +13,9 @@ from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import byte_progress, note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
-from mlsd.gguf_tools.shapes import ARTEFACT_TARGET
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.cut import plan_subset, write_layers
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
-from mlsd.gguf_tools.surgery.kangaroo import compose
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, find_recipe, write_synthetic
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
@@ -44,8 +41,7 @@ def make() -> None:
 @click.argument("shape")
 @shared.quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
 @click.option("--layers", type=Whole(), help="Only this many layers, for a machine that cannot hold all.")
-@click.option("--router-correlation", type=Real(), help="Correlation of the router's logits between tokens, 0 to 1.")
-@click.option("--router-shared", type=Real(), help="The same as the fraction of experts that two tokens share.")
+@click.option("--router-shared", type=Real(), help="The fraction of its experts that a token shares with another.")
 @shared.seed_option()
 @shared.output_option("The GGUF to write.", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be written.")
@@ -53,13 +49,13 @@ def make() -> None:
 def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a model with the tensors of SHAPE and random weights, to measure a machine without a download.
 
-    SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a tiny model's name, the path of a GGUF, or of
-    a model's config.json. The file is marked as synthetic in its metadata, and its text has no meaning.
+    SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a tiny model's name, or the path of a
+    GGUF. The file is marked as synthetic in its metadata, and its text has no meaning.
     """
     if output is None and not dry_run:
         raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")
     recipe = find_recipe(shape, options["quant"], options["layers"])
-    correlation = choose_correlation(recipe.plan, options["router_correlation"], options["router_shared"])
+    correlation = choose_correlation(recipe.plan, options["router_shared"])
     written: dict[str, Any] = {}
     if output is not None and not dry_run:
         with byte_progress("Writing", recipe.plan.weight.total.n_bytes) as progress:
@@ -108,20 +104,18 @@ def _print_plan(plan: SynthPlan) -> None:
 
 @make.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
-@click.option("--artefact", is_flag=True, help="Also qwen35moe-large: 0.4 billion weights, 0.4 GB.")
 @shared.seed_option("Another seed, another set.")
 @shared.quant_option("F32, F16 or Q8_0.", default="Q8_0", show_default=True)
 @shared.output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
 @shared.json_option
-def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: str, as_json: bool) -> None:
+def tiny(output: Path, only: tuple[str, ...], seed: int, quant: str, as_json: bool) -> None:
     """Write tiny random models of sixteen architectures.
 
     With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
     (NAME-other). The same seed gives the same bytes.
     """
-    names = [*(only or TINY_SET), *([ARTEFACT_TARGET.name] if artefact else [])]
     with byte_progress("Writing") as progress:
-        files = list(write_tiny_set(output, names=names, seed=seed, precision=quant, progress=progress))
+        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, precision=quant, progress=progress))
     if as_json:
         print_json({"files": files})
         return
@@ -211,33 +205,6 @@ def subset(
         note(
             f"Next: mlsd bench {quoted(model)} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)"
         )
-
-
-@make.command()
-@shared.model_argument("model")
-@click.option("--adapter", type=click.Path(path_type=Path), required=True, help="A Kangaroo adapter for MODEL.")
-@click.option("--exit", "exit_after", type=Whole(), required=True, help="The block that it was trained behind.")
-@shared.output_option("The GGUF to write.")
-@shared.json_option
-def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: bool) -> None:
-    """Write a draft of MODEL's first blocks and an adapter that somebody trained for it.
-
-    The adapter is a folder with config.json and model.safetensors.
-    """
-    source = Source(Path(shared.model_file(model).path))
-    edit = compose(source, Adapter(adapter), exit_after)
-    _write_draft(source, edit, output, as_json)
-    if as_json:
-        return
-    n_zeros = sum(piece.tensor.n_bytes for piece in edit.pieces if piece.source is None and piece.made is None)
-    note(
-        f"llama.cpp wants a feed-forward half in the adapter's block: {format_bytes(n_zeros)} of zeros that each draft "
-        "pass reads and the method does not have."
-    )
-    note(
-        f"Next: mlsd bench {quoted(model)} --drafter kangaroo:adapter={quoted(adapter)},exit={len(edit.layers)} "
-        "(drafts the same, and stops where the draft is in doubt)"
-    )
 
 
 def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found: LayersFound | None = None) -> None:

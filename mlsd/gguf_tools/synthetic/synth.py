@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from mlsd.errors import InputError, choose
-from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
@@ -148,25 +147,20 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
 
 def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = None) -> Recipe:
-    """The recipe of a known shape, a GGUF or a config.json. Raises: InputError, ModelFileError."""
+    """The recipe of a known shape or a GGUF. Raises: InputError, ModelFileError."""
     known = {name: own for name, own in (FULL | TINY).items() if own.writable}
     path = Path(shape)
     if shape.lower() in known:
         return from_shape(known[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)
-    if path.suffix == ".json":
-        return from_shape(shape_from_config(path), quant=quant or "Q8_0", n_layers=n_layers)
     if path.suffix == ".gguf" or path.exists():
         return from_gguf(Source(path), quant=quant or SAME, n_layers=n_layers)
-    more = ", or give the path of a GGUF or config.json"
-    raise InputError(f"There is no shape {shape!r}.", hint=choose(shape, known, more))
+    raise InputError(f"There is no shape {shape!r}.", hint=choose(shape, known, ", or give the path of a GGUF"))
 
 
-def choose_correlation(plan: SynthPlan, correlation: float | None, shared: float | None) -> float | None:
-    """The correlation of the router's logits, given itself or by the shared experts. Raises: InputError."""
+def choose_correlation(plan: SynthPlan, shared: float | None) -> float | None:
+    """The correlation of the router's logits at which two tokens share that many experts. Raises: InputError."""
     if shared is None:
-        return correlation
-    if correlation is not None:
-        raise InputError("--router-correlation and --router-shared exclude each other.", hint="Give one of them.")
+        return None
     if not plan.weight.n_experts:
         raise InputError("--router-shared needs a mixture of experts.", hint="Leave the option out.")
     return correlation_for(shared, plan.weight.n_experts, plan.weight.n_experts_used)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_MTP
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.table import TensorTable, read_tables
@@ -21,8 +21,7 @@ OTHER = "-other"
 TABLES = read_tables()
 # What is written when nothing is named: every architecture that speculative decoding is tested on.
 TINY_SET: dict[str, Shape | TensorTable] = {**TINY, **TABLES}
-_ALONE = {shape.name: shape for shape in (TINY_MTP, ARTEFACT_TARGET)}
-_SHAPES = {**TINY_SET, **TINY_ATTENTION, **_ALONE}
+_SHAPES = {**TINY_SET, **TINY_ATTENTION}
 
 
 class TinyFile(Record, frozen=True, kw_only=True):
@@ -46,18 +45,13 @@ def write_tiny_set(
     precision: str = "Q8_0",
     progress: Progress | None = None,
 ) -> Iterator[TinyFile]:
-    """Write each named shape with its perturbed copies and an unrelated model, yielding each file when it is there.
-
-    The artefact's target and the model with a prediction block are written alone. Raises: InputError.
-    """
+    """Write each named shape, its perturbed copies and an unrelated model, yielding each file. Raises: InputError."""
     for name in names:
         if name not in _SHAPES:
             raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
         write_random(base, shape, seed=seed, precision=precision, progress=progress)
         yield _file(base, shape, seed)
-        if name in _ALONE:
-            continue
         for suffix, noise in NOISES.items():
             copy = folder / f"{name}{suffix}.gguf"
             perturb(base, copy, noise=noise, seed=seed, progress=progress)

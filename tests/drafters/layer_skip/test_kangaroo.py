@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -168,61 +166,6 @@ def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(
         check_target(spec(adapter=str(adapters["llama"]), exit=6), tiny / "llama.gguf")
     with pytest.raises(ModelFileError, match="recurrent blocks"):
         check_target(spec(adapter=str(adapters["llama"])), tiny / "qwen35.gguf")
-
-
-# --- the commands -----------------------------------------------------------------------------------------------------
-
-
-def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
-    mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path
-) -> None:
-    target, draft = tiny / "llama.gguf", tmp_path / "draft.gguf"
-    written = mlsd(
-        "models", "make", "kangaroo", target, "--adapter", adapters["llama"], "--exit", 2, "-o", draft, "--json"
-    )
-    assert written.code == 0, written.err
-    answer = json.loads(written.out)
-    assert (answer["layers"], answer["label"]) == ([0, 1], "2 blocks and a Kangaroo adapter")
-    assert answer["weight_bytes"] == sum(tensor.n_bytes for tensor in Source(draft).tensors)
-    by_name = f"kangaroo:adapter={adapters['llama']},exit=2,p_min=0.6"
-    with closing(Arena({"llama": target, "draft": draft})) as arena:
-        for method, second in ((by_name, None), ("draft-model", "draft")):
-            run = arena.run("llama", method, 3, prompt_of(3), N_PREDICT, draft=second)
-            arena.assert_exact("llama", prompt_of(3), run)
-            assert ("early_stops" in run.stats) is (method is by_name)
-
-
-def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "draft.gguf"
-    result = mlsd(
-        "models", "make", "kangaroo", tiny / "llama.gguf", "--adapter", adapters["llama"], "--exit", 2, "-o", out
-    )
-    assert "2 blocks and a Kangaroo adapter. Blocks 0-1 of 0-5" in result.out
-    assert "feed-forward" in result.err
-    assert f"--drafter kangaroo:adapter={adapters['llama']},exit=2" in result.err
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "words"),
-    [
-        ("llama", (), "Missing option '--exit'"),
-        ("llama", ("--exit", 2, "--skip", "1"), "No such option"),
-        ("llama", ("--exit", 6), "exit after block 6"),
-        ("qwen35", ("--exit", 2), "recurrent blocks"),
-        ("qwen3", ("--exit", 2), "normalises"),
-        ("qwen2", ("--exit", 2), "do not fit"),
-    ],
-)
-def test_what_cannot_be_composed_is_refused_before_anything_is_written(
-    mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path, model: str, options: tuple[str, ...], words: str
-) -> None:
-    out = tmp_path / "draft.gguf"
-    result = mlsd(
-        "models", "make", "kangaroo", tiny / f"{model}.gguf", "--adapter", adapters["llama"], *options, "-o", out
-    )
-    assert result.code == 2
-    assert words in result.err
-    assert not list(tmp_path.glob("draft*"))
 
 
 def test_a_drafter_without_its_adapter_is_refused_before_any_load(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
