@@ -102,7 +102,7 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
         draft=files[1],
         engine=ENGINE,
         text=load_prompt("length-1024").text,
-        widths=(1, *(gamma + 1 for gamma in GAMMAS)),
+        rows=(1, *(gamma + 1 for gamma in GAMMAS)),
         depths=(128,),
         budget_s=1.0,
         least_repeats=3,

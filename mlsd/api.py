@@ -80,9 +80,8 @@ def tune(
 def calibrate(
     model: FilePath, draft: FilePath | None = None, *, db: FilePath | None = None, **asked: Any
 ) -> calibration.CalibrationResult:
-    """Time passes over k tokens for many k, and store them; `asked` are fields of `CalibrationRequest`."""
-    request = calibration.CalibrationRequest(target=str(model), draft=None if draft is None else str(draft), **asked)
-    return calibration.calibrate(request, _path(db))
+    """Time passes over k tokens for many k, and store them; `asked` are what `mlsd calibrate` takes by those names."""
+    return calibration.calibrate(str(model), None if draft is None else str(draft), _path(db), **asked)
 
 
 def audit(source: FilePath) -> Audit:

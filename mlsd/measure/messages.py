@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import sys
 from typing import Any, Literal, NamedTuple
 
@@ -59,18 +60,26 @@ class PairJob(Record, frozen=True, kw_only=True):
 
     target: ModelFile
     draft: ModelFile | None = None
-    engine: EngineOptions
+    engine: EngineOptions = EngineOptions()
     text: str
+
+    def plan(self, command: str) -> dict[str, Any]:
+        """What was asked for, as a run records it: models by name and hash, without the text and without a path."""
+        own: dict[str, Any] = msgspec.to_builtins(self)
+        own |= {role: own[role] and own[role]["ref"] for role in ("target", "draft")}
+        own["text"] = hashlib.sha256(self.text.encode()).hexdigest()
+        del own["type"]
+        return {"command": command, **own}
 
 
 class CalibrateJob(PairJob, frozen=True, kw_only=True, tag=True):
     """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
 
-    widths: tuple[int, ...]  # k of T(k)
-    depths: tuple[int, ...]  # positions in the context before a pass
+    rows: tuple[int, ...] = (*range(1, 34), 48, 64)  # k of T(k)
+    depths: tuple[int, ...] = (128,)  # positions in the context before a pass
     windows: tuple[int, ...] = ()  # of consecutive tokens, for expert coverage; empty: do not ask
     n_experts: int = 0  # routed experts of a layer; 0 for a dense target, which has no coverage
-    budget_s: float = 60.0  # loading apart, the pass that reaches it is the last one
+    budget_s: float = 120.0  # loading apart, the pass that reaches it is the last one
     precision: float = 0.02  # or timing ends as soon as the 95 % interval of every cell's mean is this narrow, relative
     least_repeats: int = 0  # so many are made whatever the budget says
     seed: int = 0  # of the order of passes
@@ -86,8 +95,8 @@ class Passes(Record, frozen=True, kw_only=True, tag=True):
 class Covered(Record, frozen=True, kw_only=True, tag=True):
     """The experts that the target of a calibration chose."""
 
-    coverage: tuple[Coverage, ...]
-    loads: tuple[ExpertLoad, ...]
+    coverage: tuple[Coverage, ...] = ()
+    loads: tuple[ExpertLoad, ...] = ()
 
 
 class Spent(Record, frozen=True, kw_only=True, tag=True):

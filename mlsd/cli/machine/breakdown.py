@@ -42,17 +42,17 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     """
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
-    from mlsd.measure.run.breakdown import BreakdownRequest
     from mlsd.measure.run.breakdown import breakdown as profile
+    from mlsd.planning.prepare import BenchRequest
     from mlsd.trials.results import as_measured
     from mlsd.trials.sums import sums
 
-    names = ("draft", "gamma", "rows", "depth", "repeats", "n_predict", "engine")
-    asked = {name: options[name] for name in names}
-    request = BreakdownRequest(target=target, drafter=options["drafter_text"], prompt=options["prompts"], **asked)
+    names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
+    lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
+    request = BenchRequest(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
-        found = profile(request, db)
+        found = profile(request, rows=options["rows"], depth=options["depth"], repeats=options["repeats"], db=db)
     split = None
     if (case := found.case) is not None:
         rounds = (sums([one]) for trial in found.trials for one in trial.rounds)

@@ -51,7 +51,6 @@ def calibrate(
     For a mixture, the experts are counted as well, which shows whether verification amortizes.
     """
     shared.check_models(target, draft)
-    from mlsd.measure.run.calibration import CalibrationRequest
     from mlsd.measure.run.calibration import calibrate as run_calibration
     from mlsd.measure.run.runner import silent
 
@@ -59,14 +58,14 @@ def calibrate(
         from mlsd.report.write import check_figure_path
 
         check_figure_path(output)
-    request = CalibrationRequest(target=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
-    db = database_to_fill(db)
-    with working(f"Timing passes of {target}", request.budget_s) as tell:
-        result = run_calibration(request, db, tell if shows_progress() else silent)
+    db, coverage, budget_s = database_to_fill(db), not options.pop("no_coverage"), options["budget_s"]
+    with working(f"Timing passes of {target}", budget_s) as tell:
+        told = tell if shows_progress() else silent
+        result = run_calibration(target, draft, db, told, coverage=coverage, **options)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.report.tables.machine import costs_table, timed_table
 
-    facts, found = result.models, calibration_findings(result, request.rows, request.depths)
+    facts, found = result.models, calibration_findings(result, options["rows"], options["depths"])
     if output is not None:
         _draw(output, facts[0], found)
     if as_json:
@@ -93,7 +92,7 @@ def calibrate(
             _say_steps(curve.steps)
     for depth, widths in found.not_timed.items():
         if widths:
-            say(f"Not timed at depth {depth} within {request.budget_s:g} s: k = {as_ranges(widths)}.")
+            say(f"Not timed at depth {depth} within {budget_s:g} s: k = {as_ranges(widths)}.")
     print_table(costs_table(found.costs))
     if found.mixture is not None:
         _print_experts(found.mixture)

@@ -229,7 +229,7 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
         target=side.job.target,
         engine=side.prepared.engine,
         text=load_prompt("length-1024").text,
-        widths=request.rows or tuple(sorted(widths)),
+        rows=request.rows or tuple(sorted(widths)),
         depths=(_DEPTH,),
         budget_s=1e-3,  # one repeat
         least_repeats=1,

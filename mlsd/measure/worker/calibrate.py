@@ -62,7 +62,7 @@ class Calibration:
     def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache) -> None:
         self._job, self._clock, self._cache = job, clock, cache
         self._ledger, self._assumed = Ledger(clock), False
-        n_ctx = max(job.depths) + 3 * max(job.widths) + _ROOM
+        n_ctx = max(job.depths) + 3 * max(job.rows) + _ROOM
         self.options = session_options(job.engine, n_ctx)
         self._models: list[LlamaModel] = []
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
@@ -76,7 +76,7 @@ class Calibration:
             for model in self._models:
                 check_model(partial(open_session, model), self.options)
             self.text = self.target.tokenize(job.text)
-            needed = max(job.depths) + max(job.widths)
+            needed = max(job.depths) + max(job.rows)
             if len(self.text) < needed:
                 raise PromptError(
                     f"The text has {len(self.text)} tokens for this model; depth and width need {needed}.",
@@ -160,7 +160,7 @@ class Calibration:
 
     def _first_visits(self) -> list[_Visit]:
         """Every context, those of widths that matter most first, and in each that width first; the draft's second."""
-        depths, groups = self._job.depths, contexts(self._job.widths)
+        depths, groups = self._job.depths, contexts(self._job.rows)
         for group in groups:
             group.sort(key=lambda width: (width not in _FIRST_WIDTHS, width))
         groups.sort(key=lambda group: (group[0] not in _FIRST_WIDTHS, group[0]))
@@ -172,7 +172,7 @@ class Calibration:
     def _all_visits(self, rng: random.Random) -> list[_Visit]:
         visits = []
         for depth in self._job.depths:
-            for group in contexts(self._job.widths):
+            for group in contexts(self._job.rows):
                 visits.append(_Visit(depth=depth, widths=tuple(rng.sample(group, len(group)))))
             if self.draft is not None:
                 visits.append(_Visit(depth=depth, widths=()))

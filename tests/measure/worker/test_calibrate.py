@@ -12,8 +12,8 @@ from mlsd.clock import MonotonicClock
 from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyError
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.process import run_calibration, run_info
-from mlsd.measure.run.calibration import run_and_store
+from mlsd.measure.process import run_calibration
+from mlsd.measure.run.calibration import time_and_store
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.calibrate import Calibration, contexts
 from mlsd.models.library import resolve_model
@@ -36,7 +36,7 @@ def job(target: Path, draft: Path | None = None, **changes: object) -> Calibrate
         draft=None if draft is None else model_file(draft),
         engine=ENGINE,
         text=load_prompt("length-256").text,
-        widths=WIDTHS,
+        rows=WIDTHS,
         depths=(24,),
         budget_s=0.01,
         least_repeats=2,
@@ -69,10 +69,10 @@ def test_each_repeat_times_every_cell_once(tiny: Path, name: str) -> None:
 
 
 def test_repeats_go_on_until_intervals_are_tight_or_time_is_up(tiny: Path) -> None:
-    one = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=600.0, precision=1e9, least_repeats=0))
+    one = passes(job(tiny / "llama.gguf", rows=(1, 2), budget_s=600.0, precision=1e9, least_repeats=0))
     assert len(one) == 3  # the first repeat count that has an interval
     assert one[-1].half_width is not None and one[0].half_width is None
-    late = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=0.5, precision=1e-9, least_repeats=0))
+    late = passes(job(tiny / "llama.gguf", rows=(1, 2), budget_s=0.5, precision=1e-9, least_repeats=0))
     assert late[-1].half_width is None or late[-1].half_width > 1e-9
 
 
@@ -93,7 +93,7 @@ def test_the_budget_binds_between_passes_and_what_matters_most_comes_first(tiny:
     important = [1, 2, 5, 9, 17]
     for budget_s in (1.0, 100.0, 200.0, 300.0, 1e6):
         clock = PassClock()
-        work = job(tiny / "llama.gguf", widths=widths, budget_s=budget_s, precision=1e9, least_repeats=0)
+        work = job(tiny / "llama.gguf", rows=widths, budget_s=budget_s, precision=1e9, least_repeats=0)
         with closing(Calibration(work, clock, ProbeCache())) as calibration:
             first = next(iter(calibration.repeats()))
             spent = calibration.spent()
@@ -124,7 +124,7 @@ def test_a_budget_too_short_to_fill_the_context_is_an_error(tiny: Path) -> None:
 def test_a_probe_that_would_take_too_long_is_left_out_and_said_so(tiny: Path, tmp_path: Path) -> None:
     for budget_s, assumed in ((1e6, False), (100.0, True)):
         cache = ProbeCache(tmp_path / str(assumed))
-        work = job(tiny / "qwen35.gguf", widths=(1, 2), budget_s=budget_s, precision=1e9, least_repeats=0)
+        work = job(tiny / "qwen35.gguf", rows=(1, 2), budget_s=budget_s, precision=1e9, least_repeats=0)
         with closing(Calibration(work, PassClock(), cache)) as calibration:
             rollbacks = [p for p in next(iter(calibration.repeats())).points if p.kind == "rollback"]
             assert calibration.spent().rollback_assumed == assumed
@@ -167,8 +167,8 @@ def test_text_depth_and_draft_that_cannot_work_are_refused_before_timing(tiny: P
 
 def test_a_calibration_lies_in_the_store_beside_the_machine(tiny: Path, tmp_path: Path) -> None:
     work = job(tiny / "qwen35moe.gguf", windows=(1, 2), n_experts=16)
+    result = time_and_store(work, tmp_path / "c.sqlite")
     with Store.open(tmp_path / "c.sqlite") as store:
-        result = run_and_store(work, store, run_info(ENGINE), [])
         stored = list(store.calibration())
         assert tuple(point for _, point in stored) == result.target_points
         assert {run_id for run_id, _ in stored} == {result.run_id}
