@@ -86,7 +86,7 @@ class PeakBandwidth(Record, frozen=True, kw_only=True):
     source: str  # where the figure stands, or the reason that it is None
 
 
-_NAMED = re.compile(r"(?<![a-z0-9.-])(m\d|a18)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
+_NAMED = re.compile(r"(?:(?<=apple-)|(?<![a-z0-9.-]))(m\d|a18)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
 _MEMORY = re.compile(r"(\d+) ?gi?b(?![a-z/])")
 _CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
 

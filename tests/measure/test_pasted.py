@@ -60,6 +60,18 @@ def test_a_column_of_speeds_under_a_methods_name_is_that_methods() -> None:
     assert [(row["tok_s"], row["gamma"]) for row in two] == [("30", "2"), ("33", "4")]
 
 
+def test_a_block_drafts_a_token_less_and_accepted_tokens_a_round_are_mgl_less_the_bonus() -> None:
+    plain, drafted = cells("block_size,tok/s,accepted/round\n(no draft),13.5,-\n6 (text),8.81,1.65\n")
+    assert plain["drafter"] == "none" != drafted["drafter"]
+    assert (drafted["gamma"], drafted["mgl"]) == ("5", "2.65")
+
+
+def test_a_prompt_and_its_output_timed_together_by_llama_bench_are_no_decoding() -> None:
+    head = "## apple-m4-pro\n\n| model | test | t/s |\n|--|--|--|\n"
+    (row,) = cells(f"{head}| llama 1B | pp4096+tg128 | 2211.38 |\n| llama 1B | tg128 | 242.56 |\n")
+    assert (row["tok_s"], row["chip"]) == ("242.56", "M4 Pro")
+
+
 def test_llama_servers_timings_give_a_row_an_answer_with_the_command_above_them() -> None:
     log = """
 llama-server -m models/Qwen3.6-27B-Q8_0.gguf --spec-type draft-mtp --spec-draft-n-max 3

@@ -27,7 +27,7 @@ HEADS: dict[str, str] = {
     "drafter": r"drafter|method|mode|spec( type)?|technique|arm|config(uration)?|settings?|run|variant|decoding|mtp",
     "draft": r"draft( model)?|drafter model|assistant|draft model",
     "gamma": r"gamma|γ|draft( |_)?len(gth)?|(spec )?(draft )?n max|draft max|max draft( tokens)?|k|d|draft tokens? max"
-    r"|num speculative tokens|n draft max|mtp depth|n",
+    r"|num speculative tokens|n draft max|mtp depth|n|(draft )?block( size)?",
     "tok_s": r"(mean |median |avg |average |overall |decode |decoding |generation |gen |eval |output |tg )*"
     r"(tok(ens?)?( per |/| )s(ec(ond)?)?|t/s|tps|speed)( mean| median| avg| decode)?|tokens per sec|decode|generation"
     r"|throughput|tg|overall( median| mean)?|with (flag|mtp|spec\w*|draft\w*)",
@@ -40,7 +40,7 @@ HEADS: dict[str, str] = {
     "n_accepted": r"(n )?accepted( tokens| drafts?)?|acc tokens|draft n accepted",
     "n_proposed": r"(n )?(drafted|proposed)( tokens)?|draft n|drafts? generated|generated drafts?",
     "mgl": r"mgl|mean (gen\w+ )?len(gth)?|accept(ance)? len(gth)?|tau|τ"
-    r"|tok(ens?)?( per |/| )(step|round|cycle|pass)",
+    r"|(tok(ens?)?|accepted)( per |/| )(step|round|cycle|pass)",
     "rounds": r"(n )?(rounds|cycles|verification steps|verify steps|target passes)",
     "n_output": r"n output|(output|generated|predicted|completion) tokens|pred|n predicted",
     "n_predict": r"n predict|max (new )?tokens|tokens|n gen|output( len(gth)?)?",
@@ -219,7 +219,7 @@ def _rows(one: _PastedLine, heads: dict[str, str], percent: Container[str]) -> I
         for head, cell in filled.items()
         if not heads[head].startswith("tok_s:")
     }
-    tested = re.match(r"(pp|tg) ?(\d+)(?: @ d(\d+))?$", own.get("prompt", ""))
+    tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", own.get("prompt", ""))
     if tested and tested[1] == "pp":
         return
     if tested:
@@ -248,6 +248,10 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:
         text = re.sub(r"(?<=[\dx]) / (?=\d)", "-", text) if _SPEED.fullmatch(text) else text  # two runs: a range
     if field == "acceptance" and (in_percent or "%" in head) and "%" not in text and "/" not in text:
         return text if says_nothing(text) else f"{text} %"
+    if field == "gamma" and "block" in head.lower() and (block := re.match("[1-9][0-9]{0,2}", text)):
+        return str(int(block[0]) - 1)  # the first token of a block is known
+    if field == "mgl" and "accepted" in head.lower() and (value := value_of(text)) is not None:
+        return f"{1 + value:.6g}"
     if field == "speedup" and text.endswith("%") and (text[0] in "+-\N{MINUS SIGN}" or _GAIN.search(_plain_head(head))):
         try:
             gain = parse_printed(text.lstrip("+"))
@@ -275,7 +279,7 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
     rest = {name: cell for name, cell in cells.items() if name != "drafter"}
     if found := _GAMMA.search(rest.get("gamma", words).lower()):
         rest["gamma"] = found[1]
-    elif _PLAIN.match(rest.get("gamma", "").lower()):
+    elif _PLAIN.match(rest.get("gamma", "").lower().lstrip("(")):
         rest["gamma"] = "0"
     draft = rest.get("draft", "").lower()
     drafted = [name for name in ("acceptance", "n_accepted", "mgl") if not says_nothing(rest.get(name, ""))]
