@@ -131,9 +131,11 @@ def sessions(store: Store, named: str | None = None) -> tuple[ComparisonSession,
     """Every session of `mlsd compare`, oldest first; or the one of that name."""
     found: dict[str, list[Run]] = {}
     for run in store.runs():
-        if run.plan.get("command") == COMMAND and named in (None, run.plan["session"]):
-            found.setdefault(str(run.plan["session"]), []).append(run)
-    return tuple(_session(store, name, runs) for name, runs in found.items())
+        name = str(run.plan.get("session"))
+        if run.plan.get("command") == COMMAND and named in (None, name):
+            found.setdefault(name, []).append(run)
+    both = {"0", "1"}  # a run that cannot be read leaves one side
+    return tuple(_session(store, name, runs) for name, runs in found.items() if both <= set(map(_role, runs)))
 
 
 def newest(store: Store, session: str | None = None) -> ComparisonSession:
@@ -144,6 +146,10 @@ def newest(store: Store, session: str | None = None) -> ComparisonSession:
     return found[-1]
 
 
+def _role(run: Run) -> str:
+    return str(run.plan.get("role"))
+
+
 def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
     cases, warnings = store.cases(), store.warnings()
     points: dict[int, list[CalibrationPoint]] = defaultdict(list)
@@ -151,12 +157,13 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
         points[run_id].append(point)
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:
-        role = str(run.plan["role"])
+        role = _role(run)
         stored = [one.trial for one in store.trials(TrialFilter(run_id=run.id))]
         trials = as_measured((cases[trial.case_id], trial) for trial in stored)
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
+        build = str(run.plan.get("build"))
         sides[role] = ComparedSide(
-            role=role, build=str(run.plan["build"]), run_id=run.id, environment=run.environment, settings=_said(plain)
+            role=role, build=build, run_id=run.id, environment=run.environment, settings=_said(plain)
         )
         blocks[role] = _blocks(trials, points[run.id])
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))

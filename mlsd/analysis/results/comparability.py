@@ -18,7 +18,6 @@ import msgspec
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.machine_tables import RowStream
 from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
-from mlsd.measure.store.sessions import stored
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
 
@@ -158,7 +157,7 @@ def _other_machines(measured: Sequence[MeasuredCase], runs: Sequence[Run], key: 
 
 def _auto_threads(measured: Sequence[MeasuredCase], runs: Sequence[Run], cases: Mapping[str, Case]) -> int | None:
     """How many threads this machine took where the number was left open, as its latest run says."""
-    plans = {run.id: stored(run) for run in runs}
+    plans = {run.id: run.decides for run in runs}
     opened = [plans[m.last_run] for m in measured if cases[m.case_id].engine.n_threads is None]
     return next((plan.n_threads for plan in reversed(opened) if plan is not None and plan.n_threads), None)
 

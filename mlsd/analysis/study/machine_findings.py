@@ -129,13 +129,14 @@ class Machine:
     @cached_property
     def bandwidth(self) -> Bandwidth:
         """Lines of bytes against time. Raises AnalysisError when none was measured."""
-        if not self.passes or self.bandwidth_run is None:
+        run = self.bandwidth_run
+        n_threads = None if run is None else run.plan.get("n_threads")
+        if not self.passes or run is None or n_threads is None:
             raise AnalysisError(
                 "Memory bandwidth was not measured.",
                 hint=f"Measure it: mlsd bandwidth --db {quoted(self.source)}.",
             )
-        run = self.bandwidth_run
-        return bandwidth_findings(self.reads, self.passes, int(run.plan["n_threads"]), run.started_at)
+        return bandwidth_findings(self.reads, self.passes, n_threads, run.started_at)
 
     @cached_property
     def work(self) -> dict[str, tuple[PassWork, ...]]:

@@ -255,13 +255,12 @@ def _recorded_run(run: Run) -> RecordedRun:
         environment_key=environment_key(run.environment),
         profile=run.plan.get("profile"),
         suites=tuple(Path(suite).stem for suite in run.plan.get("suites") or ()),
-        decides=sessions.stored(run),
-        **_same(run, Run),
+        **_same(run),
     )
 
 
-def _same(run: Run | RecordedRun, kind: type[Run]) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in kind.__struct_fields__ if name != "plan"}
+def _same(run: Run | RecordedRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Run.__struct_fields__ if name != "plan"}
 
 
 def _recorded_warning(stored: StoredWarning) -> RecordedWarning:
@@ -385,7 +384,7 @@ def import_record(store: Store, file: RecordFile) -> Imported:
         if number is None:
             plan = {"profile": run.profile, "suites": run.suites, schema.FROM_RECORD: file.digest}
             plan |= {} if run.decides is None else sessions.as_stored(run.decides)
-            number = fresh[run.id] = store.add_run(Run(plan=plan, **_same(run, Run)))
+            number = fresh[run.id] = store.add_run(Run(plan=plan, **_same(run)))
         numbers[run.id] = number
     for run_id, number in numbers.items():
         used = {one.trial.case_id for one in study.trials if one.run == run_id}

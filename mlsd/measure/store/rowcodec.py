@@ -15,7 +15,8 @@ import msgspec
 from mlsd.errors import StoreError
 from mlsd.measure.store.rows import Run, StoredTrial, environment_key
 from mlsd.names import clean_json
-from mlsd.records import Case, Conditions, Environment, Losslessness, Round, Trial
+from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial
+from mlsd.trials.results import SessionPlan
 
 # Fields of a Trial that are columns under their own name.
 _PLAIN = (
@@ -42,6 +43,7 @@ _COUNTS = frozenset((
     "failed_native_calls",
 ))  # fmt: skip
 _SIGNED = ("seed", "id", "n_positions_off")
+_MOST_ARMS = 1_000_000
 T = TypeVar("T", bound=msgspec.Struct)
 _CASE = (
     "id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record",
@@ -205,5 +207,29 @@ def run(row: tuple[Any, ...]) -> Run:
     if environment_key(known) != key:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
     check_moment(started_at, where)
-    values = (run_id, status, started_at, ended_at, seed, known, decode(plan, dict[str, Any], f"the plan of {where}"))
+    planned = decode(plan, dict[str, Any], f"the plan of {where}")
+    values = (run_id, status, started_at, ended_at, seed, known, planned, _decided(planned, f"the plan of {where}"))
     return record(Run, values, where)
+
+
+class _Planned(Record, frozen=True):
+    """What readers take of a run's plan, which may hold more."""
+
+    suites: tuple[str, ...] | str | None = None
+    profile: str | None = None
+    engine: EngineOptions | None = None
+    n_threads: Count | None = None
+    decides: SessionPlan | None = None
+
+
+def _decided(plan: dict[str, Any], where: str) -> SessionPlan | None:
+    try:
+        decides = msgspec.convert(plan, _Planned).decides
+    except msgspec.ValidationError as error:
+        raise damaged(where, error) from error
+    if decides is None:
+        return None
+    for name, counts, least in (("n_arms", decides.n_arms, 0), ("n_questions", decides.n_questions, 1)):
+        if not all(least <= n <= _MOST_ARMS for n in counts.values()):
+            raise damaged(where, f"its {name} is {counts}")
+    return sane(decides, where)

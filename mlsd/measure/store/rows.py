@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mlsd.records import ArmKind, Case, Environment, Record, Sampling, Status, Trial
+from mlsd.trials.results import SessionPlan
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
@@ -26,6 +27,7 @@ class Run(Record, frozen=True, kw_only=True):
     seed: int  # of the order of arms and blocks
     environment: Environment
     plan: dict[str, Any]  # the resolved suites, profile and options
+    decides: SessionPlan | None = None  # what of it its session decides; None: of before this was stored
 
 
 class TrialKey(NamedTuple):

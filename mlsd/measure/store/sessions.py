@@ -12,14 +12,12 @@ from typing import Any
 
 import msgspec
 
-from mlsd.measure.store.rowcodec import damaged
 from mlsd.measure.store.rows import Run, StoredTrial, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Record
 from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
 from mlsd.trials.sums import Sums, counts_of
 
-DECIDES = "decides"  # the plan of a session in that of its run
 _OLD_POOLS: dict[str, Pool] = {"bench": "prompt", "compare": "prompt", "tune": "all"}
 
 
@@ -71,8 +69,7 @@ def sessions(
 def of_run(store: Store, run_id: int) -> SessionTrials | None:
     """The session that a run belongs to; None: nothing of it counts."""
     run = next(run for run in store.runs() if run.id == run_id)
-    plan = stored(run)
-    id_ = "" if plan is None else plan.id
+    id_ = "" if run.decides is None else run.decides.id
     found = sessions(store, TrialFilter() if id_ else TrialFilter(run_id=run_id))
     own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
     return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
@@ -80,8 +77,8 @@ def of_run(store: Store, run_id: int) -> SessionTrials | None:
 
 def plan_of(run: Run, case: Case) -> SessionPlan:
     """What the run of a trial planned to decide."""
-    if (known := stored(run)) is not None:
-        return known
+    if run.decides is not None:
+        return run.decides
     if case.suite.startswith("server"):
         return SessionPlan(pool="all", looks="any", apart=True)
     if case.suite in _OLD_POOLS:
@@ -89,19 +86,9 @@ def plan_of(run: Run, case: Case) -> SessionPlan:
     return SessionPlan(id=f"suites {run.plan['suites']}" if run.plan.get("suites") else "", pool="workload")
 
 
-def stored(run: Run) -> SessionPlan | None:
-    """What a run says of its session. Raises: StoreError for a plan that is none."""
-    try:
-        known = run.plan.get(DECIDES)
-        return None if known is None else msgspec.convert(known, SessionPlan)
-    except msgspec.ValidationError as error:
-        raise damaged(f"the plan of run {run.id}", error) from error
-
-
 def as_stored(plan: SessionPlan) -> dict[str, Any]:
     """A session's plan as part of its run's."""
-    stored: dict[str, Any] = msgspec.to_builtins(plan)
-    return {DECIDES: stored}
+    return {"decides": msgspec.to_builtins(plan)}
 
 
 def latest(results: Iterable[ArmResult]) -> list[ArmResult]:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mlsd.measure.store import sessions
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
@@ -43,7 +42,7 @@ MEANINGS = {  # of the columns that terminals show; the documentation has them
 
 def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFacts]) -> str:
     """What was measured of one target, where and how, from stored facts; what is not known is left out."""
-    case, place, plan = arms[0].case, run.environment, sessions.stored(run)
+    case, place, plan = arms[0].case, run.environment, run.decides
     types = list(facts[case.target.key].tensor_types) if case.target.key in facts else []
     n_threads = case.engine.n_threads or (None if plan is None else plan.n_threads)
     build = place.llama_cpp_build

@@ -253,8 +253,8 @@ def runs_table(runs: Iterable[Run]) -> Table:
     """Invocations that measured into a database."""
 
     def suites(run: Run) -> str:
-        found = run.plan.get("suites", ())
-        return " ".join(map(str, found)) if isinstance(found, (list, tuple)) else str(found)
+        found = run.plan.get("suites") or ()
+        return found if isinstance(found, str) else " ".join(found)
 
     return table(
         "Runs",

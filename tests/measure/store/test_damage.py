@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mlsd.analysis.compare.sessions import sessions
 from mlsd.cli.main import cli
 from mlsd.errors import StoreError
 from mlsd.measure.store.pass_shares import PassShares
@@ -202,6 +203,55 @@ def test_a_row_that_cannot_be_read_is_left_out_and_named(path: Path, statement: 
         told = CliRunner().invoke(cli, [*command.split(), "--db", str(path)])
         said = f"{told.output} {getattr(told.exception, 'hint', '')}"
         assert "left out" in said, (command, said)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'{'",
+        "json_set(plan, '$.decides', 7)",
+        "json_set(plan, '$.decides', json('{\"pool\": \"moon\"}'))",
+        "json_set(plan, '$.decides', json('{\"n_arms\": {\"tiny-moe\": -4}}'))",
+        "json_set(plan, '$.decides', json('{\"n_questions\": {\"tiny-moe\": 0}}'))",
+        "json_set(plan, '$.suites', 5)",
+        "json_set(plan, '$.profile', json('[]'))",
+        "json_set(plan, '$.engine', json('[1]'), '$.command', 'calibrate')",
+    ],
+)
+def test_a_run_with_a_damaged_plan_is_left_out_and_the_others_are_read(path: Path, value: str) -> None:
+    second = _second_run(path, value)
+    with Store.open(path, read_only=True) as store:
+        assert [run.id for run in store.runs()] == [second]
+        assert {one.run_id for one in store.trials()} == {second}
+        assert [message for message in store.damage if message.startswith("In the results database the plan of run 1")]
+
+
+def test_every_surface_names_a_run_with_a_damaged_plan(path: Path) -> None:
+    _second_run(path, "json_set(plan, '$.decides', 7)")
+    page = path.with_name("page")
+    for command in ("results", f"report -o {page}", "export", "advise tiny-moe --chip M1", "claims", "audit"):
+        told = CliRunner().invoke(cli, [*command.split(), "--db", str(path)])
+        assert told.exit_code == 0, (command, told.output, told.exception)
+        assert "the plan of run 1 cannot be read" in told.output, (command, told.output)
+
+
+def _second_run(path: Path, plan_of_the_first: str) -> int:
+    with Store.open(path) as store:
+        second = store.begin_run(ENVIRONMENT, {"suites": ["B"], "profile": "tiny"}, seed=7)
+        for gamma in (0, 4):
+            store.add_trial(second, trial(case(gamma), block=5, repeat=5, disturbed=False))
+    edit(path, f"UPDATE run SET plan = {plan_of_the_first} WHERE id = 1")
+    return second
+
+
+def test_a_comparison_that_lost_a_side_is_left_out(path: Path) -> None:
+    with Store.open(path) as store:
+        for role in ("0", "1"):
+            store.begin_run(ENVIRONMENT, {"command": "compare", "session": "s", "role": role, "build": "b"}, seed=7)
+        assert [one.name for one in sessions(store)] == ["s"]
+    edit(path, "UPDATE run SET plan = json_remove(plan, '$.role') WHERE id = 2")
+    with Store.open(path, read_only=True) as store:
+        assert sessions(store) == ()
 
 
 def test_a_reader_that_stops_early_says_nothing_when_the_database_is_closed(path: Path) -> None:
