@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from mlsd.engine.decode import Generation
 from mlsd.engine.probe import PROBE_TEXT
+from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits, Session, SessionOptions, TreeSession, check_finite
 from mlsd.engine.tree import merge
 from mlsd.errors import EngineError
@@ -50,6 +51,7 @@ class FedPasses(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
     kept: tuple[int, ...]  # tokens of each pass that stayed
     widths: tuple[int, ...]  # positions of each pass
+    strategy: str = "trim"  # how what did not stay was taken back; "redecode" of a tree whose path is decoded again
 
 
 class LiveState(Record, frozen=True, kw_only=True):
@@ -225,13 +227,19 @@ def distance(answer: Floats, *others: Floats) -> float:
 
 def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> FedPasses:
     """The passes that left their mark on the memory of a session opened with `options`."""
-    # After a rejection these decode what is kept once more, alone; and failed cuts are not to be repeated.
-    replays = strategy in ("checkpoint", "unchecked") or options.tree == "redecode"
     kept = [1 + r.accepted for r in run.rounds]
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
-    widths = [n if replays else max(n, r.rows) for n, r in zip(kept, run.rounds, strict=True)]
-    return FedPasses(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widths=tuple(widths))
+    rows = [r.rows for r in run.rounds]
+    if options.tree == "redecode":
+        strategy, rows = "redecode", [r.rows - (n - 1) for n, r in zip(kept, run.rounds, strict=True)]
+    elif strategy == "checkpoint":
+        rows = [1 + r.proposed for r in run.rounds]
+    elif strategy == "unchecked":  # failed cuts are not to be repeated
+        rows = kept
+    return FedPasses(
+        prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widths=tuple(map(max, kept, rows)), strategy=strategy
+    )
 
 
 class Judge:
@@ -368,7 +376,7 @@ class Judge:
         `filling` chooses what fills a pass; of trees 1 also puts the path behind other branches. The first must be
         narrow.
         """
-        key, known = (passes.widths, passes.kept, options, filling), self._texts.get((passes.prompt, passes.tokens))
+        key, known = (passes, options, filling), self._texts.get((passes.prompt, passes.tokens))
         if known is not None and key in known.fed and see is None:
             return known.fed[key]
         widest = max(passes.widths, default=1)
@@ -379,7 +387,8 @@ class Judge:
             for n_kept, width in zip(passes.kept, passes.widths, strict=True):
                 if see is not None:
                     see(check_finite(rows))
-                rows = _fill(session, passes.tokens[at : at + n_kept], width, filling)
+                part = passes.tokens[at : at + n_kept]
+                rows = _fill(session, part, width, filling, passes.strategy)
                 at += n_kept
             if see is not None:
                 see(check_finite(rows))
@@ -417,18 +426,21 @@ def _chunks(passes: FedPasses, width: int) -> FedPasses:
     return FedPasses(prompt=passes.prompt, tokens=passes.tokens, kept=kept, widths=kept)
 
 
-def _fill(session: Session, part: Sequence[int], width: int, filling: int) -> Logits:
+def _fill(session: Session, part: Sequence[int], width: int, filling: int, strategy: str) -> Logits:
     """One pass: `part`, which stays, and as many other tokens as its width needs; the logits after each of `part`."""
-    filler = [
-        (part[-1] if filling == 0 else 11 + i) % session.tokenizer.vocabulary.n_tokens for i in range(width - len(part))
-    ]
+    n_vocab, path = session.tokenizer.vocabulary.n_tokens, part[1:]
+    others = [token % n_vocab for token in range(11, 12 + width) if token % n_vocab not in path[:1]]
+    filler = ([part[-1]] * width if filling == 0 else others)[: width - len(part)]
     if session.options.tree != "off":
         return _fill_tree(cast(TreeSession, session), part, filler)
-    n_past = session.n_past + len(part)
+    n_past, redecodes = session.n_past, strategy == "redecode" and len(path) > 0
+    rollback = make_rollback("trim" if strategy == "redecode" else strategy, session)
+    rollback.mark()
     session.decode((*part, *filler), n_outputs=width)
     rows = session.logits()[: len(part)]
-    if filler:
-        session.truncate(n_past)
+    rollback.rewind(n_past + (1 if redecodes else len(part)), part)
+    if redecodes:
+        session.decode(path, n_outputs=0)
     return rows
 
 
@@ -436,8 +448,9 @@ def _fill_tree(session: TreeSession, part: Sequence[int], filler: Sequence[int])
     """The same as a tree whose last branch is kept, so that later tokens take the cells that others leave free."""
     root, *path = part
     room = session.options.n_sequences - 1
-    wrong = [(token,) for token in dict.fromkeys(filler) if not path or token != path[0]][:room]
-    tree = merge([*wrong, path], len(wrong) + len(path), max(1, len(path)))
+    wrong = [filler[i::room] for i in range(min(room, len(filler)))]
+    n_nodes = len(filler) + len(path)
+    tree = merge([*wrong, path], n_nodes, n_nodes)
     session.decode_tree(root, tree)
     kept = range(len(tree.tokens) - len(path), len(tree.tokens))
     rows = np.stack([session.row(node) for node in (-1, *kept)])

@@ -24,6 +24,7 @@ from mlsd.measure.contexts import context_bytes
 from mlsd.records import DrafterSpec
 from mlsd.units import MIB
 from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.test_exactness import Guesser
 
 LOGGED_DIGITS = 0.01 * MIB  # llama.cpp's log gives sizes in MiB with two digits
 # (blocks with attention memory, blocks with a recurrent state); a feed-forward block of nemotron-h has neither.
@@ -65,6 +66,23 @@ def test_speculation_writes_what_the_target_writes(arena: Arena, name: str, gamm
         if exact:
             assert run.verdict is not None and run.verdict.verdict == "lossless"
             assert suffix or run.accepted == run.proposed > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "gamma", "n_paths"),
+    [("llama", "draft-tree:top_k=8,commit=redecode", 84, 14), ("falcon-h1", "pld", 72, 0)],
+)
+def test_noise_is_measured_at_the_width_that_chose_the_tokens(
+    arena: Arena, name: str, method: str, gamma: int, n_paths: int
+) -> None:
+    """From 64 rows on the CPU's attention rounds otherwise; what was kept of such a pass is decoded again, narrow."""
+    for seed in range(2):
+        prompt = prompt_of(seed)
+        known = arena.plain(name, prompt, 100)
+        drafter = Guesser(known, right=0.3, n_paths=n_paths, depth=6, seed=seed)
+        run = arena.run(name, method, gamma, prompt, 100, drafter=drafter)
+        arena.assert_exact(name, prompt, run)
+        arena.assert_forgery_is_found_out(name, prompt, run)
 
 
 @pytest.mark.parametrize("name", TINY_SET)
