@@ -2,12 +2,15 @@
 
 Run before any package is there, so it imports none: `check`; `install` (libraries that others compiled where
 `prebuilt.toml` trusts some, else compiled here); `gate`, which tries what is there and compiles where it does not fit,
-once more without the newest extensions where it dies; `launcher`. BUILD=source always compiles, BUILD=prebuilt never.
+once more without the newest extensions where it dies; `amx`, a child of `install`; `launcher`. BUILD=source always
+compiles, BUILD=prebuilt never.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
 import os
 import platform
 import shlex
@@ -30,6 +33,9 @@ _OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothin
 _OLDEST, _NEWEST = (3, 11), (3, 15)
 CHECKOUT = Path(__file__).resolve().parents[2]
 SIGN_OF_LIFE_S = 30.0
+CPUINFO = Path("/proc/cpuinfo")
+TRY_AMX = (sys.executable, str(Path(__file__).resolve()), "amx")
+_REFUSED = 3  # its exit code where the system gives no leave
 
 
 def problems(
@@ -148,8 +154,42 @@ def install() -> str:
         raise SystemExit("No libraries that others compiled are trusted for this machine, or they cannot be fetched.")
     if _compiled():
         return "llama.cpp: compiled here before."
-    _compile(os.environ.get("CMAKE_ARGS", ""))
+    chosen, cmake_args = os.environ.get("CMAKE_ARGS", ""), _cmake_args()
+    if cmake_args != chosen:
+        _say(f"This processor announces AMX and does not grant it: compiling for older ones ({_OLDER_EXTENSIONS}).")
+    _compile(cmake_args)
     return "llama.cpp: compiled here."
+
+
+def _cmake_args() -> str:
+    """What the user wishes; without the newest extensions where a processor does not grant what it announces."""
+    chosen = os.environ.get("CMAKE_ARGS", "")
+    return chosen if "GGML_NATIVE" in chosen or grants_amx() else f"{chosen} {_OLDER_EXTENSIONS}".strip()
+
+
+def grants_amx() -> bool:
+    """False where AMX is announced, and a child that uses it is refused it or dies."""
+    if platform.machine() != "x86_64" or not CPUINFO.exists() or "amx_tile" not in CPUINFO.read_text().split():
+        return True
+    code = subprocess.run(TRY_AMX, check=False, capture_output=True).returncode
+    return code >= 0 and code != _REFUSED
+
+
+def use_amx() -> None:
+    """Use one tile register of this processor. Raises: SystemExit without leave; a signal may end the process.
+
+    In llama.cpp's order: first leave for the tiles' data (`ggml_amx_init`), then a configuration.
+    """
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    if ctypes.CDLL(None).syscall(*map(ctypes.c_long, (arch_prctl, request_permission, tile_data))):
+        raise SystemExit(_REFUSED)
+    instructions = "c4e2784907 c4e27b49c0 c4e27849c0 c3"  # ldtilecfg [rdi]; tilezero tmm0; tilerelease; ret
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(bytes.fromhex(instructions))
+    tiles = bytearray(64)  # palette 1; of the first tile 64 bytes a row and 16 rows
+    tiles[0], tiles[16], tiles[48] = 1, 64, 16
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    ctypes.CFUNCTYPE(None, ctypes.c_char_p)(address)(bytes(tiles))
 
 
 def _compile(cmake_args: str) -> None:
@@ -180,7 +220,7 @@ def gate() -> None:
         if (refusal := _refusal()) is None:
             return
     chosen = os.environ.get("CMAKE_ARGS", "")
-    if _DIED in refusal and "GGML_NATIVE" not in chosen:
+    if _DIED in refusal and "GGML_NATIVE" not in _cmake_args():
         _say(
             "It dies on this machine, which may announce an extension of its processor that it does not grant: "
             f"compiling once more without the newest ones ({_OLDER_EXTENSIONS})."
@@ -219,6 +259,8 @@ if __name__ == "__main__":
         _say(install())
     elif sys.argv[1:] == ["gate"]:
         gate()
+    elif sys.argv[1:] == ["amx"]:
+        use_amx()
     elif sys.argv[1:] == ["launcher"]:
         launcher(Path(sys.executable).parent / "mlsd")
     else:

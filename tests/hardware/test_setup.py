@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import re
 import shlex
 import subprocess
@@ -104,6 +105,53 @@ def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
         setup.install()
 
 
+def child(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", f"import os, sys; {code}"
+
+
+DIES, REFUSED, LIVES = child("os.abort()"), child("sys.exit(3)"), child("pass")
+
+
+@pytest.mark.parametrize(
+    ("flags", "tried", "chosen", "compiled_with"),
+    [
+        ("avx512f amx_tile amx_int8", LIVES, "-DGGML_CUDA=on", "-DGGML_CUDA=on"),
+        ("avx512f amx_tile amx_int8", DIES, "-DGGML_CUDA=on", "-DGGML_CUDA=on -DGGML_NATIVE=OFF"),
+        ("avx512f amx_tile amx_int8", REFUSED, "", "-DGGML_NATIVE=OFF"),
+        ("avx512f amx_tile amx_int8", child("raise OSError"), "", ""),  # could not be tried; the gate is there
+        ("avx512f amx_tile amx_int8", DIES, "-DGGML_NATIVE=ON", "-DGGML_NATIVE=ON"),  # as the user says
+        ("avx512f", DIES, "", ""),
+    ],
+)
+def test_what_a_processor_announces_and_does_not_grant_is_found_before_compiling(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    flags: str,
+    tried: tuple[str, ...],
+    chosen: str,
+    compiled_with: str,
+) -> None:
+    asked: list[str] = []
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags} sse2\n")
+    monkeypatch.setattr(setup, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(setup, "TRY_AMX", tried)
+    monkeypatch.setattr(setup.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(setup, "_pip", lambda doing, *_, CMAKE_ARGS: asked.append(CMAKE_ARGS) or True)
+    monkeypatch.setattr(setup, "_compiled", lambda: False)
+    monkeypatch.setenv("BUILD", "source")
+    monkeypatch.setenv("CMAKE_ARGS", chosen)
+    setup.install()
+    assert asked == [compiled_with]
+    assert ("announces AMX" in capfd.readouterr().out) == (chosen != compiled_with)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX belongs to x86-64")
+def test_the_real_child_is_refused_or_does_it_or_dies() -> None:
+    code = subprocess.run(setup.TRY_AMX, check=False).returncode
+    assert code in (0, setup._REFUSED) or code < 0
+
+
 MISFIT, DEATH = "structures lie otherwise", "The worker process died while it checked the build: killed by SIGILL."
 
 
@@ -169,7 +217,8 @@ def test_the_bindings_alone_are_asked_for_under_a_path_with_a_space(
     assert shlex.split(given[-1])[-1] == f"-DCMAKE_CXX_COMPILER={python}"  # as scikit-build-core takes it apart
 
 
-def test_the_program_finds_its_checkout_without_a_pth_file(tmp_path: Path) -> None:
+def test_the_program_finds_its_checkout_without_a_pth_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     folder = tmp_path / "My Stüff"
     (folder / "bin").mkdir(parents=True)
     (folder / "checkout" / "mlsd").mkdir(parents=True)
