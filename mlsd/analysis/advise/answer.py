@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
 from mlsd.analysis.advise.next_steps import Gap, ToTime, timing_commands
@@ -13,6 +15,7 @@ from mlsd.analysis.advise.prospects import (
     Recommendation,
     acceptance_of,
     as_measured,
+    key_matches,
     measured_outcomes,
     prospects,
     recommend,
@@ -98,6 +101,10 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     """
     elsewhere = question.chip is not None
     target = named(question.target, question.quant, known.models.values(), elsewhere=elsewhere)
+    key = target.facts.ref.sha256 or target.facts.ref.id
+    texts = {group.workload for group in known.groups if key_matches(group, key)}
+    if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
+        question = msgspec.structs.replace(question, workload=texts.pop())
     chosen, own = _acceptances(target, known, question)
     drafts = {
         (a.drafter, a.draft): None
@@ -108,16 +115,12 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     plain, costs = _costs(target, drafts, known, place, question)
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
-    ref = target.facts.ref
     outcomes = {
-        (a.drafter, a.draft): measured_outcomes(
-            known.groups, ref.sha256 or ref.id, a.drafter, a.draft, question.workload
-        )
-        for a in own
+        (a.drafter, a.draft): measured_outcomes(known.groups, key, a.drafter, a.draft, question.workload) for a in own
     }
     found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
     if place is not None:
-        found = as_measured(found, known.measured_on(place.environment_key, ref.id, question.workload))
+        found = as_measured(found, known.measured_on(place.environment_key, target.facts.ref.id, question.workload))
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
     gaps: dict[Gap, bool] = {
@@ -126,7 +129,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         "target": not target.here,
     }
     recommendation = recommend(
-        ref.id,
+        target.facts.ref.id,
         question.workload,
         found,
         plain,

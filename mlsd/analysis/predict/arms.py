@@ -54,13 +54,17 @@ class Known(Record, frozen=True, kw_only=True):
     )  # by environment; see `measured_on`
 
     def measured_on(self, environment_key: str, target_id: str, workload: str | None) -> tuple[ArmResult, ...]:
-        """What trials of this machine say of a target's settings on a workload, or on any; decided or not."""
-        return tuple(
+        """What trials of this machine say of a target's settings on a workload, or on all together; decided or not."""
+        own = [
             one
             for one in self.measured.get(environment_key, ())
             if one.case.target.id == target_id and not one.is_plain and not one.control and one.ratio is not None
-            if not one.case.drafter.options and workload in (None, one.text, *one.workloads)
-        )
+            if not one.case.drafter.options
+        ]
+        everything = {text for one in own for text in one.workloads}
+        if workload is None:
+            return tuple(one for one in own if everything == {*one.workloads})
+        return tuple(one for one in own if workload in (one.text, *one.workloads))
 
     def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""

@@ -154,6 +154,21 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -
     assert "mlsd bench tiny-moe --draft tiny-draft --prompt chinese" in found.next_steps[0]
 
 
+def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_all_together_else(
+    measured: tuple[Known, Study, Place],
+) -> None:
+    stored, _, here = measured
+    every = answer(AdviceQuestion(target="tiny-moe"), stored, here).recommendation
+    assert every.workload is None
+    texts = {one.workload for one in stored.groups}
+    assert len(texts) > 1
+    for one in stored.measured_on(here.environment_key, "tiny-moe", None):
+        assert {*one.workloads} == texts, "one text's result is none of all"
+    code = tuple(one for one in stored.groups if one.workload == "code")
+    alone = answer(AdviceQuestion(target="tiny-moe"), msgspec.structs.replace(stored, groups=code), here)
+    assert alone.recommendation.workload == "code"
+
+
 # --- an acceptance that somebody states ----------------------------------------------------------------------------
 
 
