@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.cli.output import say
-from mlsd.records import DRAFT_MODEL
+from mlsd.records import DRAFT_MODEL, ModelRef
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 
 if TYPE_CHECKING:
+    from mlsd.models.library import LocalModel
     from mlsd.report.objects import AnswerObject
     from mlsd.trials.answers import Answer
     from mlsd.trials.results import ArmResult
@@ -31,11 +32,12 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
     return [head_line(own, runs[own[0].session], facts) for own in of_target]
 
 
-def answer_objects(found: Sequence[Answer], target: str) -> list[AnswerObject]:
-    """Each answer with its flags; `target` is what the user called it."""
+def answer_objects(found: Sequence[Answer], models: Iterable[LocalModel]) -> list[AnswerObject]:
+    """Each answer with its flags; `models` are those that were measured."""
     from mlsd.report.objects import answer_object
 
-    return [answer_object(one, flags_of(one, target), next_step(one, target)) for one in found]
+    named = {model.ref.id: model for model in models}
+    return [answer_object(one, _flags(one, named), _next_step(one, named)) for one in found]
 
 
 def say_answers(found: Sequence[AnswerObject]) -> None:
@@ -48,37 +50,40 @@ def say_answers(found: Sequence[AnswerObject]) -> None:
             say(line)
 
 
-def flags_of(found: Answer, target: str) -> tuple[str, ...]:
+def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
     """What to set in other programs; nothing while it is not decided."""
-    from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
 
     if found.use == "not decided yet":
         return ()
     case = found.best.case if found.use == "on" and found.best is not None else None
-    draft = None if case is None or case.drafter.draft is None else case.drafter.draft.id
-    file = None if draft is None else str(resolve_model(draft).path)
     spec, gamma = (None, 0) if case is None else (case.drafter, case.gamma)
-    return advice(spec, gamma, file, resolve_model(target).path)
+    draft = models.get(spec.draft.id) if spec is not None and spec.draft is not None else None
+    return advice(spec, gamma, None if draft is None else str(draft.path), models[found.target].path)
 
 
-def next_step(found: Answer, target: str) -> str | None:
+def _next_step(found: Answer, models: Mapping[str, LocalModel]) -> str | None:
     """The command that decides an open answer, and about how long it takes."""
     if found.use != "not decided yet" or found.best is None:
         return None
     seconds = found.seconds
     budget = max(_LEAST_S, math.ceil((seconds or 0.0) * 2 / 10) * 10)
     time = "" if seconds is None else f" (about {max(1.0, seconds):.0f} s of decoding)"
-    return f"{bench_command(found.best, target)} --until decided --budget-s {budget}{time}"
+    return f"{_bench_command(found.best, models)} --until decided --budget-s {budget}{time}"
 
 
-def bench_command(arm: ArmResult, target: str) -> str:
+def _bench_command(arm: ArmResult, models: Mapping[str, LocalModel]) -> str:
     """The bench of one setting, as a user gives it."""
-    spec, words = arm.case.drafter, ["mlsd", "bench", target]
+
+    def called(model: ModelRef) -> str:
+        return models[model.id].called if model.id in models else model.id
+
+    spec, words = arm.case.drafter, ["mlsd", "bench", called(arm.case.target)]
+    draft = called(spec.draft) if spec.draft else ""
     if spec.name == DRAFT_MODEL and not spec.options:
-        words += ["--draft", spec.draft.id if spec.draft else ""]
+        words += ["--draft", draft]
     else:
-        options = {**({"draft": spec.draft.id} if spec.draft else {}), **spec.options}
+        options = {**({"draft": draft} if draft else {}), **spec.options}
         own = ",".join(f"{name}={value}" for name, value in options.items())
         words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
     words += [] if spec.adaptive else ["--gamma", str(arm.case.gamma)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
 from mlsd.cli import complete
 from mlsd.engine.threads import check_threads
@@ -19,7 +18,6 @@ from mlsd.records import AUTO, EngineOptions, Sampling
 
 if TYPE_CHECKING:
     from mlsd.planning.plan import Overrides
-    from mlsd.planning.prepare import Goal
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
@@ -105,26 +103,13 @@ class Share(click.ParamType[float]):
         return share
 
 
-class Until(click.ParamType["Goal"]):
-    """What to measure until: ``decided``, or ``3%``."""
+class Until(Share):
+    """What to measure until: ``decided``, which is 0, or ``3%``."""
 
     name = "goal"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
-        from mlsd.planning.prepare import Goal
-
-        if isinstance(value, Goal):
-            return value
-        return Goal(within=None if value == "decided" else Share().convert(value, param, ctx))
-
-
-def goal_of(until: Goal | None, budget_s: float | None) -> Goal | None:
-    """The goal of a session, with the seconds that it may take; None without --until."""
-    if until is None:
-        if budget_s is not None:
-            raise click.UsageError("--budget-s needs --until.")
-        return None
-    return msgspec.structs.replace(until, budget_s=budget_s or BUDGET_S)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return 0.0 if value == "decided" else super().convert(value, param, ctx)
 
 
 class _Option:
@@ -244,6 +229,24 @@ def engine_options(command: F) -> F:
     ):
         wrapped = option(wrapped)
     return wrapped
+
+
+def request_options(command: F) -> F:
+    """Make of a command's options what a request holds: `goal`, `sampling` and `ignore_eog`."""
+
+    @functools.wraps(command)
+    def with_request(*arguments: Any, until: float | None, budget_s: float | None, **options: Any) -> Any:
+        from mlsd.planning.prepare import Goal
+
+        if until is None and budget_s is not None:
+            raise click.UsageError("--budget-s needs --until.")
+        goal = None if until is None else Goal(within=until or None, budget_s=budget_s or BUDGET_S)
+        of_sampling = {name: options.pop(name) for name in ("temperature", "top_k", "top_p") if name in options}
+        sampling = Sampling(**of_sampling, seed=options["seed"])
+        ignore_eog = not options.pop("stop_at_eog")
+        return command(*arguments, goal=goal, sampling=sampling, ignore_eog=ignore_eog, **options)
+
+    return with_request  # type: ignore[return-value]
 
 
 def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:

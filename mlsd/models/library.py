@@ -52,6 +52,11 @@ class LocalModel(Record, frozen=True, kw_only=True):
     path: Path  # of the first file where it is split
     entry: ModelEntry | None = None  # None: given as a path
 
+    @property
+    def called(self) -> str:
+        """What a command takes for it."""
+        return str(self.path) if self.entry is None else self.ref.id
+
 
 class CheckedFile(Record, frozen=True, kw_only=True):
     """One file of a model against the hash it should have."""

@@ -24,10 +24,9 @@ class DefaultArms(Record, frozen=True, kw_only=True):
     drafters: tuple[str, ...] = LOOK_UPS
 
 
-def default_arms(target: str) -> DefaultArms:
-    """What to try on a target. Raises: ModelFileError, ManifestError or HubError for a target that is not here."""
+def default_arms(model: LocalModel) -> DefaultArms:
+    """What to try on a target."""
     library = Library()
-    model = library.resolve(target, make=True)
     known = library.manifest.models.get(model.ref.id)
     family = known.name.split()[0] if known is not None else None
     most = _MOST_SHARE * (model.ref.n_bytes or 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
+from mlsd.planning.default_arms import DefaultArms, default_arms
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, Setting, expand, plan_load, used_models
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
@@ -76,12 +77,28 @@ class BenchRequest(Setting, frozen=True, kw_only=True):
     n_predict: int = 256
     target: str
     drafts: tuple[str, ...] = ()  # draft models, or second files of the `drafters` that take one
-    drafters: tuple[str | DrafterSpec, ...] = ()  # NAME:option=value,...; the option `draft` names its own second file
+    # NAME:option=value,...; the option `draft` names its own second file. None: what `default_arms` finds
+    drafters: tuple[str | DrafterSpec, ...] | None = ()
     prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
     depths: tuple[int, ...] = (0,)  # tokens of other text before each prompt
     repeats: int = 3
     goal: Goal | None = None  # as many blocks as it takes, in place of `repeats`; arms drop out that cannot win
     suite: str = "bench"  # what its cases are filed under
+
+    def __post_init__(self) -> None:
+        """Refuse what names alone show, before a lock, a hash or a file to make.
+
+        Raises: UnsupportedError, InputError, ModelFileError, ManifestError.
+        """
+        models = [self.target, *self.drafts]
+        for asked in self.drafters or ():
+            spec, own = _without_draft(parse_drafter(asked) if isinstance(asked, str) else asked)
+            resolve_spec(spec)
+            models += [] if own is None else [own]
+        for prompt in self.prompts:
+            find_prompt(prompt)
+        for model in models:
+            check_model(model)
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,7 @@ class Prepared:
     library: Library = field(repr=False)
     profile: Profile | None = None  # None: a bench
     nobody_chose: bool = False  # the profile is the default one
+    default_arms: DefaultArms | None = None  # of a bench for which nobody chose a method
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -281,19 +299,6 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
 # --- a bench ------------------------------------------------------------------------------------------------------
 
 
-def check_bench(request: BenchRequest) -> None:
-    """What names alone tell at once, before a lock, a hash or a file to make: methods, options, prompts, models.
-
-    Raises: UnsupportedError, InputError, ModelFileError, ManifestError.
-    """
-    for asked in request.drafters:
-        resolve_spec(parse_drafter(asked) if isinstance(asked, str) else asked)
-    for prompt in request.prompts:
-        find_prompt(prompt)
-    for model in (request.target, *request.drafts):
-        check_model(model)
-
-
 def prepare_bench(request: BenchRequest) -> Prepared:
     """Plan a bench: every method and every prompt in one interleaved order, all models in memory at once.
 
@@ -301,7 +306,10 @@ def prepare_bench(request: BenchRequest) -> Prepared:
     """
     named = [f"{name}@{depth}" if depth else name for name in request.prompts for depth in request.depths]
     prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    target, asked = _target_and_arms(request)
+    target = resolve_model(request.target, make=True)
+    default = default_arms(target) if request.drafters is None else None
+    drafts = [resolve_model(text, make=True) for text in (default or request).drafts]
+    asked = _arms((default or request).drafters or (), drafts, request.gammas or ())
     files = _apart("models", [(model.ref.id, model) for model in (target, *(draft for _, draft in asked)) if model])
     fixed = tuple(gamma for gamma in request.gammas or () if isinstance(gamma, int))
     arms: list[tuple[DrafterSpec, tuple[int, ...]]] = []
@@ -321,17 +329,17 @@ def prepare_bench(request: BenchRequest) -> Prepared:
         request,
         request.repeats if request.goal is None else MOST_BLOCKS,
     )
-    return Prepared(plan=plan, engine=request.engine, models=files, library=Library())
+    return Prepared(plan=plan, engine=request.engine, models=files, library=Library(), default_arms=default)
 
 
-def _target_and_arms(request: BenchRequest) -> tuple[LocalModel, list[tuple[DrafterSpec, LocalModel | None]]]:
-    """The target, and every method with the draft that it takes; drafts that no method takes are draft models.
+def _arms(
+    drafters: Iterable[str | DrafterSpec], drafts: Sequence[LocalModel], gammas: Sequence[int | str]
+) -> list[tuple[DrafterSpec, LocalModel | None]]:
+    """Every method with the draft that it takes; drafts that no method takes are draft models.
 
     Where gamma is to be chosen round by round beside numbers, each method stands twice; without numbers only so.
     """
-    target = resolve_model(request.target, make=True)
-    drafts = [resolve_model(text, make=True) for text in request.drafts]
-    specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in request.drafters]
+    specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in drafters]
     specs = [spec for spec in specs if spec.name != NO_DRAFTER]
     if drafts and not any(find_method(spec.name).needs and "draft" not in spec.options for spec in specs):
         specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
@@ -341,15 +349,23 @@ def _target_and_arms(request: BenchRequest) -> tuple[LocalModel, list[tuple[Draf
         if needed is None:
             arms.append((spec, None))
             continue
-        options = dict(spec.options)
-        own = [resolve_model(str(options.pop("draft")), make=True)] if "draft" in options else drafts
+        bare, named = _without_draft(spec)
+        own = drafts if named is None else [resolve_model(named, make=True)]
         if not own:
             raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
-        arms += [(msgspec.structs.replace(spec, options=options, draft=draft.ref), draft) for draft in own]
-    if AUTO not in (request.gammas or ()):
-        return target, arms
+        arms += [(msgspec.structs.replace(bare, draft=draft.ref), draft) for draft in own]
+    if AUTO not in gammas:
+        return arms
     auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
-    return target, auto if request.gammas == (AUTO,) else [*arms, *auto]
+    return auto if set(gammas) == {AUTO} else [*arms, *auto]
+
+
+def _without_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
+    """A method that takes a second file without its option `draft`, and what that names."""
+    if find_method(spec.name).needs is None or "draft" not in spec.options:
+        return spec, None
+    options = {name: value for name, value in spec.options.items() if name != "draft"}
+    return msgspec.structs.replace(spec, options=options), str(spec.options["draft"])
 
 
 def _apart(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -281,7 +281,7 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
 ) -> None:
     from mlsd.cli.start import bench
 
-    monkeypatch.setitem(bench._DEFAULTS, "budget_s", 3.0)
+    monkeypatch.setattr(bench, "_BUDGET_S", 3.0)
     ran = mlsd("bench", "tiny-moe", "--n-threads", 1, "--gamma", 2)
     assert ran.code == 0, ran.err
     assert "No method given: trying pld, ngram-cache, tiny-draft." in ran.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from mlsd.report.tables.arms import settings_table
 @click.command()
 @shared.model_argument("target")
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
-@shared.draft_option()
+@shared.draft_option("Draft model of the method: a path or an id.", dest="drafts", multiple=True)
 @shared.prompt_option(default=("code",), show_default=True)
 @shared.n_predict_option(default=64)
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
@@ -28,39 +29,28 @@ from mlsd.report.tables.arms import settings_table
 @shared.json_option
 @shared.build_option
 @shared.engine_options
-def tune(target: str, as_json: bool, **options: Any) -> None:
+def tune(
+    target: str, drafter: str, trials: int, budget_s: float | None, db: Path | None, as_json: bool, **asked: Any
+) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
 
     Settings race beside plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
     of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
-    shared.check_models(target, options["draft"])
-    from mlsd.cli.watch import make_watcher
     from mlsd.drafters.options import parse_drafter
+    from mlsd.planning.prepare import BenchRequest
+
+    spec, setting = parse_drafter(drafter), BenchRequest(target=target, **asked)
+    from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.tune import TuneRequest
     from mlsd.measure.run.tune import tune as search
-    from mlsd.planning.prepare import BenchRequest
     from mlsd.report.objects import arm_object
 
-    setting = BenchRequest(
-        target=target,
-        drafts=(options["draft"],) if options["draft"] else (),
-        prompts=options["prompts"],
-        n_predict=options["n_predict"],
-        repeats=options["repeats"],
-        engine=options["engine"],
-        seed=options["seed"],
-    )
-    request = TuneRequest(
-        drafter=parse_drafter(options["drafter"]),
-        setting=setting,
-        trials=options["trials"],
-        budget_s=options["budget_s"],
-    )
-    with make_watcher(options["budget_s"], open_ended=True) as watcher:
-        result = search(request, options["db"], watcher, note)
+    request = TuneRequest(drafter=spec, setting=setting, trials=trials, budget_s=budget_s)
+    with make_watcher(budget_s, open_ended=True) as watcher:
+        result = search(request, db, watcher, note)
     note_left_out_of(result.database)
-    found = [] if result.answer is None else answer_objects([result.answer], target)
+    found = [] if result.answer is None else answer_objects([result.answer], result.models)
     if as_json:
         settings = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed}

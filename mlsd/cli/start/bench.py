@@ -14,7 +14,6 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
 from mlsd.engine.rollback import STRATEGIES
-from mlsd.records import Sampling
 from mlsd.report.tables.arms import bench_table
 from mlsd.trials.fates import Fate
 from mlsd.units import quoted
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
 
 
-_DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a bench that nobody chose anything of
+# Of a bench for which nobody chose what to measure and for how long.
+_SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 
 
 @click.command()
@@ -70,8 +70,11 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 @shared.json_option
 @shared.build_option
 @shared.engine_options
+@shared.request_options
 @click.pass_context
-def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **options: Any) -> list[ArmResult]:
+def bench(
+    ctx: click.Context, /, target: str, db: Path | None, fresh: bool, as_json: bool, **asked: Any
+) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
     With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are over.
@@ -79,28 +82,16 @@ def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
     each one given, or with its own (NAME:draft=FILE). Reports and advice show the latest session of each arm.
     """
-    shared.check_models(target, *options["drafts"])
+    from mlsd.planning.prepare import BenchRequest
+
+    request = BenchRequest(target=target, **asked | _defaults(ctx))
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
-    from mlsd.planning.prepare import BenchRequest
     from mlsd.report.objects import arm_object, trial_object
 
-    chosen = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    nothing_chosen = not chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}
-    if nothing_chosen:
-        options |= {name: value for name, value in _default_choices(target).items() if name not in chosen}
-    goal = shared.goal_of(options["until"], options["budget_s"])
-    same = ("drafts", "drafters", "gammas", "prompts", "depths", "n_predict", "repeats", "rollback", "engine", "seed")
-    request = BenchRequest(
-        target=target,
-        ignore_eog=not options["stop_at_eog"],
-        sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
-        goal=goal,
-        **{name: options[name] for name in same},
-    )
-    with make_watcher(None if goal is None else goal.budget_s) as watcher:
-        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher)
-    answers = answer_objects(result.answers, target)
+    with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
+        result = run_bench(request, db, fresh=fresh, watcher=watcher)
+    answers = answer_objects(result.answers, result.models)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
@@ -115,17 +106,15 @@ def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **
     return list(result.results)
 
 
-def _default_choices(target: str) -> dict[str, Any]:
-    """Look-ups and the drafts that are here, for as long as it takes to decide, within a minute."""
-    from mlsd.planning.default_arms import default_arms
+def _defaults(ctx: click.Context) -> dict[str, Any]:
+    """Where nobody chose: look-ups and the drafts that are here, until it is decided or the time is over."""
     from mlsd.planning.prepare import Goal
 
-    found = default_arms(target)
-    missing = "" if found.drafts else " No matching draft found."
-    note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
-    if found.to_get:
-        note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
-    return {"drafts": found.drafts, "drafters": found.drafters, "until": Goal(), **_DEFAULTS}
+    chosen = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    if chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}:
+        return {}
+    short = {name: value for name, value in _SHORT.items() if name not in chosen}
+    return {"drafters": None, "goal": Goal(budget_s=_BUDGET_S), **short}
 
 
 def _print(result: BenchResult) -> None:

@@ -16,11 +16,11 @@ from mlsd.cli.options import (
     draft_option,
     drafter_option,
     engine_options,
-    goal_of,
     json_option,
     n_predict_option,
     prompt_option,
     repeats_option,
+    request_options,
     seed_option,
     stop_at_eog_option,
     temperature_option,
@@ -28,7 +28,6 @@ from mlsd.cli.options import (
 )
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
-from mlsd.records import Sampling
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -41,7 +40,9 @@ if TYPE_CHECKING:
 @click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVERS is then the target.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
-@click.option("--gamma", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4].")
+@click.option(
+    "--gamma", "gammas", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
+)
 @click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
 @click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
 @prompt_option(default=("code",), show_default=True)
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 @stop_at_eog_option
 @click.option(
     "--patience",
+    "patience_s",
     type=Real(min=0.1),
     default=120.0,
     show_default=True,
@@ -70,8 +72,18 @@ if TYPE_CHECKING:
 @db_option("results/server.sqlite")
 @json_option
 @engine_options
+@request_options
 @click.pass_context
-def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_json: bool, **options: Any) -> None:
+def server(
+    ctx: click.Context,
+    /,
+    servers: tuple[str, ...],
+    launch: str | None,
+    tasks: Path | None,
+    db: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Measure the server at a URL with and without speculation, and compare its outputs; or compare two servers.
 
     Give the server without speculation with --against; Ollama, and LM Studio with --draft NAME, switch it off by
@@ -83,24 +95,18 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_
     from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve
 
-    launch, alone = options["launch"], len(servers) == 1
+    alone = len(servers) == 1
     if launch and not alone:
         raise click.UsageError("--launch takes one target.")
-    goal = goal_of(options["until"], options["budget_s"])
     request = ServerRequest(
         url=servers[0] if alone and not launch else None,
         rivals=() if alone else servers,
         target=servers[0] if launch else None,
         launch=launch,
-        goal=goal,
-        gammas=options["gamma"],
-        tasks=() if options["tasks"] is None else read_tasks(options["tasks"]),
-        sampling=Sampling(temperature=options["temperature"], seed=options["seed"] if options["temperature"] else 0),
-        ignore_eog=not options["stop_at_eog"],
-        patience_s=options["patience"],
-        **{name: options[name] for name in _SAME},
+        tasks=() if tasks is None else read_tasks(tasks),
+        **asked,
     )
-    with make_watcher(None if goal is None else goal.budget_s) as watcher:
+    with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = serve(request, db, watcher)
     draft = request.drafts[0] if launch and request.drafts else None
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
@@ -122,12 +128,6 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_
     say_warnings([warning for warning in result.warnings if warning.code != "server"])
     if result.outcome.interrupted:
         ctx.exit(130)
-
-
-_SAME = (
-    "against", "drafts", "drafters", "flags", "beside", "prompts", "n_predict", "repeats", "parallel", "engine",
-    "remote", "seed",
-)  # fmt: skip
 
 
 def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @drafts_option
 @drafters_option
-@click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed per round [default: 4].")
+@click.option("--gamma", "gammas", type=IntList(), default=(4,), help="Most tokens proposed per round [default: 4].")
 @prompt_option(default=("code",), show_default=True)
 @n_predict_option(default=128)
 @repeats_option("Blocks; each holds every side once, with every arm.", default=10)
@@ -127,15 +127,10 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     a, b, target = words
     first, second = _engines(options)
     until = options["until"] is not None
-    bench = BenchRequest(
-        target=target,
-        gammas=options["gamma"],
-        repeats=_MOST_BLOCKS if until else options["repeats"],
-        engine=first,
-        suite="compare",
-        **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "seed")},
-    )
-    other = msgspec.structs.replace(bench, target=options["target_b"] or target, engine=second)
+    asked = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
+    asked |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
+    bench = BenchRequest(target=target, engine=first, **asked)
+    other = BenchRequest(target=options["target_b"] or target, engine=second, **asked)
     return CompareRequest(
         builds=(a, b),
         bench=bench,

@@ -35,7 +35,7 @@ from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.planning.prepare import BenchRequest, Prepared, check_bench, prepare_bench
+from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
 from mlsd.trials.decisions import Looks
@@ -107,9 +107,6 @@ def compare(
     build that does not fit or does not know a model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
-    for asked in (request.bench, request.other):
-        if asked is not None:
-            check_bench(asked)
     check_database(path)
     builds = _builds(request, said)
     with machine_lock():

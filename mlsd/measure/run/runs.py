@@ -34,13 +34,13 @@ from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter
 from mlsd.measure.store.store import Store
+from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import (
     BenchRequest,
     Prepared,
     StudyRequest,
     bind_models,
-    check_bench,
     prepare_bench,
     prepare_study,
     read_suites,
@@ -88,6 +88,7 @@ class BenchResult(Record, frozen=True, kw_only=True):
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
     trials: tuple[BenchTrial, ...]
+    models: tuple[LocalModel, ...] = ()  # every model of it, and where it lies
     results: tuple[ArmResult, ...] = ()  # every arm of its session on every prompt
     stopped: Stop | None = None  # why a bench with a goal ended
 
@@ -199,18 +200,17 @@ def bench(
     Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
-    path, began_s = db or study_path(BENCHES), time.monotonic()
-    check_bench(request)
+    path, watcher, began_s = db or study_path(BENCHES), watcher or Watcher(), time.monotonic()
     check_database(path)
     with machine_lock():
         environment, prepared = prepare_here(request)
+        watcher.planned(prepared)
         decides = planned(SessionPlan(looks="end" if request.goal is None else "any"), prepared)
         race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
-            watch = watcher or Watcher()
-            outcome, warnings = bench_into(prepared, store, environment, settings, watch, decides, choose)
+            outcome, warnings = bench_into(prepared, store, environment, settings, watcher, decides, choose)
             session = sessions.of_run(store, outcome.run_id)
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
@@ -222,6 +222,7 @@ def bench(
         outcome=outcome,
         warnings=warnings,
         trials=trials,
+        models=tuple(prepared.models.values()),
         results=() if session is None else tuple(session.results()),
         stopped=None if race is None else race.stopped,
     )

@@ -26,7 +26,8 @@ from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import BenchRequest, Goal, Prepared, check_bench
+from mlsd.models.library import LocalModel
+from mlsd.planning.prepare import BenchRequest, Goal, Prepared
 from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
@@ -57,6 +58,7 @@ class TuneResult(Record, frozen=True, kw_only=True):
     answer: Answer | None  # None: nothing could be measured
     stopped: str  # why the search ended
     database: str  # where the trials are
+    models: tuple[LocalModel, ...]  # that were measured
 
 
 def tune(
@@ -72,7 +74,6 @@ def tune(
     """
     path = db or study_path(BENCHES)
     _check(request)
-    check_bench(request.setting)
     check_database(path)
     space = search_space(request.drafter)
     first = _Wave((request.drafter.options,), first_gammas(space))
@@ -88,6 +89,7 @@ def tune(
         answer=next(iter(answers(arms)), None),
         stopped=stopped,
         database=str(path),
+        models=tuple(prepared.models.values()),
     )
 
 
