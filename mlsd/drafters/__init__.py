@@ -11,7 +11,7 @@ import msgspec
 
 from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
-from mlsd.drafters.options import PRESET, NoOptions, Range, Space, Values, find_preset
+from mlsd.drafters.options import PRESET, NoOptions, Range, Space, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
@@ -127,8 +127,9 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     _check_second(method, spec.draft is not None)
     if spec.adaptive and method.chains_instead is not None:
         raise _no_choice(method)
-    if method.check_target is not None:
-        method.check_target(own, Source(target_path))
+    for check in (method.check_target, method.made):
+        if check is not None:
+            check(own, Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):
         raise UnsupportedError(
             f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
@@ -145,7 +146,7 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
     Raises: UnsupportedError for an unknown method, InputError for an option that cannot be.
     """
     method = find_method(spec.name)
-    own, preset = method.read(spec), find_preset(spec, method.presets)
+    own, preset = method.read(spec), method.preset(spec)
     values = {**(preset.options if preset else {}), **spec.options, **(method.fill_in(own) if method.fill_in else {})}
     values.pop(PRESET, None)
     return msgspec.structs.replace(spec, options=values)
@@ -153,7 +154,7 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
 
 def preset_gamma(spec: DrafterSpec) -> int | None:
     """The gamma of the preset that `spec` names; None when it names none."""
-    preset = find_preset(spec, find_method(spec.name).presets)
+    preset = find_method(spec.name).preset(spec)
     return None if preset is None else preset.gamma
 
 
@@ -183,6 +184,6 @@ def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
 def second_file(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> Path | None:
     """The file beside the target's that an arm loads: the draft or head that was given, or one made of the target."""
     method = find_method(spec.name)
-    if draft_path is not None or method.drafting_file is None:
+    if draft_path is not None or method.made is None:
         return draft_path
-    return method.drafting_file(method.read(spec), target_path)
+    return method.made(method.read(spec), Source(target_path)).file()

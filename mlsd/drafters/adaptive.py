@@ -46,6 +46,7 @@ class DepthRule:
         self.begin()
 
     def listen(self) -> None:
+        """A chain will ask, which has probabilities."""
         self.asked = True
 
     def begin(self) -> None:
@@ -65,6 +66,7 @@ class DepthRule:
         return max(1 / self._pass_ns[0], self._n_tokens / self._spent_ns)
 
     def pass_pays(self) -> bool:
+        """Whether to make a pass for one more token."""
         return self._gain(self._mean, 1)[0] > 0
 
     def token_pays(self, confidence: float) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
+from mlsd.drafters.adaptive import DepthRule
 from mlsd.engine.session import Logits
 from mlsd.engine.verify import Probabilities, draw, probabilities
 from mlsd.records import Record, Sampling
@@ -42,19 +43,6 @@ class Predictor(Protocol):
         """The likeliest token, alone; may be had where logits are not."""
 
 
-class StopRule(Protocol):
-    """What weighs each token of a chain, and each pass for one, against what it costs; see `adaptive.DepthRule`."""
-
-    def listen(self) -> None:
-        """A chain will ask, which has probabilities."""
-
-    def pass_pays(self) -> bool:
-        """Whether to make a pass for one more token."""
-
-    def token_pays(self, confidence: float) -> bool:
-        """Whether to propose a token of the row whose largest probability is `confidence`."""
-
-
 class Chain:
     """The rule by which a method's chains grow, and how often and how long it doubted."""
 
@@ -65,7 +53,7 @@ class Chain:
         doubt: Doubt | None = None,
         *,
         n_vocab: int | None = None,
-        rule: StopRule | None = None,
+        rule: DepthRule | None = None,
     ) -> None:
         """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
         self._rule = rule

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,10 +21,13 @@ from mlsd.drafters.options import small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies, readable
 from mlsd.records import DRAFT_MODEL
+
+T = TypeVar("T")
 
 
 class DraftModel(Drafter):
@@ -148,17 +152,24 @@ def open_draft(
     Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
     """
     context = context or setup.draft
-    session = open_session(setup.open_model(setup.second, n_experts), context.options)
-    try:
+
+    def own_memory(session: LlamaSession) -> DraftModel:
         check_vocabularies(setup.target.tokenizer, session.tokenizer)
         return DraftModel(session, make_rollback(context.rollback or "", session), setup.clock, chain, setup.read)
+
+    return open_second(setup, context, own_memory, n_experts)
+
+
+def open_second(
+    setup: DrafterSetup, context: Context, make: Callable[[LlamaSession], T], n_experts: int | None = None
+) -> T:
+    """What `make` makes of a session over the second model, which is closed where it cannot."""
+    session = open_session(setup.open_model(setup.second, n_experts), context.options)
+    try:
+        return make(session)
     except BaseException:
         session.close()
         raise
-
-
-def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
-    return open_draft(setup, setup.chain(own, n_vocab=setup.target.tokenizer.vocabulary.n_tokens))
 
 
 METHOD = Method(
@@ -166,7 +177,7 @@ METHOD = Method(
     summary="Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.",
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
     options=Doubt,
-    open=_open,
+    open=lambda setup, own: open_draft(setup, setup.chain(own, n_vocab=setup.target.tokenizer.vocabulary.n_tokens)),
     contexts=lambda opening, own: opening.with_draft(chain_context(opening, own)),
     needs="draft",
     # Draft lengths of "SpS" (for Llama-3.2-1B it names none).

@@ -10,14 +10,16 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain, Doubt, StopRule
-from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, read_options
+from mlsd.drafters.adaptive import DepthRule
+from mlsd.drafters.chain import Chain, Doubt
+from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.session import Session, SessionKind
+from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import Edit
-from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.gguf_tools.surgery.edit import MadeDraft
+from mlsd.records import GAMMA, DrafterSpec, OptionValue, Record
 
 Own = TypeVar("Own", bound=msgspec.Struct)
 
@@ -39,7 +41,7 @@ class DrafterSetup:
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
     # Brings a prompt into the memory of a draft; by default by decoding it.
     read: Read = lambda session, tokens: session.decode(tokens, n_outputs=0)
-    rule: StopRule | None = None  # where gamma is chosen in every round: what each chain asks
+    rule: DepthRule | None = None  # where gamma is chosen in every round: what each chain asks
 
     @property
     def second(self) -> Path:
@@ -75,17 +77,52 @@ class Method(Generic[Own]):
     check_target: Callable[[Own, Source], object] | None = None  # refuses a target that cannot be served
     check_second: Callable[[Source, Source], object] | None = None  # refuses a second file that does not fit the target
     fill_in: Callable[[Own], dict[str, OptionValue]] | None = None  # values that only a look at a file can give
-    # A method whose draft is made of its target: the options that decide its weights, and its file, made if need be.
+    # A method whose draft is made of its target: the draft, or the reason against it, and the options that decide its
+    # weights.
+    made: Callable[[Own, Source], MadeDraft] | None = None
     drafting_part: Callable[[Own], dict[str, OptionValue]] | None = None
-    drafting_file: Callable[[Own, Path], Path] | None = None
-    # The same before it is made; without pieces it is the target's own file.
-    drafting_edit: Callable[[Own, Source], Edit] | None = None
     # Opens a head's context beside its target, from the target's session, the model that holds it, and the options.
     head: Callable[[Any, Any, Own], Any] | None = None
 
+    def preset(self, spec: DrafterSpec) -> Preset | None:
+        """The preset that `spec` names, or None when it names none. Raises: InputError for an unknown name."""
+        name, known = spec.options.get(PRESET), {preset.name: preset for preset in self.presets}
+        if name is None:
+            return None
+        if str(name) not in known:
+            hint = choose(str(name), list(known)) if known else f"{self.name} has no presets."
+            raise InputError(f"{self.name} has no preset {name!r}.", hint=hint)
+        return known[str(name)]
+
     def read(self, spec: DrafterSpec) -> Own:
-        """The options of a spec of this method. Raises: InputError for one that cannot be."""
-        return read_options(spec, self.options, self.presets)
+        """The options of a spec: defaults, then its preset's values, then its own. Raises: InputError."""
+        preset = self.preset(spec)
+        general = (PRESET, GAMMA) if spec.adaptive else (PRESET,)
+        given = {name: value for name, value in spec.options.items() if name not in general}
+        for name in given:
+            if name not in self.options.__struct_fields__:
+                hint = did_you_mean(name, self.options.__struct_fields__) + self._help()
+                raise InputError(f"{self.name} has no option {name!r}.", hint=hint)
+        for field_ in msgspec.structs.fields(self.options):
+            if field_.required and field_.name not in given:
+                raise InputError(f"{self.name} needs the option {field_.name}.", hint=self._help())
+        try:
+            return msgspec.convert({**(preset.options if preset else {}), **given}, self.options)
+        except msgspec.ValidationError as error:
+            problem, _, place = str(error).partition(" - at `$.")
+            name = place.rstrip("`")
+            value = f" {name}={given[name]!r}:" if name in given else ""
+            raise InputError(f"{self.name}:{value} {problem}.", hint=self._help()) from error
+
+    def _help(self) -> str:
+        fields = [
+            each.name if each.required else f"{each.name} ({_plain(each.default)})"
+            for each in msgspec.structs.fields(self.options)
+        ]
+        if not fields:
+            return f"{self.name} takes no options."
+        tail = f" Presets: {', '.join(preset.name for preset in self.presets)}." if self.presets else ""
+        return f"Options of {self.name}, with their defaults: {', '.join(fields)}.{tail}"
 
     def info(self) -> MethodInfo:
         """The method for people."""
@@ -97,6 +134,10 @@ class Method(Generic[Own]):
             presets=self.presets,
             searched=tuple(dict.fromkeys(("gamma", *self.space))),
         )
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class MethodInfo(Record, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.draft_model import DraftModel, chain_context
+from mlsd.drafters.draft_model import DraftModel, chain_context, open_second
 from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Draft, Outcome
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import Tokenizer
@@ -108,15 +108,14 @@ def _tokens(model: Tokenizer, before: str, text: str, *, first: bool = False) ->
 def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     # Drawn or not, a proposal is one token for the target, so the likeliest is drafted at any temperature.
     chain = Chain(setup.clock, None, own, rule=setup.rule)
-    session = open_session(setup.open_model(setup.second), setup.draft.options)
-    try:
+
+    def translating(session: LlamaSession) -> TextDraft:
         for side in (setup.target, session):
             _check_text(side.tokenizer)
         rollback = make_rollback(setup.draft.rollback or "", session)
         return TextDraft(setup.target, session, rollback, setup.clock, chain, setup.read)
-    except BaseException:
-        session.close()
-        raise
+
+    return open_second(setup, setup.draft, translating)
 
 
 def _contexts(opening: Opening, own: Doubt) -> tuple[Context, ...]:

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mlsd.clock import Clock
 from mlsd.drafters.adaptive import time_passes
+from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.session import Logits, Session, SessionOptions, padded
+from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
+from mlsd.records import Record
 
 _DROPPED = -2
 
@@ -23,8 +24,15 @@ Commit = Annotated[
     Literal["keep", "redecode"],
     Meta(description="an accepted path's memory stays, or is decoded once more as a chain"),
 ]
-Prune = Annotated[bool, Meta(description="keep only nodes whose expected gain exceeds their cost in T(k)")]
-TopK = Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, and children of each")]
+
+
+class TreeOptions(Record, frozen=True, kw_only=True):
+    """Options of tree drafting with a model."""
+
+    depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the draft")] = 3
+    top_k: Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, and children of each")] = 10
+    commit: Commit = "keep"
+    prune: Annotated[bool, Meta(description="keep only nodes whose expected gain exceeds their cost in T(k)")] = False
 
 
 def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> SessionOptions:
@@ -62,11 +70,6 @@ class Pruner:
         """Of nodes with these probabilities along their paths, largest first; drafting took `draft_ns`."""
         gains = 1 + np.cumsum(np.concatenate([[0.0], np.exp(log_p)]))
         return int((gains / (draft_ns + self._pass_ns[: len(gains)])).argmax())
-
-
-def pruner(prune: bool, target: Session, gamma: int, clock: Clock) -> Pruner | None:
-    """One for the target at hand, whose passes are timed; None where nothing is to be pruned."""
-    return Pruner(time_passes(target, gamma, clock)) if prune else None
 
 
 # Tokens of a level and the place of each one's parent in the level before -> logits after each.
@@ -115,6 +118,22 @@ def expand(
         best = best[: keep([scores[i] for i in best])]
     index = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
+
+
+class Policy:
+    """EAGLE-2's policy with the options of one arm."""
+
+    def __init__(self, options: TreeOptions, setup: DrafterSetup) -> None:
+        """Passes of the target are timed where nodes are to be pruned."""
+        self._options, self._n_nodes, self._clock = options, setup.opening.gamma, setup.clock
+        self._prune = Pruner(time_passes(setup.target, self._n_nodes, setup.clock)) if options.prune else None
+
+    def tree(self, first: Logits, grow: Grow, k: int, started_ns: int) -> Tree | None:
+        """The likeliest tree of at most `k` levels, see `expand`; None for an empty one."""
+        own, prune, now = self._options, self._prune, self._clock.now_ns
+        keep = None if prune is None else lambda log_p: prune(log_p, now() - started_ns)
+        tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes, keep=keep)
+        return tree if tree.tokens else None
 
 
 def likeliest(logits: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:

@@ -15,39 +15,26 @@ from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
 from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range
-from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, whole_tree
+from mlsd.drafters.trees import Policy, TreeOptions, whole_tree
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import Logits
-from mlsd.records import Record
 
 
-class Options(Record, frozen=True, kw_only=True):
+class Options(TreeOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a head."""
 
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
-    top_k: TopK = 10
-    commit: Commit = "keep"
-    prune: Prune = False
 
 
 class Eagle3Tree(Eagle3Draft):
     """Trees from the head."""
 
-    def __init__(
-        self,
-        target: LayerRowsSession,
-        head: EagleHead,
-        clock: Clock,
-        *,
-        options: Options,
-        n_nodes: int,
-        prune: Pruner | None = None,
-    ) -> None:
+    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, policy: Policy) -> None:
         # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
         super().__init__(target, head, clock, Chain(clock))
-        self._options, self._n_nodes, self._prune = options, n_nodes, prune
+        self._policy = policy
         self._n_rows = self._draft_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -56,17 +43,15 @@ class Eagle3Tree(Eagle3Draft):
 
     def propose(self, k: int) -> Draft:
         """The likeliest tree of at most `k` levels."""
-        own, now = self._options, self._clock.now_ns
+        now = self._clock.now_ns
         t0 = now()
         self._catch_up()
         first = self._eagle.logits()[0].copy()  # the levels' passes write over it
-        prune = self._prune
-        keep = None if prune is None else lambda log_p: prune(log_p, now() - t0)
-        tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes, keep=keep)
+        tree = self._policy.tree(first, self._grow, k, t0)
         t1 = now()
         self._draft_ns += t1 - t0
         self._eagle.truncate(self._eagle.n_past)  # the levels; their accepted tokens come back with true rows
-        return Draft(tree=tree if tree.tokens else None, mark_ns=now() - t1)
+        return Draft(tree=tree, mark_ns=now() - t1)
 
     def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         started_ns = self._clock.now_ns()
@@ -86,8 +71,7 @@ class Eagle3Tree(Eagle3Draft):
 def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    prune = pruner(own.prune, setup.target, setup.opening.gamma, setup.clock)
-    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.opening.gamma, prune=prune)
+    return Eagle3Tree(opened.target, head, setup.clock, Policy(own, setup))
 
 
 METHOD = Method(

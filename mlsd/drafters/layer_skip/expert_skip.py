@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mlsd.drafters.layer_skip.subset import CutDraft, Options, contexts, cut_file, open_cut, plan
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.layer_skip.subset import CutDraft, Options, contexts, open_cut, plan
+from mlsd.drafters.method import Method
 from mlsd.drafters.options import Range, Values
-from mlsd.engine.drafter import Drafter
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 
+_LEAVE_OUT_BLOCKS = "Use --drafter layer-skip: it leaves out blocks."
 _CHOICES = ("keep", "skip", "exit", "exit_share", "component")
 
 
@@ -38,21 +38,15 @@ def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:
     if not n_used:
         raise UnsupportedError(
             f"{source.path.name} is dense: it has no routed experts, so it cannot draft with fewer.",
-            hint="Use --drafter layer-skip: it leaves out blocks.",
+            hint=_LEAVE_OUT_BLOCKS,
         )
     n_experts = own.experts or max(1, int(own.share * n_used))
     if n_experts >= n_used:
         raise InputError(
             f"A draft with {n_experts} experts is no smaller: {source.path.name} uses {n_used} of a layer itself.",
-            hint=f"Give experts=1 to {n_used - 1}."
-            if n_used > 1
-            else "Use --drafter layer-skip: it leaves out blocks.",
+            hint=f"Give experts=1 to {n_used - 1}." if n_used > 1 else _LEAVE_OUT_BLOCKS,
         )
     return plan(source, own, n_experts)
-
-
-def _open(setup: DrafterSetup, own: ExpertOptions) -> Drafter:
-    return open_cut(setup, own, plan_experts(Source(setup.target_path), own))
 
 
 METHOD = Method(
@@ -60,14 +54,12 @@ METHOD = Method(
     summary="Self-speculation of a mixture: the draft is the target with fewer routed experts, with or without layers.",
     source="SS-MoE (WWW 2026); the expert budget of BEAM, with the weights as they are",
     options=ExpertOptions,
-    open=_open,
+    open=lambda setup, own: open_cut(setup, own, plan_experts(Source(setup.target_path), own)),
     space={
         "gamma": Range(low=1, high=8),
         "share": Values(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
         "fraction": Values(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
     },
     contexts=contexts,
-    check_target=lambda own, target: plan_experts(target, own),
-    drafting_file=lambda own, target_path: cut_file(plan_experts(Source(target_path), own)),
-    drafting_edit=lambda own, target: plan_experts(target, own).edit,
+    made=lambda own, target: plan_experts(target, own),
 )

@@ -12,13 +12,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from mlsd.drafters.chain import Doubt, Probability
-from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.draft_model import chain_context, open_draft
+from mlsd.drafters.method import Method
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
-from mlsd.gguf_tools.surgery.edit import cached_edit
+from mlsd.gguf_tools.surgery.edit import MadeDraft
 from mlsd.gguf_tools.surgery.kangaroo import compose
 from mlsd.records import Record
 
@@ -36,20 +36,16 @@ class Options(Record, frozen=True, kw_only=True):
     content: Annotated[str, Meta(description="what the adapter holds; filled in when the spec is resolved")] = ""
 
 
-def composed_file(target_path: Path, options: Options) -> Path:
-    """The draft of a target and an adapter, kept for the next time. Raises: InputError for a replaced adapter."""
-    source, adapter = Source(target_path), Adapter(Path(options.adapter))
+def plan(source: Source, options: Options) -> MadeDraft:
+    """The draft of a target and an adapter. Raises: InputError for a replaced adapter."""
+    adapter = Adapter(Path(options.adapter))
     if options.content not in ("", adapter.content):
         raise InputError(
             f"{adapter.path} holds {adapter.content}, not {options.content}: it was replaced.",
             hint="Start the measurement again; its numbers belong to another adapter.",
         )
     edit = compose(source, adapter, options.exit)
-    return cached_edit(source, edit, "kangaroo", f"{adapter.content} {options.exit}")
-
-
-def _open(setup: DrafterSetup, own: Options) -> DraftModel:
-    return open_draft(setup, setup.chain(_doubt(own)))
+    return MadeDraft(source=source, edit=edit, kind="kangaroo", recipe=f"{adapter.content} {options.exit}")
 
 
 def _doubt(own: Options) -> Doubt:
@@ -68,7 +64,7 @@ METHOD = Method(
     ),
     source="Liu et al. 2024 (arXiv 2404.18911)",
     options=Options,
-    open=_open,
+    open=lambda setup, own: open_draft(setup, setup.chain(_doubt(own))),
     contexts=lambda opening, own: opening.with_draft(chain_context(opening, _doubt(own))),
     presets=(
         _preset("qwen2.5-1.5b", 7, 0.6),
@@ -80,10 +76,8 @@ METHOD = Method(
         "gamma": Range(low=1, high=8),
         "p_min": Values(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",)),
     },
-    check_target=lambda own, target: compose(target, Adapter(Path(own.adapter)), own.exit),
     # Another adapter under the same name is another case; one that is missing or none is refused here.
     fill_in=lambda own: {"content": Adapter(Path(own.adapter)).content},
     drafting_part=lambda own: {"exit": own.exit, "content": own.content or own.adapter},
-    drafting_file=lambda own, target_path: composed_file(target_path, own),
-    drafting_edit=lambda own, target: compose(target, Adapter(Path(own.adapter)), own.exit),
+    made=lambda own, target: plan(target, own),
 )

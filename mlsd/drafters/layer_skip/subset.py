@@ -7,27 +7,25 @@ sync     the same, but its memory is made the target's each round: real speed, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
-from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
+from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft, open_second
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Range, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
-from mlsd.gguf_tools.surgery.edit import Edit, cached_edit
+from mlsd.gguf_tools.surgery.edit import Edit, MadeDraft
 from mlsd.records import OptionValue, Record
 
 # Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
@@ -64,11 +62,9 @@ class Options(Record, frozen=True, kw_only=True):
         return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
 
-class CutDraft(Record, frozen=True, kw_only=True):
+class CutDraft(MadeDraft, frozen=True, kw_only=True):
     """A target and what is left of it in the draft."""
 
-    source: Source
-    edit: Edit
     component: Component | None
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
 
@@ -88,10 +84,6 @@ def _weights(own: Options) -> dict[str, OptionValue]:
     return {
         name: value for name, value in msgspec.structs.asdict(own).items() if name not in other and value is not None
     }
-
-
-def _check_target(own: Options, target: Source) -> None:
-    plan(target, own)
 
 
 def open_cut(setup: DrafterSetup, own: Options, cut: CutDraft) -> DraftModel:
@@ -137,43 +129,34 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> CutD
         exit_after=exit_after,
         fraction=options.fraction or None,
     )
-    if len(layers) == n_layers and options.component is None:
-        if n_experts is not None:
-            return CutDraft(source=source, edit=Edit(pieces=(), layers=layers), component=None, n_experts=n_experts)
-        raise InputError(
-            "The draft would be the whole target.",
-            hint="Give skip, keep, exit, fraction, component, or one of the presets "
-            + ", ".join(preset.name for preset in METHOD.presets)
-            + ".",
-        )
-    edit = plan_cut(source, layers, options.component)
-    return CutDraft(source=source, edit=edit, component=options.component, n_experts=n_experts)
-
-
-def cut_file(cut: CutDraft) -> Path:
-    """The draft's file, written once and kept for the next time; the target's own where no block is left out."""
-    if not cut.edit.pieces:
-        return cut.source.path
-    return cached_edit(cut.source, cut.edit, "cut", f"{cut.component} {cut.edit.layers}")
-
-
-# --- a file of its own --------------------------------------------------------------------------------------------
+    part = options.component
+    if len(layers) == n_layers and part is None:
+        if n_experts is None:
+            presets = ", ".join(preset.name for preset in METHOD.presets)
+            raise InputError(
+                "The draft would be the whole target.",
+                hint=f"Give skip, keep, exit, fraction, component, or one of the presets {presets}.",
+            )
+        edit = Edit(pieces=(), layers=layers)
+    else:
+        edit = plan_cut(source, layers, part)
+    recipe = f"{part} {layers}"
+    return CutDraft(source=source, edit=edit, kind="cut", recipe=recipe, component=part, n_experts=n_experts)
 
 
 def _synced(setup: DrafterSetup, cut: CutDraft, chain: Chain) -> SyncedDraft | str:
     """A draft on the target's memory, or why there can be none."""
-    session = open_session(setup.open_model(setup.second, cut.n_experts), setup.draft.options)
-    try:
+
+    def linked(session: LlamaSession) -> SyncedDraft:
         target = cast(LlamaSession, setup.target)
         link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
         link.self_test()
+        return SyncedDraft(session, link, setup.clock, chain)
+
+    try:
+        return open_second(setup, setup.draft, linked, cut.n_experts)
     except BlobError as error:
-        session.close()
         return error.message
-    except BaseException:
-        session.close()
-        raise
-    return SyncedDraft(session, link, setup.clock, chain)
 
 
 def link_plan(cut: CutDraft, *, has_axes: bool) -> LinkPlan:
@@ -241,8 +224,6 @@ METHOD = Method(
         ),
     },
     contexts=contexts,
-    check_target=_check_target,
+    made=lambda own, target: plan(target, own),
     drafting_part=_weights,
-    drafting_file=lambda own, target_path: cut_file(plan(Source(target_path), own)),
-    drafting_edit=lambda own, target: plan(target, own).edit,
 )

@@ -62,6 +62,24 @@ class Edit(Record, frozen=True, kw_only=True):
         return sum(piece.tensor.n_bytes for piece in self.pieces)
 
 
+class MadeDraft(Record, frozen=True, kw_only=True):
+    """A draft that is made of its target."""
+
+    source: Source
+    edit: Edit  # without pieces the draft is the target's own file
+    kind: str
+    recipe: str  # what decides the bytes, beside the source
+
+    def file(self) -> Path:
+        """Its file, written once and kept for the next time. Raises: InputError."""
+        source = self.source
+        if not self.edit.pieces:
+            return source.path
+        digest = hashlib.sha256(f"{file_sha256(source.path)} {self.recipe}".encode()).hexdigest()[:12]
+        name = f"{source.path.stem}-{self.kind}-{digest}.gguf"
+        return cached_draft(name, lambda path: write_edit(source, self.edit, path))
+
+
 def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     """The model with only the trunk blocks `keep` (old numbers, ascending). Raises: InputError, ModelFileError."""
     source.require_whole()
@@ -232,12 +250,6 @@ def write_edit(
                 stream.leave_hole()
             else:
                 stream.write(_data(source, piece))
-
-
-def cached_edit(source: Source, edit: Edit, kind: str, recipe: str) -> Path:
-    """The kept file of an edit; `recipe` and the hash of its source decide its bytes. Raises: InputError."""
-    digest = hashlib.sha256(f"{file_sha256(source.path)} {recipe}".encode()).hexdigest()[:12]
-    return cached_draft(f"{source.path.stem}-{kind}-{digest}.gguf", lambda path: write_edit(source, edit, path))
 
 
 def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:

@@ -91,9 +91,9 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
         else:
             path = Path(wanted.path)
             source = Source(path)
-            if method.drafting_edit is not None:
+            if method.made is not None:
                 path = hollow
-                write_edit(source, method.drafting_edit(method.read(spec), source), path, hollow=True)
+                write_edit(source, method.made(method.read(spec), source).edit, path, hollow=True)
         load_mtp = method.loads_next_token_block
         with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers, load_mtp=load_mtp) as model:
             yield model

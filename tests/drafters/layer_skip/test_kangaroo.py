@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mlsd.drafters import check_target, drafting_file, drafting_key, resolve_spec
-from mlsd.drafters.layer_skip.kangaroo import Options, composed_file
-from mlsd.drafters.options import read_options
+from mlsd.drafters.layer_skip.kangaroo import METHOD, Options, plan
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
@@ -50,7 +49,7 @@ def test_an_adapter_that_adds_nothing_drafts_as_an_early_exit(
 def test_a_draft_ends_behind_the_first_token_it_doubts(arena: Arena, adapters: dict[str, Path], n_sure: int) -> None:
     """The rule written anew over the composed file: tokens up to the first that has less than `p_min`, with it."""
     adapter = adapters["llama-identity"]
-    file = composed_file(arena.path("llama"), Options(adapter=str(adapter), exit=4))
+    file = plan(Source(arena.path("llama")), Options(adapter=str(adapter), exit=4)).file()
     for seed in range(6):
         prompt = prompt_of(seed)
         tokens, tops = likeliest(arena, file, prompt, 7)
@@ -115,16 +114,15 @@ def spec(**options: OptionValue) -> DrafterSpec:
 
 def test_an_adapter_is_known_by_its_content_and_not_replaced_unseen(arena: Arena, tmp_path: Path, tiny: Path) -> None:
     path = write_adapter(tmp_path / "adapter", TINY["llama"], seed=1)
-    first = read_options(resolve_spec(spec(adapter=str(path))), Options)
+    first = METHOD.read(resolve_spec(spec(adapter=str(path))))
     write_adapter(path, TINY["llama"], seed=2)
-    second = read_options(resolve_spec(spec(adapter=str(path))), Options)
+    second = METHOD.read(resolve_spec(spec(adapter=str(path))))
     assert first.content != second.content
-    files = {composed_file(tiny / "llama.gguf", second), composed_file(tiny / "llama.gguf", second)}
-    assert len(files) == 1
-    files.add(composed_file(tiny / "llama.gguf", msgspec.structs.replace(second, exit=3)))
-    assert len(files) == 2
+    target = Source(tiny / "llama.gguf")
+    assert plan(target, second).file() == plan(target, second).file()
+    assert plan(target, second).file() != plan(target, msgspec.structs.replace(second, exit=3)).file()
     with pytest.raises(InputError, match="it was replaced"):
-        composed_file(tiny / "llama.gguf", first)
+        plan(target, first)
 
 
 def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path], tmp_path: Path, tiny: Path) -> None:

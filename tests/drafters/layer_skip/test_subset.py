@@ -12,7 +12,7 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import UNAVAILABLE, check_target, preset_gamma, resolve_spec
-from mlsd.drafters.layer_skip.subset import METHOD, CutDraft, Options, cut_file, plan
+from mlsd.drafters.layer_skip.subset import METHOD, CutDraft, Options, plan
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -70,7 +70,7 @@ def test_a_bridged_target_gives_the_logits_of_the_cut_file(arena: Arena, name: s
     made = plan(source, options)
     tokens = prompt_of(5)
     session_options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    with open_session(arena.open(cut_file(made)), session_options) as session:
+    with open_session(arena.open(made.file()), session_options) as session:
         expected = one_by_one(session, tokens)
     with TappedSession(arena.model(name), session_options) as bridged, bridged.tapped(skip_tap(made)):
         found = one_by_one(bridged, tokens)
