@@ -59,6 +59,9 @@ class LineWatcher(Watcher):
         self._budget_s, self._open_ended = budget_s, open_ended or budget_s is not None
         self._n, self._began_s = 0, time.monotonic()
 
+    def tell(self, line: str) -> None:
+        note(line)
+
     def planned(self, prepared: Prepared) -> None:
         say_default(prepared)
         for left in prepared.plan.left_out:

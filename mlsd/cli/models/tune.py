@@ -48,7 +48,7 @@ def tune(
 
     request = TuneRequest(drafter=spec, setting=setting, trials=trials, budget_s=budget_s)
     with make_watcher(budget_s, open_ended=True) as watcher:
-        result = search(request, db, watcher, note)
+        result = search(request, db, watcher)
     note_left_out_of(result.database)
     found = [] if result.answer is None else answer_objects([result.answer], result.models)
     if as_json:

@@ -174,7 +174,7 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
 
     goes_on = request.bench.repeats == _MOST_BLOCKS
     with make_watcher(request.budget_s if goes_on else None) as watcher:
-        done = run_compare(request, next_block, options["db"], watcher, note)
+        done = run_compare(request, next_block, options["db"], watcher)
     with Store.open(Path(done.database), read_only=True) as store:
         note_left_out(store)
         return done, newest(store, done.session)

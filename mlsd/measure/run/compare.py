@@ -94,23 +94,19 @@ Next = Callable[[Store, str, int], Sequence[str] | None]
 
 
 def compare(
-    request: CompareRequest,
-    next_block: Next,
-    db: Path | None = None,
-    watcher: Watcher | None = None,
-    said: Callable[[str], None] = lambda line: None,
+    request: CompareRequest, next_block: Next, db: Path | None = None, watcher: Watcher | None = None
 ) -> Compared:
     """Measure the builds in blocks; `next_block` hears (store, session, blocks so far), names the next, None ends.
 
-    `said` hears what is known of the builds before. Raises, before anything is measured: InputError for what is no
+    Raises, before anything is measured: InputError for what is no
     build, for builds that are the same, and what `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a
     build that does not fit or does not know a model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
     check_database(path)
-    builds = _builds(request, said)
+    builds = _builds(request, watcher)
     with machine_lock():
-        sides = _sides(request, builds, said)
+        sides = _sides(request, builds, watcher)
         with Store.open(path) as store:
             n_blocks, interrupted = 0, False
             with suppress(KeyboardInterrupt), ExitStack() as runs:
@@ -143,7 +139,7 @@ def compare(
 # --- before anything runs -----------------------------------------------------------------------------------------
 
 
-def _builds(request: CompareRequest, said: Callable[[str], None]) -> tuple[Build, Build]:
+def _builds(request: CompareRequest, watcher: Watcher) -> tuple[Build, Build]:
     a, b = map(find_build, request.builds)
     if a.fingerprint == b.fingerprint and request.other is None:
         if a.name != b.name:
@@ -151,11 +147,11 @@ def _builds(request: CompareRequest, said: Callable[[str], None]) -> tuple[Build
                 f"{a.name} and {b.name} are the same build: their libraries are the same files ({a.fingerprint}).",
                 hint=f"To see this machine's noise on purpose: mlsd compare {a.name} {a.name} TARGET.",
             )
-        said(f"A and B are the same build ({a.fingerprint}): what differs is this machine's noise.")
+        watcher.tell(f"A and B are the same build ({a.fingerprint}): what differs is this machine's noise.")
     return a, b
 
 
-def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str], None]) -> dict[str, _Side]:
+def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -> dict[str, _Side]:
     """Every side, its build checked in a worker of its own."""
     sides: dict[str, _Side] = {}
     for place, build in enumerate(builds):
@@ -173,7 +169,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
         sides[str(place)] = _Side(str(place), build, prepared, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
-        said(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
+        watcher.tell(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
     if request.control:
         sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].prepared, sides["0"].job, sides["0"].environment)
     return sides

@@ -77,6 +77,9 @@ class RunSettings(Record, frozen=True, kw_only=True):
 class Watcher:
     """What a runner tells while it works; the default says nothing."""
 
+    def tell(self, line: str) -> None:
+        """What a person may want to know of builds, or of a search."""
+
     def planned(self, prepared: Prepared) -> None:
         """What will be measured is settled, and nothing has run."""
 

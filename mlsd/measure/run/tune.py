@@ -20,7 +20,7 @@ from mlsd.drafters.options import Range, Space, Values
 from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
-from mlsd.measure.run.runner import RunSettings, Tell, Watcher, machine_lock, silent
+from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
 from mlsd.measure.run.runs import bench_into, check_database, prepare_here
 from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
@@ -61,13 +61,8 @@ class TuneResult(Record, frozen=True, kw_only=True):
     models: tuple[LocalModel, ...]  # that were measured
 
 
-def tune(
-    request: TuneRequest,
-    db: Path | None = None,
-    watcher: Watcher | None = None,
-    tell: Tell = silent,
-) -> TuneResult:
-    """Search; trials of earlier calls in `db` (default: that of benches) count. `tell` gets each wave.
+def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None) -> TuneResult:
+    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` is told of each wave.
 
     Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
     cannot serve; LockError while another run measures on this machine; StoreError.
@@ -81,7 +76,7 @@ def tune(
         environment, prepared = prepare_here(_bench(request, first, request.setting.repeats))
         with Store.open(path) as store:
             search = _Search(request, space, store, environment, prepared)
-            stopped = search.run(first, watcher or Watcher(), tell)
+            stopped = search.run(first, watcher or Watcher())
     arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
     return TuneResult(
         results=tuple(arms),
@@ -178,7 +173,7 @@ class _Search:
         self.results: list[ArmResult] = []
         self._known: tuple[Measured, ...] = ()
 
-    def run(self, wave: _Wave, watcher: Watcher, tell: Tell) -> str:
+    def run(self, wave: _Wave, watcher: Watcher) -> str:
         """Wave after wave; why the search ended."""
         began_s, n_blocks = time.monotonic(), self._request.setting.repeats
         led: ArmResult | None = None
@@ -187,7 +182,7 @@ class _Search:
             left_s = None if self._request.budget_s is None else self._request.budget_s - (time.monotonic() - began_s)
             if left_s is not None and left_s <= 0:
                 return "the time is used up; the same command goes on from here"
-            tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
+            watcher.tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
             race = self._race(wave, n_blocks, left_s, watcher)
             self._read()
             if race == "budget":
