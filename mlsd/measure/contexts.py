@@ -9,17 +9,7 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
 from mlsd.hardware.budget import host_budget
-from mlsd.measure.messages import (
-    BuildJob,
-    FootprintJob,
-    InfoJob,
-    LayerSearchJob,
-    PerplexityJob,
-    ProbeJob,
-    ReadJob,
-    SelfCheckJob,
-    Work,
-)
+from mlsd.measure.messages import PerplexityJob, Work, models_of
 from mlsd.planning.job import Job, ModelFile
 from mlsd.units import format_bytes
 
@@ -35,7 +25,7 @@ def check_contexts(work: Work) -> None:
     if n_ctx is None:
         return
     target = Source(Path(files[0].path))
-    trained = trained_context(target)
+    trained = target.count("context_length", None)
     if trained is not None and n_ctx > trained:
         raise InputError(
             f"A context of {n_ctx:,} positions is beyond the {trained:,} that {files[0].ref.id} was trained for.",
@@ -52,23 +42,13 @@ def check_contexts(work: Work) -> None:
 
 def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     """The context that was asked for, and the models that would get one, the target first."""
-    if isinstance(work, BuildJob | ReadJob):
-        if work.job is None:
-            return None, []
-        work = work.job
+    work = getattr(work, "job", None) or work
     if isinstance(work, Job):
-        return (work.slots[0].case.engine.n_ctx if work.slots else None), [work.target, *work.models]
-    if isinstance(work, InfoJob | SelfCheckJob | FootprintJob):
+        return (work.slots[0].case.engine.n_ctx if work.slots else None), list(work.files)
+    engine, files = getattr(work, "engine", None), list(models_of(work))
+    if engine is None or not files:
         return None, []
-    if isinstance(work, ProbeJob | LayerSearchJob):
-        return work.engine.n_ctx, [work.model]
-    n_ctx = work.n_window if isinstance(work, PerplexityJob) else work.engine.n_ctx
-    return n_ctx, [work.target, *([work.draft] if work.draft is not None else [])]
-
-
-def trained_context(source: Source) -> int | None:
-    """Positions the model was trained for; None when the file does not say."""
-    return source.count("context_length", None)
+    return (work.n_window if isinstance(work, PerplexityJob) else engine.n_ctx), files
 
 
 def context_bytes(source: Source, n_ctx: int) -> int | None:

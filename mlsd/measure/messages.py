@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import sys
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -357,6 +358,13 @@ Work = (
     Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob |
     FootprintJob | BuildJob | ReadJob
 )  # fmt: skip
+
+
+def models_of(work: Work) -> Iterator[ModelFile]:
+    """The target, the draft or the one model of any work."""
+    for name in ("target", "draft", "model"):
+        if isinstance(file := getattr(work, name, None), ModelFile):
+            yield file
 
 
 class WorkKind(NamedTuple):

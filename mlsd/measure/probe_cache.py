@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.probe import ProbeReport
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
@@ -26,12 +27,15 @@ class ProbeCache:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = (folder or cache_dir()) / "probe"
 
-    def get(self, ref: ModelRef, options: SessionOptions, make: Callable[[], ProbeReport]) -> ProbeReport:
-        """The stored report, or the one `make` gives now. A model without a hash is never stored."""
-        report = self.known(ref, options)
-        if report is None:
-            report = make()
-            self.put(ref, options, report)
+    def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
+        """The stored report, or that of a probe now, which is then stored if the model has a hash."""
+        report = None if fresh else self.known(ref, options)
+        if report is not None:
+            return report
+        report = probe(partial(open_session, model), options)
+        if ref.sha256 is not None:
+            with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
+                write_atomically(self._path(ref.sha256, options), msgspec.json.encode(report).decode())
         return report
 
     def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
@@ -43,31 +47,11 @@ class ProbeCache:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def put(self, ref: ModelRef, options: SessionOptions, report: ProbeReport) -> None:
-        """Store a report; a cache that cannot be written costs a second the next time, nothing else."""
-        if ref.sha256 is None:
-            return
-        path = self._path(ref.sha256, options)
-        with contextlib.suppress(InputError):
-            write_atomically(path, msgspec.json.encode(report).decode())
-
     def _path(self, sha256: str, options: SessionOptions) -> Path:
-        return self._folder / f"{self._key(sha256, options)}.json"
-
-    def _key(self, sha256: str, options: SessionOptions) -> str:
         info = backend_info(options.n_gpu_layers)
-        parts = (
-            _FORMAT,
-            sha256,
-            info.build,
-            info.binding_version,
-            info.backend,
-            info.device,
-            options.n_threads,
-            options.flash_attention,
-            options.n_gpu_layers,
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+        build = (info.build, info.binding_version, info.backend, info.device)
+        parts = (_FORMAT, sha256, *build, options.n_threads, options.flash_attention, options.n_gpu_layers)
+        return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
 
 
 def check_weights(path: Path, ref: ModelRef) -> None:

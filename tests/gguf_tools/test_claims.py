@@ -19,7 +19,7 @@ from mlsd.gguf_tools.read import model_facts, source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, choose_layers, plan_cut, refuse_unloadable, state_layers
 from mlsd.gguf_tools.synthetic.synth import from_gguf
-from mlsd.measure.contexts import context_bytes, trained_context
+from mlsd.measure.contexts import context_bytes
 from mlsd.records import ModelRef
 
 Keys = dict[str, tuple[Any, Type]]
@@ -59,7 +59,7 @@ def read_everything(path: Path) -> None:
     refuse_unloadable(source)
     model_facts(path, ref=ModelRef(id="x"))
     source_weight(source)
-    trained_context(source)
+    source.count("context_length", None)
     context_bytes(source, 64)
     attention_layers(source)
     state_layers(source)

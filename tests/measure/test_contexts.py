@@ -11,7 +11,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
-from mlsd.measure.contexts import check_contexts, context_bytes, trained_context
+from mlsd.measure.contexts import check_contexts, context_bytes
 from mlsd.measure.messages import InfoJob, ProbeJob
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
@@ -23,7 +23,7 @@ def job(path: Path, n_ctx: int | None) -> ProbeJob:
 
 def test_a_context_beyond_the_trained_one_is_refused_with_the_longest_there_is(tiny: Path) -> None:
     path = tiny / "llama.gguf"
-    trained = trained_context(Source(path))
+    trained = Source(path).count("context_length", None)
     check_contexts(job(path, trained))
     with pytest.raises(InputError, match=r"2,000,000,000 positions is beyond the 4,096") as error:
         check_contexts(job(path, 2_000_000_000))

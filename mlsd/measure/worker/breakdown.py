@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from mlsd.engine.llama.profiler import GraphTap, SpanTap, WatchedEagleHead, Watc
 from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, Rows
 from mlsd.engine.llama.taps import Tap, TappedSession
 from mlsd.engine.parts import PARTS, Part
-from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.source import Source
@@ -30,45 +29,37 @@ from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.worker.passes import PassBench
-from mlsd.planning.job import ModelFile
 from mlsd.records import DrafterSpec
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 _EAGLE = "eagle3"  # architecture of heads whose steps are profiled
 
 
-class Kinds:
+class Pass(NamedTuple):
     """The three ways to make one and the same pass; each call makes one and says how long it took, in ns."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        plain: Callable[[], int],
-        headless: Callable[[], int] | None = None,
-        watched: Callable[[], int],
-        tapped: Callable[[Tap], AbstractContextManager[None]],
-    ) -> None:
-        self._clock = clock
-        self._plain, self._headless, self._watched, self._tapped = plain, headless, watched, tapped
+    plain: Callable[[], int]
+    watched: Callable[[], int]
+    tapped: Callable[[Tap], AbstractContextManager[None]]  # what looks inside the watched ones
+    headless: Callable[[], int] | None = None
 
-    def measure(self, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
+    def measure(self, clock: Clock, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
         """The fastest of `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
         graph = GraphTap()
-        with self._tapped(graph):
-            self._watched()
-        tap = SpanTap(graph.nodes, self._clock)
+        with self.tapped(graph):
+            self.watched()
+        tap = SpanTap(graph.nodes, clock)
         plain: list[int] = []
         headless: list[int] = []
         watched: list[int] = []
         parts: list[dict[Part, int]] = []
         for _ in range(repeats):
-            plain += _burst(self._plain)
-            if self._headless is not None:
-                headless += _burst(self._headless)
-            with self._tapped(tap):
+            plain += _burst(self.plain)
+            if self.headless is not None:
+                headless += _burst(self.headless)
+            with self.tapped(tap):
                 for i in range(_BURST + 1):
-                    spent_ns, sums = self._watched(), tap.take()
+                    spent_ns, sums = self.watched(), tap.take()
                     if i:
                         watched.append(spent_ns)
                         parts.append(sums)
@@ -105,10 +96,13 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
         text = target.tokenize(job.text)
         widest = max(job.rows)
         _check_room(job, len(text), target, widest)
-        strategy = _strategy(job, job.target, target, cache) if target.is_recurrent and widest > 1 else None
+        snapshots = False
+        if target.is_recurrent and widest > 1:
+            report = cache.get(job.target.ref, session_options(job.engine, 1), target)
+            snapshots = report.target == "snapshots"
         key = model_key(job.target.ref.sha256, job.target.ref.id)
         for rows in job.rows:
-            found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
+            found.append(_profile(target, job, clock, text, rows, snapshots=snapshots, key=key))
         if find_method(job.drafter.name).loads_next_token_block:
             found.append(
                 _profile_block(
@@ -175,11 +169,6 @@ def _options(job: BreakdownJob, rows: int, *, snapshots: bool) -> SessionOptions
     return msgspec.structs.replace(options, max_outputs=rows, n_snapshots=rows if snapshots and rows > 1 else 0)
 
 
-def _strategy(job: BreakdownJob, file: ModelFile, model: LlamaModel, cache: ProbeCache) -> str | None:
-    options = session_options(job.engine, 1)
-    return cache.get(file.ref, options, lambda: probe(partial(open_session, model), options)).target
-
-
 def _profile(
     model: LlamaModel,
     job: BreakdownJob,
@@ -197,14 +186,13 @@ def _profile(
         alone, seen = (PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (plain, watched))
         alone.fill()
         seen.fill()
-        kinds = Kinds(
-            clock,
+        made = Pass(
             plain=lambda: alone.once(rows, rows),
             headless=lambda: alone.once(rows, 0),
             watched=lambda: seen.once(rows, rows),
             tapped=watched.tapped,
         )
-        return kinds.measure(job.repeats, rows=rows, depth=job.depth, key=key, part=part)
+        return made.measure(clock, job.repeats, rows=rows, depth=job.depth, key=key, part=part)
 
 
 # --- a step of a drafting head: a context beside the target that reads rows of numbers -------------------------------
@@ -222,8 +210,8 @@ def _profile_block(
         rows = np.concatenate([np.zeros_like(target.hidden[:1]), target.hidden[: len(text)]])
         watched = WatchedNextTokenHead(target)
         turns = _turns(stack, clock, text, rows, NextTokenHead(target), watched)
-        kinds = Kinds(clock, **turns, tapped=watched.tapped)
-        return kinds.measure(repeats, rows=1, depth=len(text), key=key, part=block_key(spec))
+        made = Pass(*turns, tapped=watched.tapped)
+        return made.measure(clock, repeats, rows=1, depth=len(text), key=key, part=block_key(spec))
 
 
 def _profile_eagle(
@@ -237,13 +225,13 @@ def _profile_eagle(
         watched = WatchedEagleHead(head, target)
         rows = np.zeros((len(text) + 1, watched.n_embd), dtype=np.float32)
         turns = _turns(stack, clock, text, rows, EagleHead(head, target), watched)
-        kinds = Kinds(clock, **turns, tapped=watched.tapped)
-        return kinds.measure(repeats, rows=1, depth=len(text), key=key, part=None)
+        made = Pass(*turns, tapped=watched.tapped)
+        return made.measure(clock, repeats, rows=1, depth=len(text), key=key, part=None)
 
 
 def _turns(
     stack: ExitStack, clock: Clock, text: Sequence[int], rows: Rows, plain: RowContext, watched: RowContext
-) -> dict[str, Callable[[], int]]:
+) -> tuple[Callable[[], int], Callable[[], int]]:
     """Both contexts filled with the text, and one step of each."""
 
     def filled(head: RowContext) -> Callable[[], int]:
@@ -258,4 +246,4 @@ def _turns(
         head.truncate(len(text))
         return spent_ns
 
-    return {"plain": filled(plain), "watched": filled(watched)}
+    return filled(plain), filled(watched)

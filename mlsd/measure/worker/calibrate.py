@@ -20,7 +20,7 @@ from mlsd.clock import Clock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model, probe
+from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
@@ -253,9 +253,7 @@ class Calibration:
         affordable = _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
         if report is None and affordable:
             with self._ledger.entry("probe"):
-                report = self._cache.get(
-                    file.ref, self.options, lambda: probe(partial(open_session, model), self.options)
-                )
+                report = self._cache.get(file.ref, self.options, model)
         if report is not None:
             self._reports[is_target] = report
             return report.target if is_target else report.draft

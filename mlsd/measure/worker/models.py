@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import ProbeReport, Role, choose_strategy, probe
+from mlsd.engine.probe import ProbeReport, Role, choose_strategy
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
@@ -67,9 +66,7 @@ class Strategies:
         """The findings for a model of the job."""
         if path not in self._reports:
             ref, model = self._models.ref(path), self._models.open(path)
-            self._reports[path] = self._cache.get(
-                ref, self._options, lambda: probe(partial(open_session, model), self._options)
-            )
+            self._reports[path] = self._cache.get(ref, self._options, model)
         return self._reports[path]
 
     @cached_property

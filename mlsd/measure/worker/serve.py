@@ -13,7 +13,6 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +22,6 @@ from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock, RestClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import probe
 from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError
 from mlsd.folders import empty_dir
@@ -48,11 +45,12 @@ from mlsd.measure.messages import (
     Turn,
     Work,
     failed_trial,
+    models_of,
 )
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.calibrate import Calibration
-from mlsd.planning.job import Job, ModelFile, Slot
+from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, Conditions, Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -69,7 +67,7 @@ def main() -> None:
     work = msgspec.json.decode(lines.get(), type=Work)
     send = _Sender(out)
     try:
-        for file in _models_of(work):
+        for file in models_of(work):
             check_weights(Path(file.path), file.ref)
         if isinstance(work, Job):
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
@@ -92,13 +90,6 @@ def _leave_here() -> None:
         if named := os.environ.get(name):
             os.environ[name] = str(Path(named).expanduser().absolute())
     os.chdir(empty_dir())
-
-
-def _models_of(work: Work) -> Iterable[ModelFile]:
-    """The models of any work."""
-    for name in ("target", "draft", "model"):
-        if isinstance(file := getattr(work, name, None), ModelFile):
-            yield file
 
 
 def _private_stdout() -> BinaryIO:
@@ -146,10 +137,8 @@ def find_backend(job: InfoJob) -> Info:
 
 def probe_model(job: ProbeJob) -> Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
-    options = session_options(job.engine, 1)
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        report = probe(partial(open_session, model), options)
-    ProbeCache().put(job.model.ref, options, report)
+        report = ProbeCache().get(job.model.ref, session_options(job.engine, 1), model, fresh=True)
     info = backend_info(job.engine.n_gpu_layers)
     return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
 
