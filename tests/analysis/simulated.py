@@ -15,7 +15,7 @@ EDGES = (2, 9, 32)
 N_BLOCKS = 16
 ROW_NOISE, BLOCK_NOISE = 0.02, 0.01
 
-SHAPE = fit_models.ExpertShape(n_experts=256, n_used=8, n_layers=40, always_bytes=2.06e9, expert_bytes=3.34e6)
+SHAPE = fit_models.ExpertShape(n_experts=256, n_used=8, always_bytes=2.06e9, expert_bytes=40 * 3.34e6)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def _bytes_a_token(distinct: float, k: int, facts: ModelFacts) -> float | None:
     shape = expert_shape(facts)
     if shape is None or not facts.active_bytes:
         return None
-    return (shape.always_bytes + distinct * shape.expert_bytes) / (k * facts.active_bytes)
+    return float(shape.pass_bytes(distinct)) / (k * facts.active_bytes)
 
 
 # --- the answer in sentences --------------------------------------------------------------------------------------

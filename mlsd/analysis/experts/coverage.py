@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.stats import t
 
-from mlsd.analysis.fits.curves import distinct_experts, moe_bytes
+from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage, ExpertLoad
@@ -150,7 +150,7 @@ def pass_bytes(rows: Sequence[int], facts: ModelFacts, correlation: float = 0.0)
     if shape is None:
         return np.full(len(rows), float(facts.active_bytes))
     distinct = distinct_experts(np.asarray(rows), shape.n_experts, shape.n_used, correlation)
-    return moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes)
+    return shape.pass_bytes(distinct)
 
 
 def _bytes(distinct: np.ndarray, facts: ModelFacts) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -158,7 +158,7 @@ def _bytes(distinct: np.ndarray, facts: ModelFacts) -> tuple[np.ndarray | None, 
     shape = expert_shape(facts)
     if shape is None or not facts.weight_bytes or not facts.active_bytes:
         return None, None
-    n_bytes = moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes)
+    n_bytes = shape.pass_bytes(distinct)
     return n_bytes / facts.active_bytes, n_bytes / facts.weight_bytes
 
 

@@ -1,11 +1,4 @@
-"""T(k), the time of one target pass over k rows, as functions that can be fitted; and how many experts k rows touch.
-
-Pure functions of arrays: rows k >= 1 in, milliseconds out. Bytes are bytes, bandwidths GB/s (10^9 bytes a second),
-compute rates GFLOP/s (10^9 a second).
-
-Sources: the roofline is Williams, Waterman, Patterson (CACM 2009); uniform expert coverage is MoESD (arXiv 2505.19645);
-kernel steps are where llama.cpp's Metal backend changes its kernels (`engine/llama/build/kernels`).
-"""
+"""How many experts a pass over k rows touches, and the kernel steps that measured T(k) show."""
 
 from __future__ import annotations
 
@@ -19,42 +12,6 @@ from mlsd.records import Record
 
 Floats = NDArray[np.float64]
 
-_MS_PER_BYTE_AT_1_GB_S = 1e-6  # one byte at 1 GB/s takes 1e-9 s
-
-
-def constant(rows: ArrayLike, t_one: float) -> Floats:
-    """``T(k) = t_one``: verification is free. `t_one` in ms."""
-    return np.full_like(_rows(rows), t_one)
-
-
-def linear(rows: ArrayLike, fixed: float, per_row: float) -> Floats:
-    """``T(k) = fixed + per_row * k``, both in ms."""
-    return fixed + per_row * _rows(rows)
-
-
-def roofline(
-    rows: ArrayLike, fixed: float, bandwidth_gb_s: float, rate_gflop_s: float, n_bytes: float, gflop_per_row: float
-) -> Floats:
-    """``T(k) = t0 + max(bytes / BW, k * flops / F)``: memory-bound at first, compute-bound from the ridge on.
-
-    `fixed` t0 in ms; `n_bytes` read by a pass of any width; `gflop_per_row` work of one row in 10^9 operations.
-    """
-    memory = n_bytes * _MS_PER_BYTE_AT_1_GB_S / bandwidth_gb_s
-    compute = 1e3 * gflop_per_row * _rows(rows) / rate_gflop_s
-    return fixed + np.maximum(memory, compute)
-
-
-def stepped(rows: ArrayLike, fixed: float, per_row: float, jumps: Sequence[float], edges: Sequence[int]) -> Floats:
-    """``T(k) = fixed + per_row * k + sum of jumps_j for each edge_j <= k``: a line with kernel steps.
-
-    `jumps` in ms, one for each edge (the first row count the new kernel takes); a jump may be negative.
-    """
-    if len(jumps) != len(edges):
-        raise AnalysisError(f"{len(edges)} kernel steps need as many jumps, not {len(jumps)}.")
-    k = _rows(rows)
-    raised: Floats = step_columns(k, edges) @ np.asarray(jumps, dtype=float)
-    return fixed + per_row * k + raised
-
 
 def step_columns(rows: ArrayLike, edges: Sequence[int]) -> Floats:
     """One column an edge: 1 where the row count has reached it, else 0. Shape (rows, edges)."""
@@ -64,27 +21,12 @@ def step_columns(rows: ArrayLike, edges: Sequence[int]) -> Floats:
 def distinct_experts(rows: ArrayLike, n_experts: int, n_used: int, correlation: float = 0.0) -> Floats:
     """Experts of one layer that k consecutive tokens touch: ``N(k) = E (1 - (1 - K/E)^(k^(1 - r)))``.
 
-    `n_experts` E, `n_used` K a token. `correlation` r = 0 is independent uniform routing (MoESD); at r = 1 all tokens
-    share their experts. In between, k tokens count as k^(1 - r) independent ones, because neighbours repeat experts the
-    more of them there are. N(1) = K for every r.
+    `n_experts` E, `n_used` K a token. `correlation` r = 0 is independent uniform routing (MoESD, arXiv 2505.19645); at
+    r = 1 all tokens share their experts. In between, k tokens count as k^(1 - r) independent ones, because neighbours
+    repeat experts the more of them there are. N(1) = K for every r.
     """
     effective = _rows(rows) ** (1.0 - correlation)
     return n_experts * (1.0 - (1.0 - n_used / n_experts) ** effective)
-
-
-def moe_bytes(distinct: ArrayLike, always_bytes: float, n_layers: int, expert_bytes: float) -> Floats:
-    """Bytes a pass reads: ``b_always + L * N(k) * b_expert``.
-
-    `distinct` N(k): experts touched in a layer, modelled or measured; `always_bytes`: attention, shared experts, output
-    layer; `n_layers` L with experts; `expert_bytes` of one routed expert of one layer.
-    """
-    return always_bytes + n_layers * np.asarray(distinct, dtype=float) * expert_bytes
-
-
-def moe_pass(rows: ArrayLike, pass_bytes: ArrayLike, fixed: float, bandwidth_gb_s: float, per_row: float) -> Floats:
-    """``T(k) = t0 + bytes(k) / BW + per_row * k``; `fixed` t0 and `per_row` in ms, `pass_bytes` from `moe_bytes`."""
-    memory = np.asarray(pass_bytes, dtype=float) * _MS_PER_BYTE_AT_1_GB_S / bandwidth_gb_s
-    return fixed + memory + per_row * _rows(rows)
 
 
 class Steps(Record, frozen=True, kw_only=True):

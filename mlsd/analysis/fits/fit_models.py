@@ -1,7 +1,13 @@
 """The models that are fitted: curves of T(k) over the column `rows`, and cost models of speedup over `gamma`.
 
-Each wraps a pure function of `curves` or `costmodel` with bounds and a start. Times are ms, speedups ratios; costs in a
-speedup model are in units of T(1).
+Each is its formula with bounds and a start. Times are ms, speedups ratios; costs in a speedup model are in units of
+T(1); bytes are bytes, bandwidths GB/s (10^9 bytes a second), compute rates GFLOP/s (10^9 a second).
+
+Sources: the roofline is Williams, Waterman, Patterson (CACM 2009); uniform expert coverage is MoESD (arXiv 2505.19645);
+kernel steps are where llama.cpp's Metal backend changes its kernels (`engine/llama/build/kernels`). Speedup models:
+Leviathan, Kalman, Matias (ICML 2023), theorem 3.8; AtomGradient, "Does Speculative Decoding Help Mixture-of-Experts?"
+(2026), equation 2; Mainardi, Sandikci, Vanschoren, "An Empirical Study of Speculative Decoding for Small Language
+Models", equation 1.
 """
 
 from __future__ import annotations
@@ -9,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from mlsd.analysis.fits import costmodel, curves
+from mlsd.analysis.fits.curves import distinct_experts, step_columns
 from mlsd.analysis.fits.fit import Columns, Floats, Model, Parameter
 from mlsd.records import Record
 
 _FIXED = Parameter("fixed_ms", "ms")
 _PER_ROW = Parameter("per_row_ms", "ms")
+_MS_PER_BYTE_AT_1_GB_S = 1e-6  # one byte at 1 GB/s takes 1e-9 s
 
 
 def constant() -> Model:
@@ -25,7 +33,7 @@ def constant() -> Model:
         "T(k) = t_one",
         (Parameter("t_one_ms", "ms"),),
         ("rows",),
-        lambda p, c: curves.constant(c["rows"], p["t_one_ms"]),
+        lambda p, c: np.full_like(c["rows"], p["t_one_ms"]),
         lambda c, y: {"t_one_ms": float(np.exp(np.mean(np.log(y))))},
     )
 
@@ -42,13 +50,18 @@ def linear() -> Model:
         "T(k) = fixed + per_row k",
         (_FIXED, _PER_ROW),
         ("rows",),
-        lambda p, c: curves.linear(c["rows"], p["fixed_ms"], p["per_row_ms"]),
+        lambda p, c: p["fixed_ms"] + p["per_row_ms"] * c["rows"],
         guess,
     )
 
 
 def roofline(n_bytes: float, gflop_per_row: float) -> Model:
     """T(k) is bound by memory up to the ridge, by compute after it. Bytes of a pass and work of a row are known."""
+
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        memory = n_bytes * _MS_PER_BYTE_AT_1_GB_S / p["bandwidth_gb_s"]
+        compute = 1e3 * gflop_per_row * columns["rows"] / p["rate_gflop_s"]
+        return p["fixed_ms"] + np.maximum(memory, compute)
 
     def guess(columns: Columns, times: Floats) -> dict[str, float]:
         k = columns["rows"]
@@ -73,9 +86,7 @@ def roofline(n_bytes: float, gflop_per_row: float) -> Model:
         "T(k) = fixed + max(bytes / BW, k flops / F)",
         (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6), Parameter("rate_gflop_s", "GFLOP/s", 1e-6)),
         ("rows",),
-        lambda p, c: curves.roofline(
-            c["rows"], p["fixed_ms"], p["bandwidth_gb_s"], p["rate_gflop_s"], n_bytes, gflop_per_row
-        ),
+        predict,
         guess,
     )
 
@@ -85,9 +96,13 @@ def stepped(edges: Sequence[int]) -> Model:
     places = tuple(edges)
     jumps = tuple(Parameter(f"jump_{edge}_ms", "ms", -np.inf) for edge in places)
 
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        raised: Floats = step_columns(columns["rows"], places) @ np.array([p[jump.name] for jump in jumps])
+        return p["fixed_ms"] + p["per_row_ms"] * columns["rows"] + raised
+
     def guess(columns: Columns, times: Floats) -> dict[str, float]:
         k = columns["rows"]
-        design = np.column_stack([np.ones_like(k), k, curves.step_columns(k, places)])
+        design = np.column_stack([np.ones_like(k), k, step_columns(k, places)])
         answer = np.linalg.lstsq(design / times[:, None], np.ones_like(times), rcond=None)[0]
         return dict(zip(("fixed_ms", "per_row_ms", *(j.name for j in jumps)), map(float, answer), strict=True))
 
@@ -96,7 +111,7 @@ def stepped(edges: Sequence[int]) -> Model:
         f"T(k) = fixed + per_row k + jumps at {', '.join(map(str, places))} rows",
         (_FIXED, _PER_ROW, *jumps),
         ("rows",),
-        lambda p, c: curves.stepped(c["rows"], p["fixed_ms"], p["per_row_ms"], [p[j.name] for j in jumps], places),
+        predict,
         guess,
     )
 
@@ -106,9 +121,12 @@ class ExpertShape(Record, frozen=True, kw_only=True):
 
     n_experts: int  # routed experts of a layer
     n_used: int  # of them a token
-    n_layers: int  # layers with experts
     always_bytes: float  # read by every pass: attention, shared experts, output layer
-    expert_bytes: float  # one routed expert of one layer
+    expert_bytes: float  # one routed expert of every layer
+
+    def pass_bytes(self, distinct: ArrayLike) -> Floats:
+        """Bytes of passes that touch so many experts of a layer, modelled or measured."""
+        return self.always_bytes + np.asarray(distinct, dtype=float) * self.expert_bytes
 
 
 def moe(shape: ExpertShape, *, correlated: bool) -> Model:
@@ -116,14 +134,14 @@ def moe(shape: ExpertShape, *, correlated: bool) -> Model:
     free = (Parameter("correlation", "", 0.0, 1.0),) if correlated else ()
 
     def predict(p: Mapping[str, float], columns: Columns) -> Floats:
-        distinct = curves.distinct_experts(
+        distinct = distinct_experts(
             columns["rows"], shape.n_experts, shape.n_used, p["correlation"] if correlated else 0.0
         )
         return _moe_time(shape, p, columns, distinct)
 
     def guess(columns: Columns, times: Floats) -> dict[str, float]:
         start = 0.3 if correlated else 0.0
-        distinct = curves.distinct_experts(columns["rows"], shape.n_experts, shape.n_used, start)
+        distinct = distinct_experts(columns["rows"], shape.n_experts, shape.n_used, start)
         return {**_moe_guess(shape, columns, times, distinct), **({"correlation": start} if correlated else {})}
 
     name, routing = ("moe-correlated", "E(1-(1-K/E)^(k^(1-r)))") if correlated else ("moe-uniform", "E(1-(1-K/E)^k)")
@@ -167,12 +185,12 @@ def _moe_formula(routing: str) -> str:
 
 
 def _moe_time(shape: ExpertShape, p: Mapping[str, float], columns: Columns, distinct: Floats) -> Floats:
-    n_bytes = curves.moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes)
-    return curves.moe_pass(columns["rows"], n_bytes, p["fixed_ms"], p["bandwidth_gb_s"], p["per_row_ms"])
+    memory = shape.pass_bytes(distinct) * _MS_PER_BYTE_AT_1_GB_S / p["bandwidth_gb_s"]
+    return p["fixed_ms"] + memory + p["per_row_ms"] * columns["rows"]
 
 
 def _moe_guess(shape: ExpertShape, columns: Columns, times: Floats, distinct: Floats) -> dict[str, float]:
-    gigabytes = curves.moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes) / 1e9
+    gigabytes = shape.pass_bytes(distinct) / 1e9
     k = columns["rows"]
     design = np.column_stack([np.ones_like(k), gigabytes, k]) / times[:, None]
     fixed, per_gb, per_row = np.linalg.lstsq(design, np.ones_like(times), rcond=None)[0]
@@ -194,25 +212,33 @@ def _line(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def classical() -> Model:
-    """Leviathan's form with i.i.d. acceptance and free verification; column `gamma`."""
+    """Leviathan's form: i.i.d. acceptance a, drafting c of a token, free verification; column `gamma`."""
+
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        gamma, alpha = columns["gamma"], min(p["alpha"], 1.0 - 1e-9)  # where a fit still sees which way it should move
+        return (1.0 - alpha ** (gamma + 1.0)) / (1.0 - alpha) / (p["draft_cost"] * gamma + 1.0)
+
     return Model(
         "classical",
         "S = (1 - a^(g+1)) / ((1 - a)(c g + 1))",
         (Parameter("alpha", "", 0.0, 1.0), Parameter("draft_cost", "T(1)")),
         ("gamma",),
-        # Just under 1 a fit still sees which way acceptance should move.
-        lambda p, c: costmodel.speedup_classical(min(p["alpha"], 1.0 - 1e-9), c["gamma"], p["draft_cost"]),
+        predict,
         lambda c, y: {"alpha": 0.5, "draft_cost": 0.1},
     )
 
 
 def batch_published() -> Model:
-    """The mixture-of-experts study's form: every proposed token counts as output; column `gamma`."""
+    """The mixture-of-experts study's form, ``g T_seq / (T_draft(g) + T_verify(g))``; column `gamma`.
+
+    It counts every proposed token as output, rejected ones too, so it holds only at an acceptance rate of one (and then
+    forgets the bonus token). Kept to be fitted, compared and shown to fail.
+    """
 
     def predict(p: Mapping[str, float], columns: Columns) -> Floats:
         gamma = columns["gamma"]
         cost = np.maximum(p["token_cost"] * gamma, 1e-12)  # the search may try a round that costs nothing
-        return costmodel.speedup_batch_published(gamma, 1.0, cost, np.full_like(gamma, p["pass_cost"]))
+        return gamma / (cost + p["pass_cost"])
 
     def guess(columns: Columns, speedups: Floats) -> dict[str, float]:
         intercept, slope = _line(columns["gamma"], columns["gamma"] / speedups)
@@ -229,13 +255,13 @@ def batch_published() -> Model:
 
 
 def overhead() -> Model:
-    """The small-model study's form: measured MGL, drafting cost by the token, free verification."""
+    """The small-model study's form, ``MGL / (1 + C_d / C_v)``: drafting cost by the token, free verification."""
     return Model(
         "overhead",
         "S = MGL / (1 + c g)",
         (Parameter("draft_cost", "T(1)"),),
         ("gamma", "mgl"),
-        lambda p, c: costmodel.speedup_overhead(c["mgl"], p["draft_cost"] * c["gamma"]),
+        lambda p, c: c["mgl"] / (1.0 + p["draft_cost"] * c["gamma"]),
         lambda c, y: {"draft_cost": max(1e-3, float(np.median((c["mgl"] / y - 1) / c["gamma"])))},
     )
 
@@ -250,7 +276,7 @@ def measured_cost() -> Model:
         "S = MGL / (T_draft + T(g+1) + rest) T(1)",
         (Parameter("rest_cost", "T(1)"),),
         ("mgl", "draft_ratio", "verify_ratio"),
-        lambda p, c: costmodel.speedup_measured(c["mgl"], 1.0, c["draft_ratio"], c["verify_ratio"], p["rest_cost"]),
+        lambda p, c: c["mgl"] / (c["draft_ratio"] + c["verify_ratio"] + p["rest_cost"]),
         lambda c, y: {"rest_cost": max(1e-3, float(np.median(c["mgl"] / y - c["draft_ratio"] - c["verify_ratio"])))},
     )
 

@@ -252,7 +252,6 @@ def expert_shape(facts: ModelFacts) -> fit_models.ExpertShape | None:
     return fit_models.ExpertShape(
         n_experts=facts.n_experts,
         n_used=facts.n_experts_used,
-        n_layers=1,  # per_expert already sums over the layers
         always_bytes=max(0.0, facts.active_bytes - facts.n_experts_used * per_expert),
         expert_bytes=per_expert,
     )

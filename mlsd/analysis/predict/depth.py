@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from mlsd.analysis.fits.curves import distinct_experts, moe_bytes
+from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.predict.predict import between
 from mlsd.gguf_tools.weigh import ModelWeight
 from mlsd.records import Record
@@ -85,9 +85,8 @@ def _read(weight: ModelWeight, k: int) -> float:
     """Bytes of a pass over k rows, experts chosen independently."""
     if not weight.n_experts:
         return float(weight.active.n_bytes)
-    distinct = distinct_experts([k], weight.n_experts, weight.n_experts_used)
-    read = moe_bytes(distinct, weight.always.n_bytes, weight.n_expert_layers, weight.expert.n_bytes)
-    return float(read[0])
+    distinct = float(distinct_experts(k, weight.n_experts, weight.n_experts_used)[0])
+    return weight.always.n_bytes + weight.n_expert_layers * distinct * weight.expert.n_bytes
 
 
 def _on_line(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass | None:

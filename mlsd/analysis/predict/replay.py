@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlsd.analysis.fits.costmodel import conditional_acceptance
 from mlsd.errors import AnalysisError
 from mlsd.records import Round
 
@@ -104,10 +103,11 @@ def outcomes_from_alphas(alphas: Sequence[float], gamma: int) -> dict[tuple[int,
 
 
 def alphas_of(rounds: Sequence[Round]) -> list[float]:
-    """Conditional acceptance at each position, up to the first that no round reached."""
+    """Conditional acceptance at each position i, up to the first that no round tried.
+
+    ``#(accepted >= i) / #(accepted >= i - 1 and proposed >= i)``.
+    """
     known: list[float] = []
-    for alpha in conditional_acceptance([r.proposed for r in rounds], [r.accepted for r in rounds]):
-        if alpha is None:
-            break
-        known.append(alpha)
+    while tried := sum(r.accepted >= len(known) and r.proposed > len(known) for r in rounds):
+        known.append(sum(r.accepted > len(known) for r in rounds) / tried)
     return known

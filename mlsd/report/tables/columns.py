@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
 from mlsd.stats import Interval
+from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import PART_NAMES
 
 if TYPE_CHECKING:
@@ -59,10 +60,8 @@ def _share(arm: ArmResult, part: str) -> Cell:
 
 
 def _alpha(arm: ArmResult) -> Cell:
-    from mlsd.analysis.fits.costmodel import break_even_alpha  # numpy takes long to import
-
     needed = arm.break_even_mgl
-    found = None if needed is None else break_even_alpha(arm.case.gamma, needed)
+    found = None if needed is None else rate_of(max(needed, 1.0), "position", arm.case.gamma)
     return number(found, 3) if found is not None else text(needed and "none suffices", "bad" if needed else "")
 
 

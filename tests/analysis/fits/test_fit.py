@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlsd.analysis.fits import bootstrap, curves, fit_models
-from mlsd.analysis.fits.fit import Observations, fit, held_out, observations, select, solve
+from mlsd.analysis.fits.fit import Model, Observations, fit, held_out, observations, select, solve
 from mlsd.errors import AnalysisError
 from tests.analysis.simulated import (
     CURVES,
@@ -20,7 +20,7 @@ from tests.analysis.simulated import (
 
 REPEATS = 100
 # Of the size of the embedded model: its bytes are a small part of a pass.
-FEW_EXPERTS = fit_models.ExpertShape(n_experts=8, n_used=2, n_layers=2, always_bytes=1e6, expert_bytes=1e5)
+FEW_EXPERTS = fit_models.ExpertShape(n_experts=8, n_used=2, always_bytes=1e6, expert_bytes=2e5)
 
 
 def data_of(truth: Truth, seed: int) -> Observations:
@@ -28,6 +28,46 @@ def data_of(truth: Truth, seed: int) -> Observations:
 
 
 # --- known answers ----------------------------------------------------------------------------------------------
+
+MIXTURE = fit_models.ExpertShape(n_experts=8, n_used=2, always_bytes=1e9, expert_bytes=1e9)
+GAMMA, LOOP = np.array([1.0, 16.0]), {"mgl": 2.55, "draft_ratio": 1.55, "verify_ratio": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "columns", "expected"),
+    [
+        (fit_models.constant(), {"t_one_ms": 3}, {"rows": [1.0, 5.0]}, [3, 3]),
+        (fit_models.linear(), {"fixed_ms": 3, "per_row_ms": 2}, {"rows": [1, 5]}, [5, 13]),
+        (  # flat up to the ridge
+            fit_models.roofline(1e9, 1.0),
+            {"fixed_ms": 2, "bandwidth_gb_s": 100, "rate_gflop_s": 1000},
+            {"rows": [1, 10, 11, 33]},
+            [12, 12, 13, 35],
+        ),
+        (
+            fit_models.stepped([2, 9]),
+            {"fixed_ms": 5, "per_row_ms": 0.5, "jump_2_ms": 3, "jump_9_ms": -1},
+            {"rows": [1, 2, 8, 9]},
+            [5.5, 9, 12, 11.5],
+        ),
+        (  # experts touched are read once
+            fit_models.moe_measured(MIXTURE),
+            {"fixed_ms": 1, "bandwidth_gb_s": 100, "per_row_ms": 0.25},
+            {"rows": [1, 2], "distinct": [2.0, 4.0]},
+            [31.25, 51.5],
+        ),
+        (fit_models.classical(), {"alpha": 0.5, "draft_cost": 0.5}, {"gamma": GAMMA[:1]}, [1]),
+        # A draft that is never right, at 5 T(1) of drafting: twice as fast, says the study's form.
+        (fit_models.batch_published(), {"pass_cost": 3, "token_cost": 5 / 16}, {"gamma": GAMMA[1:]}, [2]),
+        # The worked example of the small-model study: 16.6 ms of drafting, 10.7 of verification break even at 2.55.
+        (fit_models.overhead(), {"draft_cost": 1.55}, {"gamma": GAMMA[:1], "mgl": 2.55}, [1]),
+        (fit_models.measured_cost(), {"rest_cost": 0}, LOOP, [1]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_model_is_its_formula(model: Model, values: dict, columns: dict, expected: list[float]) -> None:
+    found = model.predict(values, {name: np.asarray(column) for name, column in columns.items()})
+    assert found == pytest.approx(np.array(expected))
 
 
 @pytest.mark.parametrize("truth", CURVES + SPEEDUPS, ids=lambda truth: truth.model.name)

@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlsd.analysis.fits import curves
 from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs, held_out_targets
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.errors import AnalysisError
@@ -60,7 +59,7 @@ def timed(rows: Iterable[int], ms: Callable[[int], float], repeats: int = 8) -> 
 
 
 def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
-    points = timed(range(1, 25), lambda k: float(curves.stepped(k, 5.0, 0.1, [2.0, 3.0], [2, 9])[0]))
+    points = timed(range(1, 25), lambda k: 5.0 + 0.1 * k + 2.0 * (k >= 2) + 3.0 * (k >= 9))
     curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert (curve.source, curve.chosen) == ("calibration", "stepped")
     assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
@@ -76,7 +75,7 @@ def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decid
 
 def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
     facts = ModelFacts(ref=ModelRef(id="m"), architecture="qwen2", active_bytes=10**9, n_parameters_active=10**9)
-    points = timed(range(1, 33), lambda k: float(curves.roofline(k, 2.0, 50.0, 1000.0, 1e9, 2.0)[0]))
+    points = timed(range(1, 33), lambda k: 2.0 + max(20.0, 2.0 * k))
     curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert curve.chosen == "roofline"
     assert curve.bandwidth_gb_s == pytest.approx(50.0, rel=0.05)

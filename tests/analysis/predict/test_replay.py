@@ -13,6 +13,11 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Round
 
 
+def round_of(proposed: int, accepted: int) -> Round:
+    times = dict.fromkeys(("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns"), 1)
+    return Round(proposed=proposed, accepted=accepted, committed=accepted + 1, rows=proposed + 1, **times)
+
+
 def rounds_of(right: list[bool], gamma: int) -> list[Round]:
     """The rounds of a greedy draft that is right or wrong about output token i as `right[i]` says."""
     rounds, position, n = [], 1, len(right)
@@ -21,8 +26,7 @@ def rounds_of(right: list[bool], gamma: int) -> list[Round]:
         accepted = 0
         while accepted < k and right[position + accepted]:
             accepted += 1
-        times = dict.fromkeys(("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns"), 1)
-        rounds.append(Round(proposed=k, accepted=accepted, committed=accepted + 1, rows=k + 1, **times))
+        rounds.append(round_of(k, accepted))
         position += accepted + 1
     return rounds
 
@@ -83,6 +87,11 @@ def test_alphas_end_where_no_round_reached() -> None:
     alphas = alphas_of(rounds)
     assert 1 <= len(alphas) <= 3
     assert all(0 <= a <= 1 for a in alphas)
+
+
+def test_alphas_count_only_rounds_that_reached_a_position() -> None:
+    rounds = [round_of(proposed, accepted) for proposed, accepted in ((3, 2), (3, 0), (1, 1), (0, 0))]
+    assert alphas_of(rounds) == [pytest.approx(2 / 3), 1.0, 0.0]
 
 
 def test_nothing_known_cannot_be_replayed() -> None:
