@@ -24,7 +24,9 @@ def lab() -> None:
 @click.option("--port", type=Whole(0, 65535), default=8786, show_default=True)
 @certificate_option
 @click.option("--ssh", "hosts", multiple=True, metavar="HOST", help="Let HOST join over your ssh; may be repeated.")
-@click.option("--remote-python", default="python3", show_default=True, metavar="PATH", help="Python with mlsd, there.")
+@click.option(
+    "--remote-python", default="python3", show_default=True, metavar="COMMAND", help="What runs Python with mlsd there."
+)
 @click.option("--pull", is_flag=True, help="Let machines of --ssh download models when a plan needs them.")
 def start(
     host: str, port: int, certificate: Path | None, hosts: tuple[str, ...], remote_python: str, pull: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
     certificate, port = tmp_path / "lab.pem", free_port()
     make_certificate(certificate)
     line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(port), "--ssh", "here",
-            "--certificate", str(certificate), "--remote-python", sys.executable]  # fmt: skip
+            "--certificate", str(certificate), "--remote-python", shlex.quote(sys.executable)]  # fmt: skip
     lab = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     address = f"tls://127.0.0.1:{port}"
 
