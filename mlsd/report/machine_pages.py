@@ -16,12 +16,6 @@ COST_FIGURES = (
     FigureEntry(
         "machine-roofline", "Passes against memory and arithmetic", figures.roofline, lambda study: study.machine
     ),
-    FigureEntry(
-        "machine-predicted",
-        "Predicted against measured tok/s",
-        figures.predicted_against_measured,
-        lambda study: [row.prediction for row in study.machine.validation.checked],
-    ),
 )
 EXPERT_FIGURES = (
     FigureEntry(

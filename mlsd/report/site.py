@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
@@ -193,8 +192,7 @@ def history(entries: Sequence[Entry]) -> Figure:
         for index, (label, own) in enumerate(shown):
             known = [(e.measured_at, e.row.plain_tok_s) for e in own if e.row.plain_tok_s is not None]
             when = [date2num(datetime.datetime.fromisoformat(at)) for at, _ in known]
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "label": label}
-            ax.plot(when, [rate for _, rate in known], **look)
+            ax.plot(when, [rate for _, rate in known], **plot.look(index, label=label))
         locator = AutoDateLocator()
         ax.xaxis_date()
         ax.xaxis.set_major_locator(locator)

@@ -33,7 +33,8 @@ def write_report(study: Study, folder: Path) -> Written:
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)  # before the work, so that a wrong folder costs none
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        reason = error.strerror or error
+        raise InputError(f"{folder} cannot be written: {reason}.", hint="Name another folder with -o.") from error
     page = build(study)
     files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
     for picture in page.pictures:
@@ -70,8 +71,3 @@ def write_figure(draw: Callable[[], Figure], path: Path) -> None:
     svg, png = plot.render(draw, "figure")
     with replacing(path, "Name another file.") as part:
         part.write_bytes(png if path.suffix.lower() == ".png" else plot.standalone(svg).encode())
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    reason = error.strerror or error
-    return InputError(f"{folder} cannot be written: {reason}.", hint="Name another folder with -o.")

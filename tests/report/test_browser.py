@@ -43,7 +43,7 @@ def brightness(page: Page) -> tuple[float, float]:
 
 
 def test_the_page_opens_without_a_complaint_and_asks_the_network_for_nothing(page: Page) -> None:
-    assert page.js("document.querySelectorAll('figure svg').length") == 14  # the first once more for a narrow screen
+    assert page.js("document.querySelectorAll('figure svg').length") == 12  # the first once more for a narrow screen
     assert page.js("document.querySelector('.answer').getBoundingClientRect().top") < 100
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []

@@ -86,7 +86,7 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 13 and page.chart.narrow
+    assert len({picture.id for picture in page.pictures}) == 11 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)
@@ -161,7 +161,7 @@ def test_flags_to_copy_stand_beside_the_answer_those_to_switch_on_first(page: Pa
     assert first.title.startswith("tiny-moe-q4_0, ") and first.title.endswith(": tiny-draft, gamma 4")
     assert any("--spec-draft-n-max 4" in line for line in first.lines)
     assert last.title.startswith("tiny-dense, ") and last.title.endswith(": off")
-    assert written.index("--spec-draft-n-max 4") < written.index("What disturbs the answer")
+    assert written.index("<span>--spec-draft-n-max</span> <span>4</span>") < written.index("What disturbs the answer")
 
 
 def test_invalid_trials_are_named_in_red_with_what_they_would_have_claimed(tmp_path: Path) -> None:

@@ -46,7 +46,10 @@ def _chart(study: Study, *, narrow: bool) -> Figure:
     width_in, height_in, letters = (_NARROW_IN, 0.58, _NARROW_LETTERS) if narrow else (_WIDE_IN, 0.3, _LETTERS)
     figure, (ax,) = plot.canvas(1.0 + height_in * len(rows), width_in=width_in)
     places = range(len(rows), 0, -1)
-    labels = [textwrap.fill(label, letters) for label in arm_labels(rows)]
+    labels = [
+        textwrap.fill(f"{label} (a bound)" if narrow and arm.control else label, letters)
+        for label, arm in zip(arm_labels(rows), rows, strict=True)
+    ]
     for place, label, arm in zip(places, labels, rows, strict=True):
         assert arm.ratio is not None
         color, ends = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK), _ends(arm.ratio)

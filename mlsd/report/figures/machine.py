@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
-from mlsd.analysis.predict.predict import GammaPrediction
 from mlsd.analysis.study.machine_findings import Bandwidth, Machine
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
@@ -41,7 +40,7 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
     for (left, right), own in parts:
         for i, (name, curve) in enumerate(own):
             rows = [p.rows for p in curve.passes]
-            look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
+            look = plot.look(i, markersize=3.5)
             _with_intervals(left, rows, [p.ms for p in curve.passes], name, look)
             for edge in curve.steps.edges if curve.steps is not None else ():
                 left.axvline(edge - 0.5, color=plot.color(i), linewidth=0.9, linestyle=":")
@@ -70,14 +69,14 @@ def build_curves(found: Comparison) -> Figure:
     rows = [k for k, *_ in known]
     figure, (left, right) = plot.canvas(columns=2)
     for i, (side, times) in enumerate(((found.a, [a for _, a, *_ in known]), (found.b, [b for _, _, b, _ in known]))):
-        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
-        left.plot(rows, times, label=f"{'AB'[i]}: {side.build}, {side.environment.llama_cpp_build}", **look)
+        label = f"{'AB'[i]}: {side.build}, {side.environment.llama_cpp_build}"
+        left.plot(rows, times, **plot.look(i, markersize=3.5, label=label))
         steps = metal_steps(side.environment.llama_cpp_build)
         for step in steps.rows if steps is not None and side.environment.backend == "Metal" else ():
             left.axvline(step - 0.5, color=plot.color(i), linewidth=0.8, linestyle=":")
     changes = [(k, change) for k, *_, change in known if change is not None]
-    shade: dict[str, Any] = {"color": plot.color(1), "marker": plot.marker(1), "markersize": 3.5}
-    _with_intervals(right, [k for k, _ in changes], [change for _, change in changes], "B / A, 99.5 % in all", shade)
+    ks, ratios = [k for k, _ in changes], [change for _, change in changes]
+    _with_intervals(right, ks, ratios, "B / A, 99.5 % in all", plot.look(1, markersize=3.5))
     right.axhline(1.0, color=plot.INK, linewidth=0.8, linestyle="--")
     left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None), title="One target pass")
     right.set(xlabel="k, rows of the pass", ylabel="T(k) of B / of A", title="Below 1: B is faster")
@@ -125,8 +124,8 @@ def _costs(ax: Axes, found: Mixture) -> None:
         ax.plot(own, [s.correlated_bytes or 0 for s in known], color=plot.color(2), linestyle="-.", label=_CORRELATED)
     timed = [(s.k, s.time) for s in found.shares if s.time is not None]
     if timed:
-        look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "markersize": 4}
-        _with_intervals(ax, [at for at, _ in timed], [time for _, time in timed], "time, measured", look)
+        ks, times = [at for at, _ in timed], [time for _, time in timed]
+        _with_intervals(ax, ks, times, "time, measured", plot.look(1, markersize=4))
     ax.plot(k, [s.claimed for s in found.shares], color=plot.color(4), linestyle=":", label=_CLAIM)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9)
     tallest = max((time.value for _, time in timed), default=1.0)
@@ -195,7 +194,7 @@ def roofline(machine: Machine) -> Figure:
     figure, parts = plot.panels(work, 2)
     for (left, right), shown in parts:
         for i, (name, own) in enumerate(shown):
-            look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5, "label": name}
+            look = plot.look(i, markersize=3.5, label=name)
             left.plot([one.n_bytes / 1e6 for one in own], [one.ms for one in own], **look)
             right.plot([one.intensity for one in own], [one.gflop_s for one in own], **look)
         left.plot(ends / 1e6, ends / speed / 1e6, **roof)
@@ -206,30 +205,4 @@ def roofline(machine: Machine) -> Figure:
             ax.set(xscale="log", yscale="log")
             plot.plain_ticks(ax.xaxis, ax.yaxis)
         plot.legend((left, right), 3)
-    return figure
-
-
-def predicted_against_measured(predictions: Sequence[GammaPrediction]) -> Figure:
-    """Decode tok/s of each gamma predicted from plain decoding, the other gammas and the calibration, over measured."""
-    if not predictions:
-        raise AnalysisError("Nothing was predicted.", hint="Measure plain decoding and two gammas: mlsd run B.")
-    figure, (ax,) = plot.canvas()
-    measured = [p.measured_tok_s for p in predictions]
-    ends = [0.9 * min(measured), 1.1 * max(measured)]
-    ax.plot(ends, ends, color=plot.INK, linewidth=0.9, linestyle="--", label="as measured")
-    for i, gamma in enumerate(sorted({p.gamma for p in predictions})):
-        own = [p for p in predictions if p.gamma == gamma]
-        ax.errorbar(
-            [p.measured_tok_s for p in own],
-            [p.predicted_tok_s for p in own],
-            xerr=[p.measured_tok_s * (p.spread or 0.0) for p in own],
-            color=plot.color(i),
-            marker=plot.marker(i),
-            linestyle="",
-            capsize=2,
-            label=f"gamma {gamma}",
-        )
-    ax.set(xlabel="measured tok/s", ylabel="predicted tok/s", xscale="log", yscale="log", title="Each gamma left out")
-    plot.plain_ticks(ax.xaxis, ax.yaxis)
-    plot.legend((ax,), columns=3)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -44,8 +43,8 @@ def _over(rows: Sequence[MachineRow], xs: Sequence[float | None], label: str) ->
             plain = [None if row.plain_tok_s is None else Interval(value=row.plain_tok_s) for row, _ in own]
             best = [row.best.ratio if row.best is not None else None for row, _ in own]
             for ax, found in ((left, plain), (right, best)):
-                look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
-                look |= {"label": machine, "capsize": 2.5, **plot.dodged(ax, index, len(shown))}
+                look = plot.look(index, linestyle="none", label=machine, capsize=2.5)
+                look |= plot.dodged(ax, index, len(shown))
                 plot.intervals(ax, [x for _, x in own], found, **look)
         right.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle="--")
         left.set(xlabel=label, ylabel="plain tok/s", ylim=(0, None))

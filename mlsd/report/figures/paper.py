@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -152,8 +153,7 @@ def acceptance_over_gamma(study: Study) -> Figure:
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
             shares = [100 * (arm.acceptance_rate or 0) for arm in line]
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "label": label}
-            ax.plot([arm.case.gamma for arm in line], shares, **look)
+            ax.plot([arm.case.gamma for arm in line], shares, **plot.look(index, label=label))
         _printed_over_gamma(study, ax, own, "acceptance_percent")
         ax.set(ylabel="accepted / proposed, %", ylim=(0, None))
         plot.legend([ax])
@@ -258,8 +258,9 @@ def prompt_length_sweep(study: Study) -> Figure:
 def over_depth(study: Study) -> Figure:
     """Over the depth of a prompt: a verification's cost, speedup with its interval, and acceptance; a line an arm."""
     rows = deep_arms(study.results)
-    several = [len({part(row.found) for row in rows}) > 1 for part in (_n_predict, _session)]
-    found = grouped(rows, lambda row: (_setting(row.found), row.prompt, _n_predict(row.found), _session(row.found)))
+    of_arm = attrgetter("found.question.n_predict", "found.session")
+    several = [len(set(values)) > 1 for values in zip(*map(of_arm, rows), strict=True)]
+    found = grouped(rows, lambda row: (_setting(row.found), row.prompt, *of_arm(row)))
     lines = {key: rows for key, rows in found.items() if len({row.depth for row in rows}) > 1}
     if not lines:
         raise AnalysisError(
@@ -273,7 +274,7 @@ def over_depth(study: Study) -> Figure:
     for axes, own in parts:
         cost, speedup, acceptance = axes
         for index, (label, rows) in enumerate(own):
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "label": label}
+            look = plot.look(index, label=label)
             _line(cost, [(row.depth, row.verify_ms / row.plain_ms) for row in rows if row.plain_ms], look)
             shares = [(row.depth, row.found.acceptance_rate) for row in rows]
             _line(acceptance, [(depth, 100 * share) for depth, share in shares if share is not None], look)
@@ -290,14 +291,6 @@ def over_depth(study: Study) -> Figure:
             ax.xaxis.set_major_locator(plot.whole_ticks(4))
         plot.legend(axes)
     return figure
-
-
-def _n_predict(arm: ArmResult) -> int:
-    return arm.question.n_predict
-
-
-def _session(arm: ArmResult) -> int:
-    return arm.session
 
 
 def _line(ax: Axes, points: Sequence[tuple[int, float]], look: dict[str, Any]) -> None:

@@ -79,6 +79,7 @@ def pass_curves(study: Study) -> Figure:
         for step in () if steps is None else (row for row in steps.rows if row <= widest):
             ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":", label="Metal changes its matrix kernels")
         ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
+        ax.xaxis.set_major_locator(plot.whole_ticks())
         plot.legend([ax])
     return figure
 
@@ -109,10 +110,10 @@ def predicted_speedup(study: Study) -> Figure:
             data, model = speedup_observations(pairs), fit_models.measured_cost()
             errors = held_out(model, data, data.columns["gamma"])
             inside = model.predict(solve(model, data), data.columns)
-            base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-            plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
-            hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
-            plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
+            faint = plot.look(index, alpha=0.4, markersize=3.0)
+            plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", **faint)
+            hollow = plot.look(index, markerfacecolor="none", markersize=6.5)
+            plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **hollow)
             limits += [*errors.observed, *errors.predicted]
     ends = [0.9 * min(limits), 1.1 * max(limits)]
     for (ax,), _ in parts:
@@ -141,7 +142,7 @@ def position_acceptance(study: Study) -> Figure:
     figure, parts = plot.panels(groups, 2, by=lambda line: line["target"].iloc[0])
     for (left, right), own in parts:
         for index, (label, line) in enumerate(own):
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
+            look = plot.look(index, markersize=4)
             enough = line[line["tried"] >= 10]
             left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
             right.plot(line["position"].astype(int), 100 * line["overall"], label=label, **look)
@@ -151,29 +152,6 @@ def position_acceptance(study: Study) -> Figure:
         for ax in (left, right):
             ax.xaxis.set_major_locator(plot.whole_ticks())
         plot.legend([left, right], 1)
-    return figure
-
-
-def accepted_counts(study: Study) -> Figure:
-    """Rounds by how many tokens they accepted, of each method with its longest drafts; the mean is MGL - 1."""
-    found = round_sums.accepted_counts(study.outcomes, study.trials)
-    if not found:
-        raise AnalysisError("No valid SD trial has rounds.", hint="Measure some: mlsd run B D.")
-    widest: dict[tuple[str, str], round_sums.AcceptedCounts] = {}
-    for one in sorted(found, key=lambda one: one.gamma):
-        widest[one.target, one.setting.partition(", gamma")[0]] = one
-    shown = {f"{one.target} + {one.setting} ({sum(one.rounds)} rounds)": one for one in widest.values()}
-    figure, parts = plot.panels(shown, by=lambda one: one.target)
-    for (ax,), own in parts:
-        width = 0.8 / len(own)
-        for index, (label, one) in enumerate(own):
-            places = np.arange(len(one.rounds)) + (index + 0.5) * width - 0.4
-            shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
-            ax.bar(places, [100 * share for share in one.shares], width, label=label, **shade)
-        ax.set(xlabel="tokens that a round accepts", ylabel="rounds, %")
-        ax.xaxis.set_major_locator(plot.whole_ticks())
-        ax.grid(axis="x", visible=False)
-        plot.legend([ax], 1)
     return figure
 
 
@@ -241,6 +219,5 @@ ROUND_FIGURES = (
     FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves),
     FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup),
     FigureEntry("position-acceptance", "Acceptance by position", position_acceptance),
-    FigureEntry("accepted-counts", "Tokens that a round accepts", accepted_counts),
     FigureEntry("drift", "Drift over the run", baseline_drift),
 )

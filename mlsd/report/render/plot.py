@@ -144,6 +144,11 @@ def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], *
             ax.errorbar([x], [one.value], yerr=bars, **look)
 
 
+def look(index: int, **more: Any) -> dict[str, Any]:
+    """Colour and marker of the series of that number, and what else its line has."""
+    return {"color": color(index), "marker": marker(index), **more}
+
+
 def color(index: int) -> str:
     """The colour of the series of that number."""
     return COLORS[index % len(COLORS)]

@@ -71,7 +71,8 @@ class Page(Record, frozen=True, kw_only=True):
     def missing(self) -> dict[str, tuple[str, ...]]:
         """By part of the page what the data cannot show."""
         found = {self.chart.title: (self.chart.missing,)} if self.chart.missing else {}
-        return found | {one.title: one.missing for one in self.sections if one.missing}
+        titles = {one.id: one.title if one.empty else f"{one.title} (in part)" for one in self.sections}
+        return found | {titles[one.id]: one.missing for one in self.sections if one.missing}
 
 
 def section(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
 from mlsd.analysis.results.round_split import LeastRound, RoundKind
@@ -26,42 +30,24 @@ def reasons(study: Study) -> tuple[str, ...]:
     )
 
 
-def speedup_table(study: Study) -> Table:
-    """Speedup of each method on each kind of task."""
+def kind_table(study: Study, label: str) -> Table:
+    """Speedup, MGL or acceptance (a label) of each method on each kind of task."""
     rows = methods_by_kind(study.results, study.pooled)
-    return _by_kind(
-        "methods-speedup", "Speedup of each method by task", rows, (ARM["speedup [95 % CI]"][0], _speedup_cell)
-    )
-
-
-def mgl_table(study: Study) -> Table:
-    """Mean generated length of each method on each kind of task."""
-    rows = methods_by_kind(study.results, study.pooled)
-    return _by_kind("methods-mgl", "MGL of each method by task", rows, ARM["MGL"])
-
-
-def acceptance_table(study: Study) -> Table:
-    """Acceptance of each method on each kind of task."""
-    rows = methods_by_kind(study.results, study.pooled)
-    return _by_kind("methods-acceptance", "Acceptance of each method by task", rows, ARM["acceptance"])
-
-
-def _by_kind(id: str, title: str, rows: list[MethodRow], shown: Column[ArmResult]) -> Table:
-    head, cell = shown
+    head, cell = (ARM["speedup [95 % CI]"][0], _speedup_cell) if label == "speedup" else ARM[label]
 
     def of_kind(kind: str) -> Column[MethodRow]:
-        label = kind.replace("_", " ")
-        return numbers(label, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, head.trace)
+        shown = kind.replace("_", " ")
+        return numbers(shown, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, head.trace)
 
     return table(
-        title,
+        f"{label[0].upper()}{label[1:]} of each method by task",
         rows,
         words("target", lambda row: row.overall.case.target.id),
         words("method", lambda row: _method_cell(row.overall.arm.name, row.overall.fell_back, timed=row.overall.timed)),
         numbers("gamma", lambda row: row.overall.case.gamma),
         numbers("all tasks", lambda row: cell(row.overall), head.trace),
         *map(of_kind, _kinds(rows)),
-        id=id,
+        id=f"methods-{label.lower()}",
         interactive=True,
     )
 
@@ -94,13 +80,13 @@ def timing_table(study: Study) -> Table:
     return table(
         "Where the time of a round goes",
         timing(study.pooled),
-        *of_their_arms(_arm, "target"),
+        *of_their_arms(attrgetter("arm"), "target"),
         words("method", lambda row: _method_cell(row.arm.arm.name, row.arm.fell_back)),
-        *of_their_arms(_arm, "gamma"),
+        *of_their_arms(attrgetter("arm"), "gamma"),
         like("rounds", lambda row: row.split.rounds),
         like("ms/round", lambda row: number(sum(row.split.ms_per_round.values()))),
         *map(_part_column, PART_NAMES),
-        *of_their_arms(_arm, "MGL", "break-even MGL"),
+        *of_their_arms(attrgetter("arm"), "MGL", "break-even MGL"),
         numbers("over its limit", lambda row: _limit_cell(row.split.limit)),
         words(
             "of it, ms a round",
@@ -118,10 +104,6 @@ def timing_table(study: Study) -> Table:
         id="methods-timing",
         interactive=True,
     )
-
-
-def _arm(row: TimingRow) -> ArmResult:
-    return row.arm
 
 
 def _part_column(part: str) -> Column[TimingRow]:
@@ -189,4 +171,7 @@ def _ratio(found: DraftDistance) -> Interval:
     return Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens)
 
 
-METHOD_TABLES = [speedup_table, mgl_table, acceptance_table, distance_table, timing_table, match_table, pass_table]
+METHOD_TABLES: list[Callable[[Study], Table]] = [
+    *(partial(kind_table, label=label) for label in ("speedup", "MGL", "acceptance")),
+    *(distance_table, timing_table, match_table, pass_table),
+]

@@ -6,12 +6,13 @@ A profile binds the study's roles to models, so a row of the study is ours when 
 from __future__ import annotations
 
 from functools import cache
+from operator import itemgetter
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import RowAudit
 from mlsd.analysis.study.study import Study
-from mlsd.errors import SuiteError
+from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
 from mlsd.report.render.table import Cell, Column, Table, interval, numbers, table, text, words
@@ -129,7 +130,7 @@ def _audit_cell(row: RowAudit | None) -> Cell:
 
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
-    ours = models_of(study.profile)
+    ours, note = models_of(study.profile), _other_models(study)
     plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
     by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
     # the study's model, ours in its place, its throughput, the study's
@@ -141,22 +142,19 @@ def table_4(study: Study) -> Table:
         rows.append((cells["target"], model, found, cells["tok_s"]))
     shown = {row[1] for row in rows}
 
-    def measured(row: tuple[str | None, str | None, ArmResult | None, str | None]) -> ArmResult | None:
-        return row[2]
-
     rows += [(None, one.case.target.id, one, None) for one in plain if one.case.target.id not in shown]
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
         words("study's model", lambda row: row[0]),
         words("ours in its place", lambda row: row[1], "the profile of the latest run"),
-        *of_their_arms(measured, "suite", "text", "output tokens"),
+        *of_their_arms(itemgetter(2), "suite", "text", "output tokens"),
         numbers("tok/s", lambda row: ARM["tok/s"][1](row[2]) if row[2] else text("not measured", "quiet")),
-        *of_their_arms(measured, "spread"),
+        *of_their_arms(itemgetter(2), "spread"),
         numbers("trials", lambda row: row[2].n_valid if row[2] else None),
         numbers("study printed", lambda row: text(row[3])),
         id="table-4",
-        note=_other_models(study),
+        note=note,
     )
 
 
@@ -166,19 +164,15 @@ def table_5(study: Study) -> Table:
     shown = {id(row.ours) for row in printed}
     rows: list[tuple[StudyRow | None, ArmResult | None, int]] = [(row, row.ours, row.gamma) for row in printed]
     rows += [(None, one, one.case.gamma) for one in study.pooled if not one.is_plain and id(one) not in shown]
-
-    def ours(row: tuple[StudyRow | None, ArmResult | None, int]) -> ArmResult | None:
-        return row[1]
-
     return table(
         "Table 5: speculative decoding, ours beside the study's",
         rows,
         words("study's pair", lambda row: row[0] and row[0].pair),
-        *of_their_arms(ours, "target + method", "suite", "text", "output tokens"),
+        *of_their_arms(itemgetter(1), "target + method", "suite", "text", "output tokens"),
         numbers("gamma", lambda row: row[2]),
-        *of_their_arms(ours, "tok/s", "speedup [95 % CI]"),
+        *of_their_arms(itemgetter(1), "tok/s", "speedup [95 % CI]"),
         words("effect", lambda row: effect_cell(row[1])),
-        *of_their_arms(ours, "acceptance", "MGL"),
+        *of_their_arms(itemgetter(1), "acceptance", "MGL"),
         numbers("printed tok/s, speedup, accepted", lambda row: text(row[0].whole) if row[0] else None),
         words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
         id="table-5",
@@ -189,20 +183,18 @@ def table_5(study: Study) -> Table:
 def table_6(study: Study) -> Table:
     """The two drafts side by side on the mixture-of-experts targets."""
     found = {(r.cells["target"], r.gamma, r.cells["draft"]): r for r in study_rows(study)}
-    models = models_of(study.profile)
+    models, note = models_of(study.profile), _other_models(study)
 
     def draft_columns(draft: str, label: str, printed: str) -> tuple[Column[tuple[str, int]], ...]:
-        def ours_at(at: tuple[str, int]) -> ArmResult | None:
-            return found[(*at, draft)].ours
+        def ours(at: tuple[str, int]) -> ArmResult | None:
+            return found[*at, draft].ours
 
         return (
             numbers(
                 f"{label} draft ({models.get(draft, 'not bound')})",
-                lambda at: (
-                    interval(ours.ratio, 2, "x") if (ours := found[*at, draft].ours) else text("not measured", "quiet")
-                ),
+                lambda at: interval(arm.ratio, 2, "x") if (arm := ours(at)) else text("not measured", "quiet"),
             ),
-            *of_their_arms(ours_at, "acceptance"),
+            *of_their_arms(ours, "acceptance"),
             numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed)),
         )
 
@@ -214,6 +206,7 @@ def table_6(study: Study) -> Table:
         *draft_columns("draft_0.8b", "small", "0.8B"),
         *draft_columns("draft_2b", "medium", "2B"),
         id="table-6",
+        note=note,
     )
 
 
@@ -221,16 +214,14 @@ def table_f(study: Study) -> Table:
     """Speedup over the prompt's length."""
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
     rows = [(arm, length, printed.get(str(length))) for arm, length in length_arms(study)]
-
-    def arm(row: tuple[ArmResult, int, dict[str, str] | None]) -> ArmResult:
-        return row[0]
-
     return table(
         "Table F: prompt length",
         rows,
         words("arm", lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
         numbers("prompt tokens", lambda row: row[1] or text(row[0].text), "the case's prompt"),
-        *of_their_arms(arm, "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"),
+        *of_their_arms(
+            itemgetter(0), "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"
+        ),
         numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None),
         words("audit of it", lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2])))),
         id="table-f",
@@ -252,10 +243,11 @@ def prompt_length(prompt: str) -> int:
 
 
 def _other_models(study: Study) -> str:
+    """Which models stand in the place of the study's. Raises: AnalysisError where none does."""
     if study.profile == "study":
         return ""
     if not models_of(study.profile):
-        return "No profile binds these models to the study's roles, so no row of ours stands beside one of the study's."
+        raise AnalysisError("No profile binds these models to the study's roles.", hint="mlsd run B D --profile tiny")
     return (
         f"Profile {study.profile}: other models than the study's in the same roles, on another machine. Compare the "
         "direction of effects, not their size."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
-from mlsd.analysis.results.depths import DeepArm, deep_arms
-from mlsd.analysis.results.energy import EnergyRow
+from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.results.round_sums import AcceptedCounts, accepted_counts
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
@@ -33,10 +33,6 @@ from mlsd.units import quoted
 
 def best_table(found: Sequence[Answer]) -> Table:
     """What to use for each target and text."""
-
-    def best(answer: Answer) -> ArmResult | None:
-        return answer.best
-
     return table(
         "Which setting for which text",
         found,
@@ -45,28 +41,24 @@ def best_table(found: Sequence[Answer]) -> Table:
         numbers("output tokens", lambda a: a.n_predict),
         words("use", lambda a: text(a.setting, "good" if a.use == "on" else "")),
         words("best tried", lambda a: a.best and a.best.setting),
-        *of_their_arms(best, "speedup [95 % CI]", "effect"),
+        *of_their_arms(attrgetter("best"), "speedup [95 % CI]", "effect"),
         numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
         numbers(
             "more blocks",
             lambda a: a.best.standing.more_blocks if a.best and a.best.standing else None,
             "that would decide it, if it is as it looks",
         ),
-        *of_their_arms(best, "blocks"),
+        *of_their_arms(attrgetter("best"), "blocks"),
         id="best",
     )
 
 
 def energy_table(study: Study) -> Table:
     """Joules per token of plain decoding and of each setting, whole generations of the same blocks."""
-
-    def arm(row: EnergyRow) -> ArmResult:
-        return row.arm
-
     return table(
         "Energy of a token",
         study.energy,
-        *of_their_arms(arm, "target", "setting", "text"),
+        *of_their_arms(attrgetter("arm"), "target", "setting", "text"),
         numbers("plain, J", lambda row: number(row.plain.per_token, 3)),
         numbers("speculative, J", lambda row: number(row.speculative.per_token, 3)),
         numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
@@ -113,14 +105,10 @@ def accepted_table(study: Study) -> Table:
 
 def depth_table(study: Study) -> Table:
     """Every arm over the depth of its prompt: T(1), what a verification takes of it, speedup and acceptance."""
-
-    def arm(row: DeepArm) -> ArmResult:
-        return row.found
-
     return table(
         "Speculation over depth",
         deep_arms(study.results),
-        *of_their_arms(arm, *PLACE[:2]),
+        *of_their_arms(attrgetter("found"), *PLACE[:2]),
         words("prompt", lambda row: row.prompt),
         numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
         numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
@@ -129,7 +117,7 @@ def depth_table(study: Study) -> Table:
             lambda row: number(row.verify_ms / row.plain_ms if row.plain_ms else None),
             "mean pass of the arm's verifications over it",
         ),
-        *of_their_arms(arm, *RESULT),
+        *of_their_arms(attrgetter("found"), *RESULT),
         id="depth",
     )
 

@@ -16,7 +16,7 @@ from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Case, DrafterSpec, ModelRef, Trial
 from mlsd.report.tables import methods
-from mlsd.report.tables.methods import mgl_table, speedup_table, timing_table
+from mlsd.report.tables.methods import kind_table, timing_table
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import Sums
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
@@ -82,14 +82,14 @@ def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
 
 
 def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
-    table = speedup_table(study)
+    table = kind_table(study, "speedup")
     assert [head.label for head in table.heads][-6:] == [
         *("multi turn", "translation", "summarization", "qa", "math reasoning", "rag"),
     ]
     row = next(row for row in table.rows if row[1].text == "pld (ngram 3)")
     assert [cell.text == "-" for cell in row[4:]] == [True, True, False, False, True, True]
     assert (row[6].tone, row[7].tone) == ("good", "bad")
-    assert len(mgl_table(study).rows) == len(timing_table(study).rows) == 2
+    assert len(kind_table(study, "MGL").rows) == len(timing_table(study).rows) == 2
     assert not any("nan" in cell.text for row in timing_table(study).rows for cell in row)
 
 

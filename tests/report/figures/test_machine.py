@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from mlsd.analysis.experts.amortization import mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
-from mlsd.analysis.predict.predict import GammaPrediction
 from mlsd.analysis.study.machine_findings import Machine, PassWork
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
@@ -23,7 +20,6 @@ from mlsd.report.figures.machine import (
     expert_shares,
     expert_times,
     pass_curves,
-    predicted_against_measured,
     roofline,
 )
 from mlsd.report.render import plot
@@ -79,28 +75,10 @@ def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
     drawn(svg, "Q8_0", "F16", "GB/s", "fixed")
 
 
-def test_predictions_are_drawn_by_gamma() -> None:
-    rows = [
-        GammaPrediction(
-            gamma=gamma,
-            predicted_tok_s=90.0 + gamma,
-            measured_tok_s=100.0,
-            spread=0.02,
-            predicted_mgl=2.0,
-            measured_mgl=2.0,
-        )
-        for gamma in (1, 4)
-    ]
-    svg, _ = plot.render(lambda: predicted_against_measured(rows), "p")
-    drawn(svg, "gamma 1", "gamma 4", "measured tok/s")
-
-
 def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
-    empty: list[Callable[[], Figure]] = [lambda: pass_curves({}), lambda: predicted_against_measured([])]
-    for draw in empty:
-        with pytest.raises(AnalysisError) as error:
-            draw()
-        assert "mlsd" in error.value.hint
+    with pytest.raises(AnalysisError) as error:
+        pass_curves({})
+    assert "mlsd" in error.value.hint
 
 
 def test_a_roofline_sets_passes_against_the_memory_that_was_measured() -> None:

@@ -18,7 +18,7 @@ from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
 from mlsd.report.tables.columns import effect_cell
-from mlsd.report.tables.methods import match_table, speedup_table, timing_table
+from mlsd.report.tables.methods import kind_table, match_table, timing_table
 from mlsd.report.tables.paper import table_5
 from mlsd.report.tables.passes import pass_table
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
@@ -118,7 +118,7 @@ def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> No
     assert (inside.ratio, inside.tok_s, inside.timed) == (None, None, False)
     assert inside.mgl is not None and inside.acceptance_rate is not None
     assert effect_cell(inside).text == "not timed"
-    shown = cells(speedup_table(study), "layer-skip (exit 2, mode inplace), not timed")
+    shown = cells(kind_table(study, "speedup"), "layer-skip (exit 2, mode inplace), not timed")
     assert (shown["all tasks"], shown["qa"]) == ("not timed", "not timed")
     assert not any("inplace" in row.arm.arm.name for row in timing(study.pooled))
     assert all(one.timed for one in study.pooled if one.case.drafter != INPLACE)
@@ -128,7 +128,7 @@ def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Stud
     (row,) = (row for row in methods_by_kind(study.results, study.pooled) if "sync" in row.overall.arm.name)
     assert row.overall.fell_back == FELL_BACK
     assert row.overall.setting.endswith("gamma 2 (not sync)")
-    for table in (speedup_table(study), timing_table(study)):
+    for table in (kind_table(study, "speedup"), timing_table(study)):
         (cell,) = (row[1] for row in table.rows if "mode sync" in row[1].text)
         assert cell.text.endswith(", not sync")
         assert cell.tone == "doubt" and FELL_BACK in cell.note
