@@ -72,7 +72,7 @@ def run() -> Iterator[Result]:
     server.start()
     port = mine.recv()
     connection = Connection(f"http://127.0.0.1:{port}", 30.0)
-    endpoint = LlamaServer(connection, Props(default_generation_settings=None))
+    endpoint = LlamaServer(connection, Props())
     request = Request(prompt=(1, 2, 3, 4), n_predict=N_TOKENS)
 
     def by_client() -> float:

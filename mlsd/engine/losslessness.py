@@ -66,7 +66,7 @@ class LiveState(Record, frozen=True, kw_only=True):
         return self.distance <= self.limit
 
 
-def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
+def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int | None:
     """Index of the first token that differs (a missing token differs), or None when the outputs are equal."""
     for i, (token, other) in enumerate(zip(tokens, reference, strict=False)):
         if token != other:

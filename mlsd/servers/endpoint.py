@@ -26,8 +26,6 @@ class Server(Record, frozen=True, kw_only=True):
     model: str  # file name or id, never a folder
     n_vocab: int | None = None
     n_parameters: int | None = None
-    n_ctx: int | None = None
-    n_slots: int | None = None
     gives_tokens: bool = False  # else outputs are compared as text
     gives_probabilities: bool = False  # else a difference is never a near tie
     has_clock: bool = False  # it times its own decoding; else the client's clock stands in
@@ -115,8 +113,7 @@ class Counters(Record, frozen=True, kw_only=True):
 
     def since(self, before: Counters) -> Counters:
         """What was counted from there to here."""
-        names = ("predicted", "proposed", "accepted", "rounds")
-        pairs = {name: (getattr(before, name), getattr(self, name)) for name in names}
+        pairs = {name: (getattr(before, name), getattr(self, name)) for name in self.__struct_fields__[:-1]}
         grown = {name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
         was = (*before.by_position, *(0 for _ in self.by_position[len(before.by_position) :]))
         places = tuple(now - then for then, now in zip(was, self.by_position, strict=False))

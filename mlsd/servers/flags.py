@@ -13,8 +13,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import empty_dir
 from mlsd.gguf_tools.source import Source
@@ -35,8 +33,6 @@ TYPES = {
 _OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
 # What llama-server keeps snapshots of a recurrent state for (`need_n_rs_seq` in common.h of b11434, and before).
 _SNAPSHOTS = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-# First and last build, what of it, why.
-_BROKEN = ((10741, 10748, "draft-mtp", "cannot start draft-mtp (llama.cpp 28159)"),)
 _TIMEOUT_S = 30
 _FORBIDDEN = {
     "--api-key", "--api-key-file", "--port", "--host", "-m", "--model", "-hf", "--hf-repo", "-np", "--parallel",
@@ -49,7 +45,6 @@ class Binary(Record, frozen=True, kw_only=True):
     path: str
     flags: frozenset[str]
     types: tuple[str, ...]  # of speculation
-    build: int | None = None  # of llama.cpp; packagers who number their own builds do not say it
 
     def known(self, *names: str) -> str | None:
         return next((name for name in names if name in self.flags), None)
@@ -58,26 +53,11 @@ class Binary(Record, frozen=True, kw_only=True):
 def read_binary(path: str) -> Binary:
     """Ask a binary for its help. Raises: InputError when it is no llama-server."""
     found = str(Path(shutil.which(path) or path).absolute())
-    try:
-        binary = read_help(found, _asked(found, "--help"))
+    try:  # elsewhere than in the working directory, where it would load backends that lie there
+        ran = output_of([found, "--help"], timeout_s=_TIMEOUT_S, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
-    try:
-        return msgspec.structs.replace(binary, build=read_version(_asked(found, "--version")))
-    except OSError:
-        return binary
-
-
-def _asked(path: str, flag: str) -> str:
-    """What a binary prints; in the working directory it would load backends that lie there."""
-    ran = output_of([path, flag], timeout_s=_TIMEOUT_S, cwd=empty_dir())
-    return ran.out + ran.err
-
-
-def read_version(text: str) -> int | None:
-    """The build in what a server prints of its version: `version: 11434 (1b2c3d4)`, `0.6.0 (build 11524, ...)`."""
-    found = re.search(r"^version: (?:(\d{4,6}) \(|.*\bbuild (\d{4,6})\b)", text, re.MULTILINE)
-    return int(found.group(1) or found.group(2)) if found else None
+    return read_help(found, ran.out + ran.err)
 
 
 def read_help(path: str, text: str) -> Binary:
@@ -102,10 +82,6 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
-    if broken := next(
-        (why for first, last, of, why in _BROKEN if kind == of and first <= (binary.build or 0) <= last), ""
-    ):
-        raise UnsupportedError(f"This llama-server is b{binary.build}, which {broken}.", hint="Take another build.")
     # Without a type a draft model may do nothing at all, so it is always said.
     given = ["--spec-type", kind]
     if draft_path is not None:

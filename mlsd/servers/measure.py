@@ -652,6 +652,6 @@ def _shares(answer: ServerAnswer) -> str:
 
 def _parted(one: str, other: str) -> str:
     """Where two texts part, in words."""
-    place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    place = first_difference(one, other) or 0
     ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
     return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"

@@ -7,6 +7,7 @@ at all. What a stream lets out is asked for once more, outside what is timed, fo
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -90,12 +91,7 @@ class OpenAI(Endpoint):
             ends=lambda event: event.reason,
             adds=lambda event: event.text or event.tokens,
         )
-        usage = next((event.usage for event in reversed(events) if event.usage), Usage())
-        drafted = next((found for event in reversed(events) if (found := event.drafted) != Drafted()), Drafted())
-        metrics = next((event.metrics for event in reversed(events) if event.metrics), Metrics())
-        tokens = tuple(token for event in events for token in event.tokens)
-        reason = next(filter(None, (event.reason for event in reversed(events))), None)
-        return _with_usage(timed, tokens, usage, drafted, metrics, reason)
+        return _with_counts(timed, events)
 
     def _whole(self, request: Request) -> ServerAnswer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
@@ -105,21 +101,23 @@ class OpenAI(Endpoint):
         if final.usage is None or final.usage.completion_tokens is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         timed = ServerAnswer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
-        return _with_usage(timed, final.tokens, final.usage, final.drafted, final.metrics or Metrics(), final.reason)
+        return _with_counts(timed, [final])
 
 
-def _with_usage(
-    timed: ServerAnswer, tokens: tuple[int, ...], usage: Usage, drafted: Drafted, metrics: Metrics, reason: str | None
-) -> ServerAnswer:
-    """The answer with the counts and times that the server reports."""
+def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAnswer:
+    """The answer with the ids, counts and times that the server reports, in whichever of its events."""
+    last = events[::-1]
+    usage = next((event.usage for event in last if event.usage), Usage())
+    drafted = next((found for event in last if (found := event.drafted) != Drafted()), Drafted())
+    metrics = next((event.metrics for event in last if event.metrics), Metrics())
     n_prompt, cached = usage.prompt_tokens, (usage.prompt_tokens_details or PromptDetails()).cached_tokens
     return msgspec.structs.replace(
         timed,
-        tokens=tokens,
+        tokens=tuple(token for event in events for token in event.tokens),
         n_tokens=usage.completion_tokens or 0,
         n_prompt=n_prompt,
         n_processed=None if n_prompt is None or cached is None else n_prompt - cached,
-        ended=reason == "stop",
+        ended=next((event.reason for event in last if event.reason), None) == "stop",
         prompt_ns=nanoseconds(metrics.time_to_first_token_ms),
         decode_ns=nanoseconds(metrics.generation_time_ms),
         proposed=drafted.proposed,

@@ -33,20 +33,12 @@ class Reply(Record, frozen=True, kw_only=True):
 # --- llama-server -------------------------------------------------------------------------------------------------
 
 
-class Settings(Record, frozen=True, kw_only=True):
-    """`default_generation_settings`."""
-
-    n_ctx: Count | None = None
-
-
 class Props(Record, frozen=True, kw_only=True):
     """`/props`."""
 
-    default_generation_settings: Settings | None
     build_info: Name | None = None
     model_alias: Name | None = None
     model_path: Name | None = None
-    total_slots: Count | None = None
 
 
 class Timings(Record, frozen=True, kw_only=True):

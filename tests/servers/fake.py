@@ -34,6 +34,7 @@ class FakeServer:
         self.counts = {"predicted": 0, "proposed": 0, "accepted": 0, "drafts": 0}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=32)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.n_connections = 0
         self._ended = False
 
     def __enter__(self) -> FakeServer:
@@ -49,6 +50,7 @@ class FakeServer:
             with suppress(OSError):
                 connection, _ = self._listener.accept()
                 connection.settimeout(MOST_S)
+                self.n_connections += 1
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -125,10 +127,11 @@ class FakeServer:
             return {"prompt": "".join(message["content"] for message in asked["messages"])}
         if path == "/completion":
             (*_, last) = self._events(path, asked)
-            n = asked["n_predict"]
-            top = [{"id": 7 + k, "logprob": -0.1 - k} for k in range(min(asked.get("n_probs", 0), 5))]
-            probabilities = [{"id": 7, "logprob": -0.1, "top_logprobs": top} for _ in range(n if top else 0)]
-            return {**last, "tokens": _tokens(n), "content": _text(n), "completion_probabilities": probabilities}
+            n, n_top = asked["n_predict"], min(asked.get("n_probs", 0), 5)
+            tokens = _tokens(n, len(asked["prompt"]))
+            tops = [[{"id": token + k, "logprob": -0.1 - 5 * k} for k in range(n_top)] for token in tokens if n_top]
+            probabilities = [{"id": top[0]["id"], "logprob": -0.1, "top_logprobs": top} for top in tops]
+            return {**last, "tokens": tokens, "content": _text(n), "completion_probabilities": probabilities}
         n = asked["max_tokens"]
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"content": _text(n)}} if "chat" in path else {"text": _text(n)}
@@ -203,7 +206,12 @@ class FakeServer:
             if self.draft and i:
                 rounds = -(-i // 2)
                 timings |= {"draft_n": rounds, "draft_n_accepted": i - rounds}
-            yield {"content": WORDS[i % len(WORDS)], "tokens": [7 + i % 9], "stop": False, "timings": timings}
+            yield {
+                "content": WORDS[i % len(WORDS)],
+                "tokens": [_tokens(n, len(prompt))[i]],
+                "stop": False,
+                "timings": timings,
+            }
         self.counts["proposed"] += timings.get("draft_n", 0)
         self.counts["drafts"] += timings.get("draft_n", 0)
         self.counts["accepted"] += timings.get("draft_n_accepted", 0)
@@ -235,8 +243,9 @@ def _headers(heard: Any) -> Iterator[tuple[str, str]]:
         yield name.decode().lower(), value.decode().strip()
 
 
-def _tokens(n: int) -> list[int]:
-    return [7 + i % 9 for i in range(n)]
+def _tokens(n: int, n_before: int = 0) -> list[int]:
+    """A token follows from its place, so that a text goes on as it began."""
+    return [7 + (n_before + i) % 9 for i in range(n)]
 
 
 def _text(n: int) -> str:

@@ -13,7 +13,7 @@ from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
-from mlsd.servers.flags import advice, read_binary, read_flags, read_help, read_version, speculation
+from mlsd.servers.flags import advice, read_binary, read_flags, read_help, speculation
 from mlsd.servers.launch import Launched
 
 HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
@@ -114,33 +114,6 @@ def test_a_server_that_copies_a_recurrent_state_each_round_is_named(
         write_random(path, TINY_SET["llama"], seed=1)
     said = " ".join(advice(DrafterSpec(name=method), 4, None, path))
     assert ("n_rs_seq stays 0" in said) is warns
-
-
-@pytest.mark.parametrize(
-    ("text", "build"),
-    [
-        ("version: 11434 (1b2c3d4)\nbuilt with GNU 14", 11434),
-        ("version: 0.6.0 (build 11524, commit 86a2835)", 11524),
-        ("version: 0.6.0-dev (build 1, commit 86a2835)", None),  # a packager's own count
-        ("no version", None),
-    ],
-)
-def test_the_build_of_a_server_is_read_from_what_it_says(text: str, build: int | None) -> None:
-    assert read_version(text) == build
-
-
-@pytest.mark.parametrize(
-    ("build", "starts"), [(10740, True), (10741, False), (10748, False), (10749, True), (None, True)]
-)
-def test_builds_that_are_known_to_be_broken_are_named(build: int | None, starts: bool) -> None:
-    binary = msgspec.structs.replace(BINARY, build=build)
-    spec = DrafterSpec(name="mtp")
-    if starts:
-        assert "draft-mtp" in speculation(binary, spec, 2, None)
-    else:
-        with pytest.raises(UnsupportedError, match=f"b{build}, which cannot start draft-mtp"):
-            speculation(binary, spec, 2, None)
-    assert speculation(binary, DrafterSpec(name="pld"), 2, None)
 
 
 def test_how_a_draft_is_sampled_is_said_where_a_server_can_choose() -> None:

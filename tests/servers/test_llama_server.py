@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mlsd.analysis.results.server_arms import beside, recommend, row_name, verdict_words
+from mlsd.analysis.results.server_arms import beside, row_name, verdict_words
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
 from mlsd.planning.prepare import Goal
@@ -58,9 +58,8 @@ def test_rounds_are_those_of_the_counters_by_position(speculative: Endpoint) -> 
     answer = speculative.complete(Request(prompt=REPEATING, n_predict=64))
     after = speculative.counters()
     assert before is not None and after is not None
-    was = (*before.by_position, *(0 for _ in after.by_position[len(before.by_position) :]))
-    grown = [b - a for a, b in zip(was, after.by_position, strict=True)]
-    assert grown == [sum(r.accepted > place for r in answer.rounds) for place in range(len(grown))]
+    grown = after.since(before).by_position
+    assert grown == tuple(sum(r.accepted > place for r in answer.rounds) for place in range(len(grown)))
 
 
 def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
@@ -89,12 +88,9 @@ def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:
 def test_two_plain_servers_are_lossless_and_said_to_be_two_plain_ones(
     start: Start, plain: Endpoint, tmp_path: Path
 ) -> None:
-    result = pair(plain, start(), tmp_path / "s.sqlite", "code", "factual", repeats=3)
+    result = pair(plain, start(), tmp_path / "s.sqlite", repeats=1)
     assert not reasons(result) and set(verdicts(result)) == {"lossless"}
-    (other,) = (row for row in result.results if not row.is_plain)
     assert any("two plain servers" in note for note in result.notes)
-    # How often chance, or a core that somebody took, decides is for simulated runs and the benchmarks to say.
-    assert other.effect != "undecided" or recommend([other])[0].startswith("Not decided yet")
 
 
 def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
@@ -156,10 +152,11 @@ def test_until_decided_starts_a_server_for_each_of_its_turns_and_says_why_it_end
     monkeypatch.setattr(Launched, "_start", lambda self: started.append(id(self)) or start_one(self))
     goal = Goal(budget_s=0.001)  # one block
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), goal=goal)
-    assert result.stopped == "budget" and len(result.trials) == 2
+    assert len(result.trials) == 2
     assert [started.count(one) for one in dict.fromkeys(started)] == [2, 2]  # to be prepared, and for its turn
     (row,) = (r for r in result.results if not r.is_plain)
     assert row.effect == "undecided"  # one block decides nothing
+    assert result.stopped == ("decided" if row.impossible else "budget")  # a starved plain server makes it impossible
 
 
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
@@ -235,20 +232,11 @@ def _gone(pids: list[int], seconds: float = 10.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV], ids=lambda s: s.name)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_path: Path, how: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mlsd",
-        "server",
-        "--launch",
-        llama_server.path,
-        str(TARGET),
-        "--draft",
-        str(DRAFT),
-    ]
-    command += ["--n-threads", "1", "--repeats", "500", "--n-predict", "64", "--db", str(tmp_path / "s.sqlite")]
+    command = [sys.executable, "-m", "mlsd", "server", "--launch", llama_server.path, str(TARGET)]
+    command += ["--draft", str(DRAFT), "--n-threads", "1", "--repeats", "500", "--n-predict", "64"]
+    command += ["--db", str(tmp_path / "s.sqlite")]
     mlsd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert mlsd.stderr is not None
@@ -280,10 +268,11 @@ def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, ti
     if ours.tokens == theirs.tokens:  # kernels that round by the width of a pass may part over a tie
         counted = sum(r.proposed for r in ours.rounds), sum(r.accepted for r in ours.rounds)
         assert counted == (theirs.stats["draft_n"], theirs.stats["draft_n_accepted"])
-        assert len(ours.rounds) == theirs.stats["draft_rounds"] or theirs.rounds
+        # The server counts rounds with a draft; before the last token nothing is left to propose.
+        assert sum(r.proposed > 0 for r in ours.rounds) == theirs.stats["draft_rounds"]
 
 
-@pytest.mark.parametrize("drafter", ["draft-model", "pld:ngram=2", "ngram-map-k:ngram=2", "ngram-mod:ngram=2"])
+@pytest.mark.parametrize("drafter", ["draft-model", "pld:ngram=2"])
 def test_a_real_model_is_judged_token_for_token(
     llama_server: Binary, smollm2: Path, tmp_path: Path, drafter: str
 ) -> None:
