@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -109,30 +108,37 @@ def test_the_largest_probability_is_that_of_the_softmax() -> None:
 # --- on models ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """Two models of one vocabulary, cut at different lengths."""
+    folder = tmp_path_factory.mktemp("sizes")
+    files = {str(n_vocab): folder / f"{n_vocab}.gguf" for n_vocab in (480, 600)}
+    for name, path in files.items():
+        write_random(path, msgspec.structs.replace(TINY["llama"], n_vocab=int(name)), seed=1)
+    with closing(Arena(files)) as arena:
+        yield arena
+
+
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree:depth=3,top_k=4"])
 @pytest.mark.parametrize("temperature", [0.0, 50.0])
 @pytest.mark.parametrize(("n_target", "n_draft"), [(480, 600), (600, 480)])
 def test_vocabularies_of_two_sizes_make_a_pair(
-    tmp_path: Path, n_target: int, n_draft: int, temperature: float, method: str
+    sizes: Arena, n_target: int, n_draft: int, temperature: float, method: str
 ) -> None:
     """At a high temperature tokens that only one of them has are drawn as often as any other."""
-    files = {"target": tmp_path / "target.gguf", "draft": tmp_path / "draft.gguf"}
-    for name, n_vocab in (("target", n_target), ("draft", n_draft)):
-        write_random(files[name], msgspec.structs.replace(TINY["llama"], n_vocab=n_vocab), seed=1)
-    sampling = Sampling(temperature=temperature)
+    target, draft_model, sampling = str(n_target), str(n_draft), Sampling(temperature=temperature)
     proposed: list[int] = []
-    with closing(Arena(files)) as arena:
-        with arena.opened("target", method, 8, draft="draft", sampling=sampling) as (_, drafter):
-            watched = Watched(drafter)
-            for seed in range(4):
-                watched.begin(prompt_of(seed), np.random.default_rng(seed))
-                watched.observe(Outcome(accepted=0, committed=(n_target - 1,)))
-                draft = watched.propose(8)
-                proposed += draft.tokens if draft.tree is None else draft.tree.tokens
-        prompt = (*prompt_of(1), n_target - 1, n_target - 2)
-        run = arena.run("target", method, 8, prompt, 40, draft="draft", sampling=sampling)
-        if temperature == 0:
-            arena.assert_exact("target", prompt, run)
+    with sizes.opened(target, method, 8, draft=draft_model, sampling=sampling) as (_, drafter):
+        watched = Watched(drafter)
+        for seed in range(4):
+            watched.begin(prompt_of(seed), np.random.default_rng(seed))
+            watched.observe(Outcome(accepted=0, committed=(n_target - 1,)))
+            draft = watched.propose(8)
+            proposed += draft.tokens if draft.tree is None else draft.tree.tokens
+    prompt = (*prompt_of(1), n_target - 1, n_target - 2)
+    run = sizes.run(target, method, 8, prompt, 40, draft=draft_model, sampling=sampling)
+    if temperature == 0:
+        sizes.assert_exact(target, prompt, run)
     assert len(proposed) > 0
     assert max(proposed) < min(n_target, n_draft)
     assert len(run.tokens) == 40

@@ -17,15 +17,14 @@ from tests.engine.fake import FakeTokenizer
 N_PREDICT = 40
 
 
-@pytest.mark.parametrize("gamma", [1, 4])
-def test_a_trained_draft_is_right_through_text_as_well(mixed: Arena, gamma: int) -> None:
+def test_a_trained_draft_is_right_through_text_as_well(mixed: Arena) -> None:
     prompt = mixed.model("dense").tokenize(load_prompt("code").text)
-    for method in ("text-draft", "text-draft:gamma=auto"):
-        k = gamma if method == "text-draft" else MOST_ADAPTIVE
-        run = mixed.run("dense", method, k, prompt, 64, draft="draft")
-        mixed.assert_exact("dense", prompt, run)
-        if method == "text-draft":
-            assert run.accepted > 0.1 * run.proposed > 0
+    run = mixed.run("dense", "text-draft", 4, prompt, 40, draft="draft")
+    mixed.assert_exact("dense", prompt, run)
+    assert run.accepted > 0.1 * run.proposed > 0
+    mixed.assert_exact(
+        "dense", prompt, mixed.run("dense", "text-draft:gamma=auto", MOST_ADAPTIVE, prompt, 40, draft="draft")
+    )
 
 
 def test_sampled_output_accepts_by_the_rule(mixed: Arena) -> None:

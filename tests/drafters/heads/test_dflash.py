@@ -22,9 +22,7 @@ from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import CLOCK, Arena, prompt_of
 from tests.drafters.head_arena import (
     BLOCK_LAYERS,
-    N_VOCAB_DRAFT,
     TARGETS,
-    assert_sampled_by_the_rule,
     mixed_run,
 )
 from tests.gguf_tools.random_heads import write_random_dflash
@@ -81,12 +79,6 @@ def test_positions_of_a_block_see_each_other_unless_attention_is_causal(heads: A
         assert (np.abs(long[:2] - short).max() < 1e-3) == causal
 
 
-def test_a_block_looks_at_the_rows_of_the_target(heads: Arena) -> None:
-    first, second = prompt_of(2), (1, *prompt_of(2)[1:])
-    rows = [block(heads, "llama-dflash", text, 4, causal=False) for text in (first, second)]
-    assert np.abs(rows[0] - rows[1]).max() > 0.01
-
-
 def test_a_markov_head_corrects_each_position_by_the_one_before(heads: Arena, tiny: Path, tmp_path: Path) -> None:
     """The same head without it gives other rows; with it the first row is corrected by the newest token."""
     options = {"n_block": 5, "seed": 0}
@@ -135,25 +127,6 @@ def _floats(source: Source, name: str) -> np.ndarray:
     tensor = next(tensor for tensor in source.tensors if tensor.name == name)
     values = gguf.quants.dequantize(source.data(name), tensor.type)
     return np.asarray(values).reshape(tensor.dims[::-1])
-
-
-def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena) -> None:
-    mapped = set(Source(heads.path("dflash-bonus")).data("d2t").view(np.int64).tolist())
-    assert len(mapped) == N_VOCAB_DRAFT
-    sampling = Sampling(temperature=1.0)
-    with heads.opened("llama", "dflash", 6, draft="dflash-bonus", sampling=sampling) as (session, drafter):
-        drafter.begin(prompt_of(1), np.random.default_rng(0))
-        session.decode(prompt_of(1))
-        drafter.observe(Outcome(accepted=0, committed=(3,)))
-        draft = drafter.propose(6)
-    assert len(draft.tokens) == 6
-    assert draft.probabilities is not None
-    assert set(np.flatnonzero(draft.probabilities.sum(axis=0)).tolist()) <= mapped
-    assert set(draft.tokens) <= mapped
-
-
-def test_sampled_output_accepts_by_the_rule(heads: Arena) -> None:
-    assert_sampled_by_the_rule(heads, "dflash", "llama-dflash")
 
 
 def test_the_row_after_the_last_block_is_refused(heads: Arena, tiny: Path, tmp_path: Path) -> None:

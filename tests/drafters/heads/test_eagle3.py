@@ -114,28 +114,6 @@ def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_pa
                 session.decode((token,))
 
 
-def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena) -> None:
-    mapped = set(Source(heads.path("eagle3-reduced")).data("d2t").view(np.int64).tolist())
-    assert len(mapped) == N_VOCAB_DRAFT
-    sampling = Sampling(temperature=1.0)
-    for method in ("eagle3", TREE):
-        with heads.opened("llama", method, 6, draft="eagle3-reduced", sampling=sampling) as (session, drafter):
-            drafter.begin(prompt_of(1), np.random.default_rng(0))
-            session.decode(prompt_of(1))
-            drafter.observe(Outcome(accepted=0, committed=(3,)))
-            draft = drafter.propose(4)
-            assert set(draft.tokens if draft.tree is None else draft.tree.tokens) <= mapped
-            if draft.probabilities is not None:
-                rows = draft.probabilities
-                assert set(np.flatnonzero(rows.sum(axis=0)).tolist()) <= mapped
-                assert np.allclose(rows.sum(axis=1), 1)
-
-
-@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=2,top_k=6"])
-def test_sampled_output_accepts_by_the_rule(heads: Arena, method: str) -> None:
-    assert_sampled_by_the_rule(heads, method, "llama-eagle3")
-
-
 # --- trees --------------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +167,31 @@ def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
                         # Cells of a level lie in another order, so kernels sum in another.
                         assert np.abs(single.logits()[0] - row).max() < 0.05
                 wide.truncate(len(text) - 1)
+
+
+# --- every kind of head ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "head"), [("eagle3", "eagle3-reduced"), (TREE, "eagle3-reduced"), ("dflash", "dflash-bonus")]
+)
+def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena, method: str, head: str) -> None:
+    mapped = set(Source(heads.path(head)).data("d2t").view(np.int64).tolist())
+    assert len(mapped) == N_VOCAB_DRAFT
+    with heads.opened("llama", method, 6, draft=head, sampling=Sampling(temperature=1.0)) as (session, drafter):
+        drafter.begin(prompt_of(1), np.random.default_rng(0))
+        session.decode(prompt_of(1))
+        drafter.observe(Outcome(accepted=0, committed=(3,)))
+        draft = drafter.propose(4)
+    assert draft.n_proposed and set(draft.tokens if draft.tree is None else draft.tree.tokens) <= mapped
+    if draft.probabilities is not None:
+        assert set(np.flatnonzero(draft.probabilities.sum(axis=0)).tolist()) <= mapped
+        assert np.allclose(draft.probabilities.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=2,top_k=6", "dflash"])
+def test_sampled_output_accepts_by_the_rule(heads: Arena, method: str) -> None:
+    assert_sampled_by_the_rule(heads, method, "llama-dflash" if method == "dflash" else "llama-eagle3")
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

@@ -111,7 +111,6 @@ def test_a_model_loaded_without_its_block_is_refused(blocks: Arena) -> None:
 def test_a_trained_block_is_accepted_more_often_than_not() -> None:
     with closing(MtpArena({"dense": asset_path("tiny/tiny-dense-mtp.gguf")}, n_ctx=512)) as family:
         prompt = family.model("dense").tokenize(load_prompt("code").text)
-        for gamma in (1, 3):
-            run = family.run("dense", "mtp", gamma, prompt, 64)
-            family.assert_exact("dense", prompt, run)
-            assert run.accepted / run.proposed > 0.4
+        run = family.run("dense", "mtp", 3, prompt, 48)
+        family.assert_exact("dense", prompt, run)
+        assert run.accepted / run.proposed > 0.4

@@ -76,35 +76,6 @@ def likeliest(arena: Arena, file: Path, prompt: tuple[int, ...], k: int) -> tupl
     return tuple(tokens), tops
 
 
-def test_a_draft_without_a_threshold_is_as_long_as_it_may_be(arena: Arena, adapters: dict[str, Path]) -> None:
-    method = f"kangaroo:adapter={adapters['llama']},p_min=0"
-    run = arena.run("llama", method, 5, prompt_of(1), N_PREDICT)
-    assert all(
-        r.proposed in (5, N_PREDICT - 1 - done) for r, done in zip(run.generation.rounds, committed(run), strict=True)
-    )
-    assert "early_stops" not in run.stats
-    sure = arena.run("llama", method.replace("p_min=0", "p_min=1"), 5, prompt_of(1), N_PREDICT)
-    assert {r.proposed for r in sure.generation.rounds} <= {0, 1}
-
-
-def committed(run: Run) -> list[int]:
-    return [1 + sum(r.committed for r in run.generation.rounds[:i]) for i in range(len(run.generation.rounds))]
-
-
-def test_sampled_drafts_end_in_doubt_and_are_accepted_by_their_distributions(
-    arena: Arena, adapters: dict[str, Path]
-) -> None:
-    method = f"kangaroo:adapter={adapters['llama-identity']},exit=5,p_min=0.5"
-    sampling = Sampling(temperature=0.5)
-    runs = (
-        arena.run("llama", method, 4, prompt_of(3), N_PREDICT, sampling=sampling, rng=np.random.default_rng(seed))
-        for seed in range(24)
-    )
-    run = first(runs, lambda made: 0 < made.accepted < made.proposed and made.stats["early_stops"] > 0)
-    assert len(run.tokens) == N_PREDICT
-    assert run.stats["early_stops"] <= len(run.generation.rounds)
-
-
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
@@ -139,20 +110,6 @@ def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path]
     file = drafting_file(resolve_spec(asked[2]), tiny / "llama.gguf")
     assert file is not None
     assert Source(file).count("block_count", None) == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "kangaroo needs the option adapter"),
-        ({"adapter": "/nowhere"}, "no adapter /nowhere"),
-        ({"adapter": "x", "exit": 0}, "exit=0"),
-        ({"adapter": "x", "p_min": 1.5}, r"p_min=1\.5"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options: dict[str, OptionValue], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        resolve_spec(spec(**options))
 
 
 def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import UNAVAILABLE, check_target, preset_gamma, resolve_spec
+from mlsd.drafters import check_target, preset_gamma, resolve_spec
 from mlsd.drafters.layer_skip.subset import METHOD, CutDraft, Options, plan
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.open import open_session
@@ -19,7 +19,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import SkipTap, TappedSession
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
-from mlsd.errors import InputError, ModelFileError, UnsupportedError
+from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
@@ -115,17 +115,6 @@ def test_an_early_exit_needs_no_sync_its_memory_is_the_targets_own(arena: Arena)
     arena.assert_same_counts("llama", run(arena, "llama", "exit=3", "own", 3), run(arena, "llama", "exit=3", "sync", 3))
 
 
-def test_a_tap_that_is_not_active_changes_nothing(arena: Arena) -> None:
-    prompt = prompt_of(8)
-    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    logits = []
-    for kind in (LlamaSession, TappedSession):
-        with kind(arena.model("llama"), options) as session:
-            session.decode(prompt)
-            logits.append(session.logits())
-    assert (logits[0] == logits[1]).all()
-
-
 def test_a_memory_layout_that_is_not_known_falls_back_to_own_and_says_so(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,9 +168,3 @@ def test_a_model_without_components_is_refused_a_component_draft(tiny: Path, com
     spec = DrafterSpec(name="layer-skip", options={"component": component})
     with pytest.raises(ModelFileError, match=r"no recurrent part|no parallel blocks"):
         check_target(spec, tiny / "qwen2.gguf")
-
-
-@pytest.mark.parametrize("name", UNAVAILABLE)
-def test_a_method_that_llama_cpp_cannot_run_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"not available in llama\.cpp: llama\.cpp has no graph"):
-        resolve_spec(DrafterSpec(name=name))

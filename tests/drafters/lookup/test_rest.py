@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -73,14 +72,6 @@ def test_sampled_output_follows_the_seed_and_uses_the_store(arena: Arena, tmp_pa
     first((run(seed) for seed in range(1, 26)), lambda other: other.accepted > 0)
 
 
-def test_search_and_tree_are_timed_apart(arena: Arena, tmp_path: Path) -> None:
-    prompt = prompt_of(2)
-    store = store_of(tmp_path / "s", arena, "llama", [prompt])
-    stats = arena.run("llama", f"rest:store={store}", 8, prompt, 8).stats
-    assert stats["search_ns"] == stats["match_search_ns"] + stats["no_match_search_ns"]
-    assert stats["search_ns"] + stats["tree_ns"] == stats["match_propose_ns"] + stats["no_match_propose_ns"]
-
-
 def test_another_text_under_the_same_name_is_another_case_and_is_noticed(arena: Arena, tmp_path: Path) -> None:
     prompt, path = prompt_of(2), tmp_path / "s"
     seen = []
@@ -105,29 +96,21 @@ def test_a_bad_store_is_refused_before_any_model_is_loaded(text: str, complaint:
         resolve_spec(parse_drafter(text, None))
 
 
-def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(arena: Arena, tmp_path: Path) -> None:
+def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
+    arena: Arena, mixed: Arena, tmp_path: Path
+) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The red house stands by the old river. The green house stands by the new road.\n", "utf-8")
     store = tmp_path / "store.rest"
-    arguments = [
-        "models",
-        "make",
-        "store",
-        str(text),
-        "--target",
-        str(asset_path("tiny/tiny-dense.gguf")),
-        "-o",
-        str(store),
-    ]
+    target = asset_path("tiny/tiny-dense.gguf")
+    arguments = ["models", "make", "store", str(text), "--target", str(target), "-o", str(store)]
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "1 documents" in result.output
     header = read_header(store)[0]
-    with closing(Arena({"dense": asset_path("tiny/tiny-dense.gguf")})) as trained:
-        model = trained.model("dense")
-        assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
-        prompt = model.tokenize("The red house stands by the")
-        run = trained.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16)
-        assert run.proposed > 0
+    model = mixed.model("dense")
+    assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
+    prompt = model.tokenize("The red house stands by the")
+    assert mixed.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16).proposed > 0
     with pytest.raises(VocabularyError, match="built with the tokenizer of tiny-dense"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 
