@@ -10,7 +10,7 @@ import pytest
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_hollow
 from mlsd.measure.contexts import check_contexts, context_bytes
 from mlsd.measure.messages import InfoJob, ProbeJob
 from mlsd.planning.job import ModelFile
@@ -50,5 +50,5 @@ def test_memory_of_a_position_is_that_of_the_published_models(tmp_path: Path) ->
     for name, layers, n_bytes in (("qwen3.5-0.8b", 24, 12_288), ("smollm2-135m", 30, 23_040)):
         tiny_vocabulary = msgspec.structs.replace(FULL[name], n_vocab=512, n_ff=64)
         assert tiny_vocabulary.n_layers == layers
-        write_synthetic(path, from_shape(tiny_vocabulary, quant="F16"))
+        write_hollow(path, from_shape(tiny_vocabulary, quant="F16"))
         assert context_bytes(Source(path), 1) == n_bytes

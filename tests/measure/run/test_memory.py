@@ -58,7 +58,6 @@ def expanded(suite: str, profile: Profile, library: Library) -> Plan:
 @pytest.mark.parametrize(
     ("suite", "profile", "verdicts"),
     [
-        ("D", "mac-16gb", ["fits"] * 7),
         ("B", "mac-32gb", ["does not fit", "does not fit", "raise the limit", "fits", "fits", "fits", "fits"]),
         ("B", "study", ["does not fit"] * 4 + ["fits"] * 3),
     ],

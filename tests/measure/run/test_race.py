@@ -171,7 +171,7 @@ def test_standings_at_the_end_are_those_of_all_trials() -> None:
 
 def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:
     quick = ["--n-predict", "8", "--gamma", "1,4", "--n-threads", "1", "--db", str(tmp_path / "b.sqlite")]
-    asked = [str(tiny / "llama.gguf"), "--drafter", "pld", *quick, "--until", "decided", "--budget-s", "5"]
+    asked = [str(tiny / "llama.gguf"), "--drafter", "pld", *quick, "--until", "decided", "--budget-s", "1"]
     done = CliRunner().invoke(command, [*asked, "--json"])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)

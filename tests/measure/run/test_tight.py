@@ -12,7 +12,7 @@ import pytest
 from mlsd.hardware import read_environment
 from mlsd.measure import process
 from mlsd.measure.lab.machine import Piece, measure, read_origin
-from mlsd.measure.messages import BuildJob, Done
+from mlsd.measure.messages import BuildJob
 from mlsd.measure.process import run_info
 from mlsd.measure.run import memory
 from mlsd.measure.run.compare import CompareRequest, compare
@@ -43,29 +43,30 @@ def run_compare(tiny: Path, db: Path) -> None:
 
 
 def run_lab(tiny: Path, db: Path) -> None:
-    (job,) = prepare_bench(
-        BenchRequest(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
-    ).plan.loads
+    asked = BenchRequest(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
+    (job,) = prepare_bench(asked).plan.loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
-    piece = Piece(ticket="1", job=job, origin=origin)
-    done: list[Done] = []
-    assert measure(piece, may_pull=False, wanted=lambda: True, say=done.append) == (None, False)
-    assert all(event.trial.status == "ok" for event in done)
+    measure(Piece(ticket="1", job=job, origin=origin), may_pull=False, wanted=lambda: True, say=lambda done: None)
+
+
+class Told(BaseException):
+    """A worker was told of a job."""
 
 
 @pytest.mark.parametrize("command", [run_bench, run_tune, run_compare, run_lab])
 def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path, Path], None]
 ) -> None:
-    told: list[Job] = []
-    send = process._Worker.send
+    start = process._Worker.__init__
 
-    def heard(worker: process._Worker, said: Any) -> None:
-        told.extend(job for job in (said.job if isinstance(said, BuildJob) else said,) if isinstance(job, Job))
-        send(worker, said)
+    def hired(worker: process._Worker, work: Any, variables: Any = None) -> None:
+        job = work.job if isinstance(work, BuildJob) else work
+        if isinstance(job, Job):
+            assert job.one_arm
+            raise Told
+        start(worker, work, variables)
 
-    monkeypatch.setattr(process._Worker, "send", heard)
+    monkeypatch.setattr(process._Worker, "__init__", hired)
     monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))
-    command(tiny, tmp_path / "tight.sqlite")
-    assert told
-    assert all(job.one_arm for job in told)
+    with pytest.raises(Told):
+        command(tiny, tmp_path / "tight.sqlite")

@@ -28,11 +28,11 @@ from tests.engine.sabotage import Sabotage
 from tests.measure.kill_script import make_jobs
 
 
-def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: Path, tmp_path: Path) -> None:
+def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=2)[1]
     plain = next(slot for slot in job.slots if slot.case.arm == "ar")
     drafted = next(slot for slot in job.slots if slot.case.arm == "sd" and slot.case.prompt == plain.case.prompt)
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         reference = arms.run(plain)
         # A forged reference: from here on every output of this prompt differs from it.
         for key, tokens in arms._references.items():
@@ -47,12 +47,12 @@ def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: P
     assert verdicts[1] == verdicts[2] == verdicts[0]
 
 
-def test_a_generation_that_really_waited_is_disturbed(tiny: Path, tmp_path: Path) -> None:
+def test_a_generation_that_really_waited_is_disturbed(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1)[1]
     slot = next(slot for slot in job.slots if slot.case.arm == "ar")
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.warm_up(slot.case)
-        stops = iter((0.0, 6.0, 0.0))
+        stops = iter((0.0, 2.0, 0.0))
         trials = []
         for seconds in stops:
             pending = [seconds]
@@ -60,11 +60,11 @@ def test_a_generation_that_really_waited_is_disturbed(tiny: Path, tmp_path: Path
     assert 1 in disturbed(trials), [trial.conditions for trial in trials]
 
 
-def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(tiny: Path, tmp_path: Path) -> None:
+def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(tiny: Path) -> None:
     job = make_jobs(tiny)[0]
     drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
     plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         assert arms.run(drafted).invalid_reason == "no plain decoding of the same prompt to compare with"
         arms.refer(plain)
         assert arms.run(drafted).losslessness is None, "a plain trial is its own reference"
@@ -95,11 +95,11 @@ def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest
     assert warmed == ["sd", "ar", "sd"]
 
 
-def test_the_heat_is_felt_by_passes_of_one_token_and_of_a_whole_draft(tiny: Path, tmp_path: Path) -> None:
+def test_the_heat_is_felt_by_passes_of_one_token_and_of_a_whole_draft(tiny: Path) -> None:
     for job in make_jobs(tiny):
         widest = max(job.cases.values(), key=lambda case: case.gamma)
         slot = next(slot for slot in job.slots if slot.case == widest)
-        with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        with Arms(job, MonotonicClock(), ProbeCache()) as arms:
             arms.refer(slot)
             felt = arms.feel(widest)
             assert felt.width == widest.gamma + 1 and felt.one_ns > 0 and felt.wide_ns > 0
@@ -121,16 +121,14 @@ def test_without_layers_on_a_device_nothing_else_goes_there(tiny: Path, monkeypa
     assert offloads == [False, True]
 
 
-def test_a_broken_rollback_is_found_out_in_every_trial(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_rollback_is_found_out_in_every_trial(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_jobs(tiny)[0]
     plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
 
     def broken(name: str, session: Session) -> Rollback:
         return Sabotage(make_rollback(name, session), session, "state-ahead", once=True)
 
-    with monkeypatch.context() as patched, Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with monkeypatch.context() as patched, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.run(plain)
         patched.setattr("mlsd.measure.worker.arms.make_rollback", broken)
         trial = arms.run(drafted)
@@ -143,7 +141,7 @@ def test_a_model_whose_logits_overflow_is_refused_at_warm_up(tiny: Path, tmp_pat
     write_nan_norm(tiny / "llama.gguf", path, 3e38)  # finite themselves
     job = make_jobs(tiny)[1]
     job = msgspec.structs.replace(job, target=msgspec.structs.replace(job.target, path=str(path)))
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             with pytest.raises(EngineError, match="logits are not finite"):
                 arms.warm_up(case)
@@ -168,17 +166,17 @@ def n_waits(arms: Arms, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize("arm", ["ar", "sd"])
 @pytest.mark.parametrize("where", ["first", "middle", "last"])
 def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, where: str
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, arm: str, where: str
 ) -> None:
     job = make_jobs(tiny)[0]
     chosen = next(slot for slot in job.slots if slot.case.arm == arm)
     plain = next(s for s in job.slots if s.case.arm == "ar" and s.case.prompt == chosen.case.prompt)
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.check(chosen.case)  # the probe's own passes are not counted
         if arm == "sd":
             arms.run(plain)
         total = n_waits(arms, chosen, monkeypatch)
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.check(chosen.case)
         if arm == "sd":
             arms.run(plain)

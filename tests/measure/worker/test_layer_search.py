@@ -16,7 +16,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut, uniform_skip
+from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.measure.worker.layer_search import least_confident, module_confidence, search_layers
@@ -154,12 +154,3 @@ def test_what_cannot_be_searched_is_refused(tiny: Path) -> None:
         search(tiny / "llama.gguf", "greedy", 0.01)
     with pytest.raises(InputError, match="tokens"):
         search(tiny / "llama.gguf", "greedy", 0.34, text="Hi.")
-
-
-@pytest.mark.heavy
-def test_a_searched_subset_of_a_real_model_is_accepted_twice_as_often_as_an_even_one(smollm2: Path) -> None:
-    found = search(smollm2, "greedy", 0.3, n_tokens=32)
-    assert found.uniform == uniform_skip(30, 0.3)
-    assert len(found.skipped) == len(found.uniform) == 9
-    assert found.acceptance_rate >= 2 * found.uniform_acceptance_rate
-    assert found.acceptance_rate > 0.2
