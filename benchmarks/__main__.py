@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from benchmarks.harness import Result
 
 # truth_*.py are parts of truth; the others here are shared.
 _SHARED = ("__init__", "__main__", "harness", "models")
-_ON_REQUEST = ("peers",)  # it builds C++ programs first
+_BOUNDED = ("hostile", "kill_study")  # hours; a budget ends them
+_ON_REQUEST = ("peers", *_BOUNDED)  # the first builds C++ programs
 
 
 def benchmarks() -> dict[str, str]:
@@ -38,7 +40,10 @@ def main(arguments: list[str] | None = None) -> None:
         epilog=f"benchmarks:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run [all but {_ON_REQUEST[0]}]")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run [all but {', '.join(_ON_REQUEST)}]")
+    parser.add_argument(
+        "--budget-s", type=float, default=math.inf, metavar="S", help=f"end {' and '.join(_BOUNDED)} after so long"
+    )
     parser.add_argument("--json", action="store_true", help="print all results as JSON at the end")
     chosen = parser.parse_args(arguments)
     if unknown := sorted(set(chosen.names) - set(known)):
@@ -46,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = []
     for name in chosen.names or (name for name in known if name not in _ON_REQUEST):
         started = time.perf_counter()
-        for result in _run(name):
+        for result in _run(name, chosen.budget_s):
             results.append({"benchmark": name, **asdict(result)})
             mark = {True: "ok", False: "MISSED", None: ""}[result.passed]
             figure = f"{result.value:.4g} ({result.low:.4g} .. {result.high:.4g}) {result.unit}"
@@ -56,8 +61,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(results, indent=2))
 
 
-def _run(name: str) -> Iterator[Result]:
-    yield from importlib.import_module(f"benchmarks.{name}").run()
+def _run(name: str, budget_s: float) -> Iterator[Result]:
+    module = importlib.import_module(f"benchmarks.{name}")
+    yield from module.run(budget_s) if name in _BOUNDED else module.run()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ def of_samples(
     return Result(name, value, min(samples), max(samples), unit, bar, passed)
 
 
+def counted(name: str, n: int, bar: str = "", passed: bool | None = None) -> Result:
+    """A result that is a count."""
+    return Result(name, n, n, n, "count", bar, passed)
+
+
 def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int, seed: int = 0) -> dict[str, list[float]]:
     """Run every arm once a repeat, in random order; returns each arm's figures, repeat by repeat."""
     rng = random.Random(seed)

@@ -1,11 +1,14 @@
 """Blows at random moments of all that measures or writes: nothing lost, nothing twice, no orphan.
 
 A process or its worker is killed or stopped for a while, or the file that it writes is deleted under it. Then the same
-command runs again, and what it leaves is compared with what an undisturbed one leaves. MLSD_BENCH_BLOWS sets how many.
+command runs again, and what it leaves is compared with what an undisturbed one leaves. In a lab machines, scheduler and
+coordinator are killed. MLSD_BENCH_BLOWS sets how many blows there are; `--budget-s` ends them sooner.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import random
 import signal
@@ -22,7 +25,7 @@ from typing import Literal
 
 import psutil
 
-from benchmarks.harness import Result
+from benchmarks.harness import Result, counted
 from mlsd.analysis.audit.record_identities import problems
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
@@ -32,6 +35,7 @@ from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from tests.hub_server import REPO, HubServer
 from tests.measure.kill_script import run_study
+from tests.measure.lab import test_lab
 from tests.measure.run.test_runner import finished_trials, wait_for_orphans
 from tests.native_shim import copy_of_package
 from tests.servers.fake import FakeServer
@@ -41,6 +45,7 @@ ROOT = Path(__file__).parent.parent
 DATA = b"GGUF" + random.Random(1).randbytes(32 << 20)
 Blow = Literal["kill", "stop", "delete"]
 BLOWS: tuple[Blow, ...] = ("kill", "stop", "delete")
+_KILLS_IN_A_LAB = 3
 
 
 class Study:
@@ -247,9 +252,9 @@ def strike(work: Study, blow: Blow, rng: random.Random) -> bool:
     return hit
 
 
-def run() -> Iterator[Result]:
-    hits: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
+def run(budget_s: float = math.inf) -> Iterator[Result]:
+    until_s = time.monotonic() + budget_s
+    hits, faults = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ.update(MLSD_CACHE=str(folder / "cache"), MLSD_HOME=str(folder / "home"))
@@ -257,29 +262,49 @@ def run() -> Iterator[Result]:
             write_random(folder / f"{model}.gguf", TINY[model], seed=1)
             perturb(folder / f"{model}.gguf", folder / f"{model}-noise01.gguf", noise=0.01)
         run_study(folder, folder / "whole.sqlite")
-        number = 0
-        while sum(hits.values()) < N_BLOWS:
-            rng = random.Random(number)
-            work = WORKS[number % len(WORKS)](folder, number)
-            blow = BLOWS[number // len(WORKS) % 3]
-            try:
-                hits[f"{work.name}, {blow}"] += strike(work, blow, rng)
-                again = subprocess.run(
-                    work.command, env=work.env, cwd=ROOT, capture_output=True, check=False, timeout=240
-                )
-                fault = work.fault() if again.returncode == 0 else f"not repeatable: {again.stderr[-200:]!r}"
-            except AssertionError as error:
-                fault = str(error)
-            finally:
-                work.close()
+        for number in itertools.count():
+            if hits.total() >= N_BLOWS or time.monotonic() > until_s:
+                break
+            place = number % (len(WORKS) + 1)
+            blow = BLOWS[number // (len(WORKS) + 1) % len(BLOWS)]
+            if place == len(WORKS):
+                what, (n_blows, fault) = "lab, kill", _in_a_lab(folder / f"lab{number}", number)
+            else:
+                work = WORKS[place](folder, number)
+                what, (n_blows, fault) = f"{work.name}, {blow}", _survives(work, blow, random.Random(number))
+            hits[what] += n_blows
             if fault:
-                faults[f"{work.name}, {blow}: {fault}"] += 1
-            number += 1
-    total = sum(hits.values())
+                faults[f"{what}: {fault}"] += 1
+            print(f"kill_study: {hits.total()} blows, last {what}: {fault or 'whole'}", file=sys.stderr, flush=True)
     for what, count in sorted(hits.items()):
-        yield Result(f"blows at work: {what}", count, count, count, "count")
-    yield Result("blows at work", total, total, total, "count", f">= {N_BLOWS}", total >= N_BLOWS)
+        yield counted(f"blows at work: {what}", count)
+    total, lost = hits.total(), faults.total()
+    yield counted("blows at work", total, f">= {N_BLOWS}", total >= N_BLOWS)
     for what, count in sorted(faults.items()):
-        yield Result(what, count, count, count, "count", "= 0", False)
-    lost = sum(faults.values())
-    yield Result("works that lost or doubled something, or left an orphan", lost, lost, lost, "count", "= 0", not lost)
+        yield counted(what, count, "= 0", False)
+    yield counted("works that lost or doubled something, or left an orphan", lost, "= 0", not lost)
+
+
+def _survives(work: Study, blow: Blow, rng: random.Random) -> tuple[bool, str | None]:
+    """One blow at a work that is then begun again: whether it hit anything alive, and what is wrong after it."""
+    hit = False
+    try:
+        hit = strike(work, blow, rng)
+        again = subprocess.run(work.command, env=work.env, cwd=ROOT, capture_output=True, check=False, timeout=240)
+        return hit, work.fault() if again.returncode == 0 else f"not repeatable: {again.stderr[-200:]!r}"
+    except AssertionError as error:
+        return hit, str(error)
+    finally:
+        work.close()
+
+
+def _in_a_lab(folder: Path, seed: int) -> tuple[int, str | None]:
+    """Kills of a lab's machines, scheduler and coordinator: how many, and what is wrong after them."""
+    folder.mkdir()
+    whole = folder.parent / "alone.sqlite"
+    if not whole.exists():
+        line = [sys.executable, "-m", "mlsd", "run", *test_lab.PLAN, "--db", str(whole)]
+        subprocess.run(line, check=True, capture_output=True)
+    found, n_kills = test_lab.survive(folder, _KILLS_IN_A_LAB, seed)
+    alone = test_lab.outputs(whole)
+    return n_kills, None if found == alone else "doubled" if found - alone else "lost"

@@ -1,4 +1,4 @@
-"""A lab: what waiting and coordinating cost, kills of everything, 10,000 jobs on 64 simulated machines."""
+"""A lab: what waiting and coordinating cost, and 10,000 jobs on 64 simulated machines; kill_study kills its parts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ from mlsd.planning.job import Slot
 from mlsd.records import EngineOptions, Trial
 from tests.measure.lab.fake import ORIGIN, plan
 from tests.measure.lab.processes import free_port, lab, wait_for
-from tests.measure.lab.test_lab import PLAN, outputs, survive
 
 N_MACHINES, N_JOBS = 64, int(os.environ.get("MLSD_BENCH_JOBS", "10000"))
 N_PAIRS, N_DECODED = 60, 64
-N_KILLS = int(os.environ.get("MLSD_BENCH_KILLS", "20"))
 # 64 machines that answer at once, in a process of their own, behind a real scheduler.
 _SIMULATED = """
 import asyncio, sys
@@ -58,7 +56,6 @@ asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
 
 def run() -> Iterator[Result]:
     yield from simulated()
-    yield kills()
     yield overhead()
     yield idle_machine()
 
@@ -106,19 +103,6 @@ def _simulated(folder: Path, wanted: LabPlan, port: int, memory: _Memory) -> Ite
     yield of_samples(f"{name}, coordinator at a tenth", [first / 1e6], "MB")
     yield of_samples(f"{name}, coordinator at the end", [last / 1e6], "MB")
     yield of_samples(f"{name}, growth", [last / first], "ratio", at_most=1.1)
-
-
-def kills() -> Result:
-    """Kills of machines, scheduler and coordinator at random moments: trials lost or doubled."""
-    with tempfile.TemporaryDirectory() as folder:
-        alone = _alone(Path(folder) / "alone.sqlite")
-        found, n = survive(Path(folder), N_KILLS, seed=2)
-    return of_samples(f"trials lost or doubled in {n} kills", [float(found != alone)], "faults", at_most=0)
-
-
-def _alone(database: Path) -> object:
-    subprocess.run([sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)], check=True, capture_output=True)
-    return outputs(database)
 
 
 _LONG = ("B", "--profile", "tiny", "--n-threads", "1", "--repeats", "2")

@@ -15,7 +15,8 @@ import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,14 @@ class Outcome:
 
     kind: str
     n_cases: int = 0
-    codes: dict[int, int] = field(default_factory=dict)
+    codes: Counter[int] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)  # seed, command, and what it did that nothing may do
+
+    def add(self, other: Outcome) -> None:
+        """What more attacks of the kind came to."""
+        self.n_cases += other.n_cases
+        self.codes += other.codes
+        self.faults += other.faults
 
 
 class _Kept(io.BytesIO):
@@ -545,7 +552,7 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
 # --- what must not happen ---------------------------------------------------------------------------------------
 
 
-def attack(kind: str, seeds: range, range_: Range) -> Outcome:
+def attack(kind: str, seeds: Iterable[int], range_: Range) -> Outcome:
     """Try one mutated input a seed and gather what none may do."""
     outcome = Outcome(kind)
     peak = _peak_bytes(resource.RUSAGE_SELF)
@@ -583,7 +590,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
     said, told = (stream.getvalue().decode("utf-8", "replace") for stream in raw)
-    outcome.codes[code] = outcome.codes.get(code, 0) + 1
+    outcome.codes[code] += 1
     if code not in EXIT_CODES:
         yield f"exit code {code}"
     if "Traceback (most recent call last)" in told:
