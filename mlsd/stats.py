@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -143,16 +144,23 @@ _DRAWS = 24  # of the unknown spread
 
 
 def groups_needed(
-    effect: float, spread: float, freedom: int, limit: Callable[[int, int], float], power: float, per_group: int = 1
+    effect: float,
+    spread: float,
+    freedom: int,
+    limit: Callable[[int, int], float],
+    power: float,
+    most: int,
+    per_group: int = 1,
 ) -> int | None:
-    """The least n whose t test over n groups decides `effect` with this chance; None beyond a million.
+    """The least n whose t test over n groups decides `effect` with this chance; None beyond the most.
 
     ``E P(T'_f(effect sqrt(n) / sigma) > limit(n, f))`` with f = `per_group` (n - 1), T' noncentral t (Cohen 1988), as
     a mean over what sigma may be where `spread` was estimated with `freedom` degrees: ``sigma^2 = spread^2 freedom /
     chi^2_freedom`` (Box and Tiao 1973). A guess from few groups so asks for more of them. Without a spread two decide.
     """
     import numpy as np
-    from scipy.stats import chi2, nct
+    from scipy.special import nctdtr
+    from scipy.stats import chi2
 
     if spread <= 0.0:
         return 2
@@ -165,17 +173,10 @@ def groups_needed(
         if math.isinf(end):
             return 0.0
         # Far out it is certain, and scipy's series for the noncentral t gives up.
-        return float(np.where(shift > 30 + 2 * end, 1.0, nct.sf(end, own, np.minimum(shift, 37.0))).mean())
+        return float(np.where(shift > 30 + 2 * end, 1.0, 1.0 - nctdtr(own, np.minimum(shift, 37.0), end)).mean())
 
-    low, high = 1, 2
-    while decided(high) < power:
-        low, high = high, 2 * high
-        if high > 1 << 20:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decided(middle) >= power else (middle, high)
-    return high
+    n = bisect.bisect_left(range(most + 1), power, lo=2, key=decided)
+    return n if n <= most else None
 
 
 @cache

@@ -80,12 +80,12 @@ def student(n: int, freedom: float) -> float:
 
 def test_groups_needed_are_those_of_the_tables_and_more_where_the_spread_is_a_guess() -> None:
     # Cohen 1988: a one-sample test of d = 0.5 with power 0.8 at 5 % two-sided takes 34; of 0.2 it takes 199.
-    assert groups_needed(0.5, 1.0, 1_000_000, student, 0.8) == 34
-    assert groups_needed(0.2, 1.0, 1_000_000, student, 0.8) == 199
-    guessed = groups_needed(0.5, 1.0, 4, student, 0.8)
+    assert groups_needed(0.5, 1.0, 1_000_000, student, 0.8, 1_000) == 34
+    assert groups_needed(0.2, 1.0, 1_000_000, student, 0.8, 1_000) == 199
+    guessed = groups_needed(0.5, 1.0, 4, student, 0.8, 1_000)
     assert guessed is not None and guessed > 34
-    assert groups_needed(0.5, 0.0, 4, student, 0.8) == 2
-    assert groups_needed(1e-9, 1.0, 4, student, 0.8) is None
+    assert groups_needed(0.5, 0.0, 4, student, 0.8, 1_000) == 2
+    assert groups_needed(1e-9, 1.0, 4, student, 0.8, 1_000) is None
 
 
 def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_few() -> None:
@@ -93,7 +93,7 @@ def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_f
     n_found = 0
     for _ in range(400):
         spread = 0.04 * math.sqrt(rng.chisquare(freedom) / freedom)
-        n = groups_needed(effect, spread, freedom, student, 0.9)
+        n = groups_needed(effect, spread, freedom, student, 0.9, 100_000)
         assert n is not None
         n_found += mean_over(list(rng.normal(effect, 0.04, n))).decided(0.0) is True
     assert n_found / 400 > 0.87

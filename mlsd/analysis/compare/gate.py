@@ -93,7 +93,9 @@ def judge(series: Sequence[Series], margin: float = MARGIN, looks: Looks = "end"
     """Findings on paired blocks, one for each series."""
     # What does not vary, as an acceptance without sampling, cannot differ by chance.
     n_noisy = sum(any(_varies(values) for values in differences(one)) for one in series)
-    return tuple(_finding(one, Design(n_arms=n_noisy, looks=looks), margin) for one in series)
+    # Measures have neither a plain arm nor a unit in common, so each is a question of its own.
+    design = Design(n_arms=n_noisy, n_questions=max(1, n_noisy), looks=looks)
+    return tuple(_finding(one, design, margin) for one in series)
 
 
 def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
@@ -218,7 +220,8 @@ def _promise(
 
     def needed(effect: float) -> int | None:
         size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
-        return groups_needed(size, spread, freedom, limit, SEEN, 2 if control else 1) if size > 0 else None
+        per_block = 2 if control else 1
+        return groups_needed(size, spread, freedom, limit, SEEN, _MOST_BLOCKS, per_block) if size > 0 else None
 
     def limit(n: int, freedom: float) -> float:
         return quantile(design, n, freedom, FALSE_ALARM)
@@ -227,7 +230,7 @@ def _promise(
     while n is not None and n <= found.n:
         margin /= 2
         n = needed(margin)
-    while (n is None or n > _MOST_BLOCKS) and margin < 1:
+    while n is None and margin < 1:
         margin *= 2
         n = needed(margin)
     more = None if n is None else max(1, n - found.n)
