@@ -13,7 +13,7 @@ import os
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,11 +140,6 @@ class Rounds:
 
 
 Row = TypeVar("Row", Plain, Rounds)
-
-
-def merged(c: Constants, changed: Mapping[str, object]) -> Constants:
-    """Constants with some of them changed."""
-    return msgspec.structs.replace(c, **changed)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -335,7 +330,7 @@ def plain_constants(theta: Sequence[float], base: Constants, names: Sequence[str
     values = dict(zip(names, map(math.exp, theta), strict=True))
     generations = {name: values.pop(name, 1.0) for name in ("M1", "M2", "M3", "M4", "M5")}
     values["width"] = math.log(values["width"])
-    return merged(base, {**values, "generations": generations})
+    return msgspec.structs.replace(base, **values, generations=generations)
 
 
 def row_constants(theta: Sequence[float], base: Constants, names: Sequence[str] = tuple(_ROWS)) -> Constants:
@@ -353,7 +348,7 @@ def row_constants(theta: Sequence[float], base: Constants, names: Sequence[str] 
     rows |= {"llama.cpp new": rows["mlx M3"], "mlx mixture": values["mlx mixture"], "llama.cpp mixture": 1.0}
     same = {name: values[name] for name in ("free_rows", "rows_ultra", "rows_recurrent", "rows_plain_blocks")}
     programs = {n.removeprefix(_PROGRAM): value for n, value in values.items() if n.startswith(_PROGRAM)}
-    return merged(base, {"rows": rows, "round_ms": each, "programs": programs, **same})
+    return msgspec.structs.replace(base, rows=rows, round_ms=each, programs=programs, **same)
 
 
 def fit_plain(rows: Sequence[Plain], base: Constants) -> Constants:
@@ -415,7 +410,8 @@ def fit_prefill(rows: Sequence[Plain], base: Constants) -> Constants:
     }
     prefill = {f"M{g}": found.get(g, _PREFILL[g]) for g in _GENERATIONS}
     mixtures = [each(r) / prefill[f"M{r.chip.generation}"] for r in timed if r.work.expert_bytes]
-    return merged(base, {"prefill": {**prefill, "mixture": statistics.median(mixtures) if mixtures else 1.6}})
+    prefill["mixture"] = statistics.median(mixtures) if mixtures else 1.6
+    return msgspec.structs.replace(base, prefill=prefill)
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
@@ -449,21 +445,17 @@ def with_plain_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> C
         for kind in c.plain_spread
     }
     every = [error for own in errors.values() for error in own]
-    return merged(
-        c,
-        {
-            "plain_spread": {
-                k: round(quantile(own) if len(own) >= 20 else max(quantile(own or every), quantile(every)), 3)
-                for k, own in errors.items()
-            }
-        },
-    )
+    spreads = {
+        kind: quantile(own) if len(own) >= 20 else max(quantile(own or every), quantile(every))
+        for kind, own in errors.items()
+    }
+    return msgspec.structs.replace(c, plain_spread={kind: round(spread, 3) for kind, spread in spreads.items()})
 
 
 def with_prefill_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> Constants:
     """The factor of prefill that holds LEVEL of the rows that print it."""
     errors = [math.log(passes.prefill_ms(row.work, row.chip, k) * (row.prefill_tok_s or 0.0) / 1e3) for k, row in out]
-    return merged(c, {"prefill_spread": round(quantile(errors), 3) if errors else 1.6})
+    return msgspec.structs.replace(c, prefill_spread=round(quantile(errors), 3) if errors else 1.6)
 
 
 def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> Constants:
@@ -485,7 +477,7 @@ def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> 
     of_both, z = variance(found), t_quantile((1 + LEVEL) / 2, len(counts) - 1)
     engines: tuple[Engine, ...] = ("llama.cpp", "mlx")
     own = {e: variance([one for one in found if one[0] == e], of_both, 1.0) for e in engines}
-    return merged(c, {"round_spread": {e: round(math.exp(z * math.sqrt(v)), 3) for e, v in own.items()}})
+    return msgspec.structs.replace(c, round_spread={e: round(math.exp(z * math.sqrt(v)), 3) for e, v in own.items()})
 
 
 def _log_excess(length: float) -> float:
@@ -519,7 +511,7 @@ def with_acceptance(c: Constants, without: AbstractSet[str] = frozenset()) -> Co
             weights = np.concatenate([np.full(len(own), 1 / len(own)) for own in sources.values()])
             low, middle, high = _weighted(np.array(every), weights, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2))
             found[name] = (round(low, 3), round(middle, 3), round(high, 3))
-    return merged(c, {"acceptance": found})
+    return msgspec.structs.replace(c, acceptance=found)
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -570,25 +562,13 @@ def ask(plain: Sequence[Plain], rounds: Sequence[Rounds], c: Constants) -> list[
     """Every row with what the constants say of it; rounds as speedups."""
     found = []
     for row in plain:
-        factor = passes.spread_of(row.work, row.chip, c)
-        value = 1e3 / row.ms(c)
+        factor, value = passes.spread_of(row.work, row.chip, c), 1e3 / row.ms(c)
         found.append(Asked(row.source, row.label, value / factor, value * factor, value, row.tok_s, row.work.kind))
     for one in rounds:
         if one.speedup is not None:
             low, high = speedup_range(one, c)
-            found.append(
-                Asked(
-                    one.source,
-                    one.label,
-                    low,
-                    high,
-                    math.sqrt(low * high),
-                    one.speedup,
-                    "rounds",
-                    one.gamma,
-                    one.mgl is not None,
-                )
-            )
+            place, middle, stated = (one.source, one.label), math.sqrt(low * high), one.mgl is not None
+            found.append(Asked(*place, low, high, middle, one.speedup, "rounds", one.gamma, stated))
     return found
 
 
@@ -639,10 +619,7 @@ def results(asked: Sequence[Sequence[Asked]]) -> Iterator[Result]:
         yield Result(said, value, min(shares), max(shares), "%", "85 .. 95", 85 <= value <= 95)
     mixtures = [a for a in plain if a.kind == "mixture"]
     for name, rows, bar in (("plain speed", plain, 12.0), ("plain speed, mixtures alone", mixtures, None)):
-        errors = [100 * abs(a.predicted / a.measured - 1) for a in rows]
-        value, low, high = statistics.median(errors), min(errors), max(errors)
-        passed = None if bar is None else value < bar
-        yield Result(f"{name}: median error", value, low, high, "%", f"< {bar:g}" if bar else "", passed)
+        yield _median(f"{name}: median error", [100 * abs(a.predicted / a.measured - 1) for a in rows], "%", bar)
     for name, rows, limit in (
         ("SD, gamma up to 4", narrow, 1.5),
         ("SD, gamma up to 4, acceptance stated", [a for a in narrow if a.stated], None),
@@ -650,12 +627,7 @@ def results(asked: Sequence[Sequence[Asked]]) -> Iterator[Result]:
         ("SD, gamma up to 4, acceptance not stated", [a for a in narrow if not a.stated], None),
         ("plain", plain, None),
     ):
-        widths = [a.high / a.low for a in rows]
-        value = statistics.median(widths)
-        passed = None if limit is None else value < limit
-        yield Result(
-            f"{name}: median width", value, min(widths), max(widths), "times", f"< {limit:g}" if limit else "", passed
-        )
+        yield _median(f"{name}: median width", [a.high / a.low for a in rows], "times", limit)
     rounds = [a for a in every if a.kind == "rounds"]
     decided = [a for a in rounds if a.low > _WORTH or a.high < 1 / _WORTH]
     wrong = 100 * statistics.fmean((a.low > 1) != (a.measured > 1) for a in decided)
@@ -665,6 +637,11 @@ def results(asked: Sequence[Sequence[Asked]]) -> Iterator[Result]:
     off = [max(a.predicted / a.measured, a.measured / a.predicted) for a in plain]
     within = 100 * statistics.fmean(x < 1.5 for x in off)
     yield Result("time of an answer: within a factor of 1.5", within, min(off), max(off), "%", ">= 90", within >= 90)
+
+
+def _median(name: str, values: Sequence[float], unit: str, limit: float | None) -> Result:
+    value, bar = statistics.median(values), "" if limit is None else f"< {limit:g}"
+    return Result(name, value, min(values), max(values), unit, bar, None if limit is None else value < limit)
 
 
 _STATED: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": Stated(gamma=4, rate=0.8)}
@@ -712,7 +689,7 @@ def write(c: Constants, asked: Sequence[Asked], plain: Sequence[Plain], rounds: 
         f"fitted to half of the sources, the stated {100 * LEVEL:.0f} % held {plain_inside:.0f} % of the other half's "
         f"plain rows (median error {100 * error:.0f} %) and {sd_inside:.0f} % of its speculative ones"
     )
-    c = merged(c, {"level": LEVEL, "fitted": f"{fitted_to}, {n_sources} sources", "checked": checked})
+    c = msgspec.structs.replace(c, level=LEVEL, fitted=f"{fitted_to}, {n_sources} sources", checked=checked)
     lines = [
         "# From the tables mac-plain and mac-2026, by `MLSD_WRITE_PASSES=1 python -m benchmarks published`.",
         "",

@@ -21,44 +21,9 @@ from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, Row, or
 ROWS = 50_000
 _DOUBTS = ("suspicious", "impossible")
 
-# Measured on 0.1.0 (commit 9f131a6) with these same tables, 5,550 rows and 100 tables a line: per cent of honest rows
-# suspicious and impossible, per cent of corrupted tables found and with an impossible row.
-TODAY: dict[str, tuple[float, float]] = {
-    "as published": (0.754, 0),
-    "length of drafts not said": (0.754, 0),
-    "paired per repeat": (5.42, 0),
-    "paired per repeat, noise 5 %": (45.5, 0),
-    "paired per repeat, noise 10 %": (60.2, 0),
-    "flat T(k)": (19.9, 0),
-    "heavy tails": (44.1, 0.557),
-    "slow draft baseline": (18.4, 46.1),
-    "baseline of one prompt, 60 to 32k deep": (68.2, 2.62),
-    "drafts of varying length": (1.17, 0),
-    "varying length, draft baseline": (1.64, 0.054),
-    "drafts that end in doubt": (1.06, 0),
-    "sampled, acceptance in bursts": (5.78, 0),
-    "quiet, three digits": (0.647, 0),
-    "heavy tails, three digits": (0.611, 0),
-    "one repeat": (0.522, 0),
-    "acceptance x 0.5 in all cases": (80, 20),
-    "acceptance x 2 in all cases": (90, 0),
-    "acceptance that counts the bonus": (92, 0),
-    "throughput constant over prompts": (100, 16),
-    "rollback pattern": (100, 100),
-    "rollback pattern, drawn anew each repeat": (100, 100),
-    "rollback pattern near 1": (100, 100),
-    "rollback pattern near 1, no draft baseline": (100, 82),
-    "copied repeats, 5 digits and more": (100, 0),
-    "copied repeats, 4 digits": (15, 0),
-    "copied repeats, 3 digits": (11, 0),
-}
-# The same where the auditor is not told that drafts have full length. Then no figure of the table tells doubled
-# acceptance from drafts of half the length: these are reported and held to no bar.
-NOT_TOLD: dict[str, tuple[float, float]] = {
-    "acceptance x 0.5 in all cases": (32, 20),
-    "acceptance x 2 in all cases": (22, 0),
-    "acceptance that counts the bonus": (12, 0),
-}
+# Without being told that drafts have full length no figure tells doubled acceptance from drafts of half the
+# length: these are reported and held to no bar.
+NOT_TOLD = ("acceptance x 0.5 in all cases", "acceptance x 2 in all cases", "acceptance that counts the bonus")
 
 
 def judge(rows: list[Row], told: bool | None, folder: Path) -> Audit:
@@ -108,42 +73,34 @@ def mistakes_found(kind: str, n_tables: int, folder: Path, *, says_all: bool) ->
 
 
 def run() -> Iterator[Result]:
-    """Two figures a kind, beside those of 0.1.0."""
+    """Two figures a kind."""
     n_rows = int(os.environ.get("MLSD_BENCH_N", ROWS))
     n_tables = max(50, n_rows // 100)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for kind, was in TODAY.items():
-            if kind in HONEST:
-                rates = honest_rates(kind, n_rows, folder)
-                yield _result(f"honest rows suspicious: {kind}", rates["suspicious"], was[0], at_most=2.0)
-                yield _result(f"honest rows impossible: {kind}", rates["impossible"], was[1], at_most=0.01)
-                continue
-            found, impossible = found_rates(kind, n_tables, folder)
-            yield _result(f"corrupted tables found: {kind}", found, was[0], at_least=95.0)
-            if kind in ROLLBACK:
-                yield _result(f"corrupted tables impossible: {kind}", impossible, was[1], at_least=90.0)
-        for kind in sorted(set(HONEST) - set(TODAY)):
+        for kind in HONEST:
             rates = honest_rates(kind, n_rows, folder)
-            yield _result(f"honest rows suspicious: {kind}", rates["suspicious"], None, at_most=2.0)
-            yield _result(f"honest rows impossible: {kind}", rates["impossible"], None, at_most=0.01)
+            yield _result(f"honest rows suspicious: {kind}", rates["suspicious"], at_most=2.0)
+            yield _result(f"honest rows impossible: {kind}", rates["impossible"], at_most=0.01)
+        for kind in CORRUPTED:
+            found, impossible = found_rates(kind, n_tables, folder)
+            yield _result(f"corrupted tables found: {kind}", found, at_least=95.0)
+            if kind in ROLLBACK:
+                yield _result(f"corrupted tables impossible: {kind}", impossible, at_least=90.0)
         for kind in MISTAKES:
             for says_all, what in ((False, "says little"), (True, "states MGL, files, two plain runs")):
                 found, rows = mistakes_found(kind, n_tables, folder, says_all=says_all)
-                yield _result(f"tables found: {kind}, table {what}", found, None)
-                yield _result(f"rows found: {kind}, table {what}", rows, None)
-        for kind, was in NOT_TOLD.items():
+                yield _result(f"tables found: {kind}, table {what}", found)
+                yield _result(f"rows found: {kind}, table {what}", rows)
+        for kind in NOT_TOLD:
             found, _ = found_rates(kind, n_tables, folder, None)
-            yield _result(f"found, drafts not said to be full: {kind}", found, was[0])
+            yield _result(f"found, drafts not said to be full: {kind}", found)
 
 
-def _result(
-    name: str, rate: float, was: float | None, *, at_most: float | None = None, at_least: float | None = None
-) -> Result:
+def _result(name: str, rate: float, *, at_most: float | None = None, at_least: float | None = None) -> Result:
     percent, bar, passed = 100 * rate, "", None
     if at_most is not None:
         bar, passed = f"<= {at_most:g}", percent <= at_most
     elif at_least is not None:
         bar, passed = f">= {at_least:g}", percent >= at_least
-    before = "" if was is None else f" (0.1.0: {was:g} %)"
-    return Result(f"{name}{before}", percent, percent, percent, "%", bar, passed)
+    return Result(name, percent, percent, percent, "%", bar, passed)

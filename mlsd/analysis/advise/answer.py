@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import Gap, ToTime, timing_commands
+from mlsd.analysis.advise.next_steps import Gap, timing_commands
 from mlsd.analysis.advise.prospects import (
     CostRange,
     Prospect,
@@ -41,7 +41,6 @@ from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import Interval
 from mlsd.units import quoted
 
-_WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 
 
@@ -205,7 +204,7 @@ def _costs(
     if target.shape is None or target.here:
         hint = f"Run `mlsd calibrate {quoted(name)}`, or name a machine with --chip."
     else:
-        commands = "\n  ".join(timing_commands(_shapes_to_time(target, drafts.values())))
+        commands = "\n  ".join(timing_commands([target, *drafts.values()]))
         hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"
     raise AnalysisError(
         f"No pass of {name} was timed on this machine, and its chip is not a known Apple chip.", hint=hint
@@ -222,22 +221,23 @@ def _to_time(
     quants: Sequence[QuantFile],
     known: Known,
     place: Place | None,
-) -> list[ToTime]:
+) -> list[str]:
     """Shapes to time: a target of which one depth was timed or none, the next file that fits, and untimed drafts."""
     if target.here or target.shape is None or plain.measured:
         return []
     if plain.basis == "bandwidth":
-        return _shapes_to_time(target, ())
+        return timing_commands([target])
     assert place is not None and target.quant is not None
     timed = shape_costs(known, place.environment_key, target.shape, target.quant)
-    shallow = timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers
-    found = _shapes_to_time(target, (), timed.depths if timed is not None else ()) if shallow else []
+    found: list[str] = []
+    if timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers:
+        found = timing_commands([target], timed.depths)
     other = next(
         (quant for q in quants if q.fits is not False and q.off_tok_s is None and (quant := shape_of(q.id)[1])), None
     )
     if other is not None:
-        found += _shapes_to_time(named(f"{target.shape.name}-{other}", other), ())
-    return found + _shapes_to_time(None, untimed.values())
+        found += timing_commands([named(f"{target.shape.name}-{other}", other)])
+    return found + timing_commands(untimed.values())
 
 
 def _can_pay(found: Sequence[Prospect]) -> bool:
@@ -246,23 +246,6 @@ def _can_pay(found: Sequence[Prospect]) -> bool:
     return not speculative or any(
         p.break_even_acceptance is not None and p.break_even_acceptance < _HIGH for p in speculative
     )
-
-
-def _shapes_to_time(
-    target: KnownModel | None, drafts: Iterable[KnownModel | None], depths: tuple[int, ...] = ()
-) -> list[ToTime]:
-    return [
-        ToTime(
-            shape=s.shape.name,
-            quant=s.quant or "Q8_0",
-            n_layers=s.shape.n_layers,
-            depths=depths if s is target else (),
-            is_mixture=bool(s.facts.n_experts),
-            whole=(s.facts.weight_bytes or _WHOLE_BYTES) < _WHOLE_BYTES,
-        )
-        for s in (target, *drafts)
-        if s is not None and s.shape is not None and s.shape.writable
-    ]
 
 
 def _quants(

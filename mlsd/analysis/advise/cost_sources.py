@@ -12,7 +12,7 @@ from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
 from mlsd.analysis.advise.reference_acceptance import HEADS
 from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.predict import Costs, MeasuredGamma, costs_from_arms, scale_to
-from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
+from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs
 from mlsd.engine.llama.build.kernels import SHIPPED, metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.planning import passes
@@ -126,9 +126,11 @@ def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, Sh
     """The draft in its own quantization, else in the first one that was timed."""
     if draft.shape is None:
         return None
-    timed = timed_quants(known, machine, draft.shape, QUANTS)
-    quant = draft.quant if draft.quant in timed else next(iter(timed), None)
-    return None if quant is None else (quant, timed[quant])
+    for quant in sorted(QUANTS, key=lambda one: one != draft.quant):
+        timed = shape_costs(known, machine, draft.shape, quant)
+        if timed is not None:
+            return quant, timed
+    return None
 
 
 def costs_by_chip(

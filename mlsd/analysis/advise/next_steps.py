@@ -6,42 +6,36 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mlsd.records import Record
+from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.units import quoted
 
 # Shares of experts by neighbouring tokens that real mixtures of this family show (22 of 256 experts in 4 tokens).
 _REAL_SHARING = 0.33
+_WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
 _DEPTHS = (4, 8)  # two periods of a hybrid: layers of both kinds in their real proportion
-
 
 # What a question lacks: passes timed on the machine it asks about; memory for any file of the target; the target on its
 # machine; acceptance measured on it and this workload; a decision, where intervals leave the answer open.
 Gap = Literal["machine", "memory", "target", "acceptance", "decision"]
 
 
-class ToTime(Record, frozen=True, kw_only=True):
-    """A shape of which something could be timed without a download."""
-
-    shape: str
-    quant: str
-    n_layers: int
-    depths: tuple[int, ...] = ()  # timed already
-    is_mixture: bool = False
-    whole: bool = False  # small enough to be written whole
-
-
-def timing_commands(models: Iterable[ToTime]) -> Iterator[str]:
-    """How to time shapes: a synthetic model at one or two depths each, written and calibrated."""
+def timing_commands(models: Iterable[KnownModel | None], timed: Collection[int] = ()) -> list[str]:
+    """How to time shapes: a synthetic model, whole or at the depths that were not `timed`, written and calibrated."""
+    commands = []
     for model in models:
-        name = model.shape.rpartition("-")[2] if model.whole else model.shape.split("-")[1]
-        depths: Sequence[int | None] = [None] if model.whole else [n for n in _DEPTHS if n not in model.depths]
-        router = f" --router-shared {_REAL_SHARING}" if model.is_mixture else ""
-        for depth in depths:
-            cut, file = ("", f"{name}.gguf") if depth is None else (f" --layers {depth}", f"{name}-{depth}.gguf")
-            yield (
-                f"mlsd models make synth {model.shape} --quant {model.quant}{cut}{router} -o {file} && "
+        shape = None if model is None else model.shape
+        if model is None or shape is None or not shape.writable:
+            continue
+        whole = (model.facts.weight_bytes or _WHOLE_BYTES) < _WHOLE_BYTES
+        name = shape.name.rpartition("-")[2] if whole else shape.name.split("-")[1]
+        router = f" --router-shared {_REAL_SHARING}" if model.facts.n_experts else ""
+        for depth in [0] if whole else [n for n in _DEPTHS if n not in timed]:
+            cut, file = (f" --layers {depth}", f"{name}-{depth}.gguf") if depth else ("", f"{name}.gguf")
+            commands.append(
+                f"mlsd models make synth {shape.name} --quant {model.quant or 'Q8_0'}{cut}{router} -o {file} && "
                 f"mlsd calibrate {file} --budget-s 60"
             )
+    return commands
 
 
 def next_steps(
@@ -50,16 +44,17 @@ def next_steps(
     options: Sequence[str],
     unsure_gammas: Sequence[int],
     gaps: Collection[Gap],
-    to_time: Sequence[ToTime] = (),
+    to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
-    `options`: how drafts and methods are asked for, the likeliest first. `fetch`: ids of the models worth downloading.
+    `options`: how drafts and methods are asked for, the likeliest first. `to_time`: `timing_commands`. `fetch`: ids
+    of the models worth downloading.
     """
     option = f" {options[0]}" if options else ""
     gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
-    yield from timing_commands(to_time)
+    yield from to_time
     if "machine" in gaps:
         if to_time:
             yield "Those two on that machine: T(k) of rows decides what the range above leaves open."

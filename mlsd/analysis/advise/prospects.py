@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mlsd.analysis.advise.next_steps import Gap, ToTime, next_steps
+from mlsd.analysis.advise.next_steps import Gap, next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
 from mlsd.analysis.fits.calibration import relative_error, target_curve
 from mlsd.analysis.predict.arms import ArmGroup
@@ -356,7 +356,7 @@ def recommend(
     found: Sequence[Prospect],
     costs: CostRange,
     gaps: Collection[Gap] = (),
-    to_time: Sequence[ToTime] = (),
+    to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
 ) -> Recommendation:
     """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.

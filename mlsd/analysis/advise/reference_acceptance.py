@@ -21,7 +21,7 @@ class Acceptance(Record, frozen=True, kw_only=True):
     draft: str | None  # id of the draft model
     workload: str | None = None  # None: a mixture of texts
     alphas: tuple[float, ...]  # given that the position before was accepted; the last one goes on
-    relative_error: float  # standard error of the MGL over the MGL
+    relative_error: float = 0.0  # standard error of the MGL over the MGL
     source: str
     # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
     least_alpha: float | None = None
@@ -87,87 +87,69 @@ _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the mo
 
 def reference_acceptance(target: str) -> list[Acceptance]:
     """What is known of drafts for the target of this id; empty when nothing is."""
-    published = [
-        Acceptance(
-            draft=entry.draft, alphas=(_one_alpha(entry.acceptance),), relative_error=_ELSEWHERE, source=entry.source
-        )
-        for entry in _file().measured
-        if target.lower().startswith(entry.target)
-    ]
+    published = []
+    for entry in _file().measured:
+        if target.lower().startswith(entry.target):
+            of_gammas = (rate_of(1 + int(g) * rate, "position", int(g)) for g, rate in entry.acceptance.items())
+            alpha = statistics.fmean(alpha for alpha in of_gammas if alpha is not None)
+            published.append(
+                Acceptance(draft=entry.draft, alphas=(alpha,), relative_error=_ELSEWHERE, source=entry.source)
+            )
     return [*published, *_tiny(target.lower())]
 
 
 def assumed_acceptance(target: str) -> list[Acceptance]:
     """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
     return [
-        _ranged(entry.least, (entry.least + entry.most) / 2, entry.most, entry.source, draft=draft)
+        _within(entry, DRAFT_MODEL, draft)
         for entry in _file().assumed
         for draft in entry.drafts
         if target.lower().startswith(tuple(entry.targets))
     ]
 
 
-def method_acceptance(method: str, workload: str | None = None) -> list[Acceptance]:
-    """What methods without a draft model were seen to get: heads by public rows, look-ups by a range.
-
-    Rows say code or something else of their text, so a workload is either.
-    """
-    if method in HEADS:
-        least, middle, most = passes.acceptance_of(method, workload or "")
-        whose = method if method in passes.constants().acceptance else "heads and drafts of all kinds"
-        text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
-        source = f"public rows of {whose}{text}: {least:.0%} to {most:.0%} of tokens"
-        return [_ranged(least, middle, most, source, drafter=method)]
-    return [
-        _ranged(entry.least, (entry.least + entry.most) / 2, entry.most, entry.source, drafter=method)
-        for entry in _file().lookups
-        if method in entry.methods
-    ]
-
-
 def is_method(name: str) -> bool:
     """Whether this is a way to draft without a draft model."""
-    return name in HEADS or bool(method_acceptance(name))
+    return name in HEADS or any(name in entry.methods for entry in _file().lookups)
 
 
 def stated_acceptance(drafter: str, draft: str | None, stated: Stated) -> Acceptance:
     """A drafter with the chance of a token that gives the stated MGL at the stated gamma."""
     alpha = rate_of(stated.tokens, "position", stated.gamma)
     assert alpha is not None
-    return Acceptance(drafter=drafter, draft=draft, alphas=(alpha,), relative_error=0.0, source=stated.words)
+    return Acceptance(drafter=drafter, draft=draft, alphas=(alpha,), source=stated.words)
 
 
 def any_acceptance(drafter: str, draft: str | None, workload: str | None) -> Acceptance:
-    """A drafter of which nothing is known on this text: what heads and drafts of all kinds were seen to get."""
-    if draft is None and is_method(drafter):
-        return method_acceptance(drafter, workload)[0]
+    """A drafter of which nothing is known on this text: a look-up by a range, heads and drafts by public rows.
+
+    Rows say code or something else of their text, so a workload is either.
+    """
+    lookup = next((entry for entry in _file().lookups if drafter in entry.methods), None)
+    if lookup is not None:
+        return _within(lookup, drafter, draft)
     least, middle, most = passes.acceptance_of(drafter, workload or "")
-    source = f"public rows of heads and drafts of all kinds: {least:.0%} to {most:.0%} of tokens"
-    return _ranged(least, middle, most, source, drafter=drafter, draft=draft)
+    whose, text = "heads and drafts of all kinds", ""
+    if drafter in HEADS:
+        whose = drafter if drafter in passes.constants().acceptance else whose
+        text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
+    source = f"public rows of {whose}{text}: {least:.0%} to {most:.0%} of tokens"
+    return Acceptance(drafter=drafter, draft=draft, alphas=(middle,), source=source, least_alpha=least, most_alpha=most)
 
 
-def _ranged(
-    least: float, middle: float, most: float, source: str, *, drafter: str = DRAFT_MODEL, draft: str | None = None
-) -> Acceptance:
+def _within(entry: _Range, drafter: str, draft: str | None) -> Acceptance:
     return Acceptance(
         drafter=drafter,
         draft=draft,
-        alphas=(middle,),
-        relative_error=0.0,
-        source=source,
-        least_alpha=least,
-        most_alpha=most,
+        alphas=((entry.least + entry.most) / 2,),
+        source=entry.source,
+        least_alpha=entry.least,
+        most_alpha=entry.most,
     )
 
 
 def _file() -> _File:
     return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)
-
-
-def _one_alpha(acceptance: dict[str, float]) -> float:
-    """The mean over gammas of the i.i.d. acceptance that gives the MGL of that gamma."""
-    alphas = [rate_of(1 + int(gamma) * rate, "position", int(gamma)) for gamma, rate in acceptance.items()]
-    return statistics.fmean(alpha for alpha in alphas if alpha is not None)
 
 
 def _tiny(target: str) -> list[Acceptance]:

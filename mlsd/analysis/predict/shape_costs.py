@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mlsd.analysis.fits.calibration import relative_error
 from mlsd.analysis.predict.arms import Known
@@ -74,12 +74,6 @@ def pair_costs(target: ShapeCosts, draft: ShapeCosts) -> Costs:
     steps = draft.costs.verify_ms
     rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in target.costs.rest_ms.items()}
     return Costs(verify_ms=target.costs.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
-
-
-def timed_quants(known: Known, machine: str, shape: Shape, quants: Iterable[str]) -> dict[str, ShapeCosts]:
-    """Costs in each of the quantizations in which something was timed."""
-    found = {quant: shape_costs(known, machine, shape, quant) for quant in quants}
-    return {quant: costs for quant, costs in found.items() if costs is not None}
 
 
 def _cut_of(shape: Shape, quant: str, facts: ModelFacts, points: Sequence[CalibrationPoint]) -> Cut | None:

@@ -1,5 +1,6 @@
 import random
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.truth_audit import TODAY, found_rates, honest_rates, mistakes_found
+from benchmarks.truth_audit import found_rates, honest_rates, mistakes_found
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
@@ -46,23 +47,14 @@ def flagged(result: Audit, rule: str) -> list[str]:
 # --- published tables -------------------------------------------------------------------------------------------
 
 
-def test_all_eighteen_speculative_rows_of_the_study_are_impossible_and_no_baseline_is() -> None:
+def test_all_eighteen_speculative_rows_of_the_study_are_impossible_by_three_rules_and_no_baseline_is() -> None:
     result = audit("study", published.context(published.load("study")))
     five = [row for row in result.rows if row.identity["table"] == "table 5"]
     assert [row.verdict for row in five] == ["impossible"] * 18
     assert {row.verdict for row in result.rows if row.identity["table"] == "table 4"} == {"possible"}
-
-
-def test_three_rules_find_the_study_impossible_with_their_figures() -> None:
-    result = audit("study", published.context(published.load("study")))
-    five = [row for row in result.rows if row.identity["table"] == "table 5"]
-    found = {
-        rule: [row for row in five for f in row.findings if f.rule == rule and f.verdict == "impossible"]
-        for rule in ("round_shorter_than_its_parts", "more_bandwidth_than_the_chip", "speedup_above_mgl")
-    }
-    assert len(found["round_shorter_than_its_parts"]) == 18
-    assert len(found["more_bandwidth_than_the_chip"]) >= 5
-    assert len(found["speedup_above_mgl"]) >= 5
+    found = Counter(f.rule for row in five for f in row.findings if f.verdict == "impossible")
+    assert found["round_shorter_than_its_parts"] == 18
+    assert found["more_bandwidth_than_the_chip"] >= 5 and found["speedup_above_mgl"] >= 5
     worst = next(row for row in five if row.identity["target"] == "dense_9b" and row.identity["gamma"] == 16)
     figures = {finding.rule: finding.figures for finding in worst.findings}
     assert figures["speedup_above_mgl"]["speedup"] == pytest.approx(2.03)
@@ -144,23 +136,10 @@ def test_a_ratio_to_the_wrong_column_is_a_slip_and_a_speedup_above_one_drafted_t
     assert any("if the rate is accepted over output tokens" in finding.sentence for finding in pro.findings)
 
 
-def test_the_small_model_study_is_possible_but_for_one_cell_whose_speedup_exceeds_mgl() -> None:
+def test_the_small_model_study_is_possible_but_for_cells_of_which_one_exceeds_its_mgl() -> None:
     result = audit("small models", published.context(published.load("small-models")))
-    assert result.counts()["impossible"] == 0
-    assert result.counts()["possible"] >= 185
     assert flagged(result, "speedup_above_mgl") == ["llama-3.2-1b, prompt-lookup, translation"]
     assert {r.identity["table"] for r in result.rows if r.verdict != "possible"} == {"table 2", "table 3", "table 4"}
-
-
-def test_doubled_speedups_of_the_small_model_study_would_be_caught() -> None:
-    study = published.load("small-models")
-    rows = tuple(
-        published.AuditRow(**{**{f: getattr(r, f) for f in r.__struct_fields__}, "speedup": r.speedup.scaled(2.0)})
-        for r in published.context(study).rows
-        if r.speedup is not None and r.drafter == "prompt-lookup"
-    )
-    result = audit("doubled", AuditContext(rows=rows))
-    assert result.counts()["impossible"] >= 0.8 * len(rows)
 
 
 # --- honest tables ----------------------------------------------------------------------------------------------
@@ -223,10 +202,6 @@ def test_honest_tables_raise_hardly_a_suspicion_and_nothing_impossible(kind: str
     assert rates["suspicious"] < 0.02
 
 
-def test_every_kind_of_table_stands_beside_what_0_1_0_said_of_it() -> None:
-    assert set(TODAY) <= set(HONEST) | set(CORRUPTED)
-
-
 @pytest.mark.parametrize("kind", sorted(set(MISTAKES) - {"drafting time left out"}))
 def test_a_mistake_is_found_in_a_table_that_states_tokens_a_round_files_and_two_plain_runs(
     kind: str, tmp_path: Path
@@ -242,10 +217,14 @@ def test_a_table_that_states_it_all_and_is_honest_is_not_doubted(tmp_path: Path)
         assert not any(finding.ask for row in result.rows for finding in row.findings)
 
 
-def table(tmp_path: Path, text: str, **options) -> Audit:
+def audit_context(tmp_path: Path, text: str, **options) -> AuditContext:
     path = tmp_path / "table.csv"
     path.write_text(text)
-    return audit("table", table_context(path, Assumed(**options)))
+    return table_context(path, Assumed(**options))
+
+
+def table(tmp_path: Path, text: str, **options) -> Audit:
+    return audit("table", audit_context(tmp_path, text, **options))
 
 
 COMMON = "target_model,draft_model,draft_len,n_predict,tokens_per_sec"
@@ -309,16 +288,8 @@ def test_whether_drafts_have_full_length_is_decided_for_each_draft(tmp_path: Pat
     assert any(note.startswith("Full-length drafts of d, others of unknown length") for note in context.notes)
 
 
-def audit_context(tmp_path: Path, text: str) -> AuditContext:
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    return table_context(path)
-
-
 def test_rows_that_are_not_understood_are_left_out_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f"{COMMON}\nm,none,0,256,20\nm,d,4,256,fast\n")
-    context = table_context(path)
+    context = audit_context(tmp_path, f"{COMMON}\nm,none,0,256,20\nm,d,4,256,fast\n")
     assert len(context.rows) == 1
     assert any("line 3, column tokens_per_sec: 'fast' is not a number" in note for note in context.notes)
 
@@ -331,21 +302,6 @@ def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_imposs
 
 
 # --- corrupted copies -------------------------------------------------------------------------------------------
-
-honest_worlds = st.builds(
-    World,
-    t_one_ms=st.floats(2.0, 60.0),
-    draft_ms=st.floats(0.1, 5.0),
-    per_row=st.floats(0.0, 0.3),
-    acceptance=st.lists(st.floats(0.5, 0.85), min_size=3, max_size=4).map(tuple),
-    gammas=st.just((4, 8)),
-    n_predict=st.integers(120, 300),
-    repeats=st.just(3),
-    noise=st.floats(0.001, 0.015),
-    digits=st.just(4),
-    seed=st.integers(0, 10_000),
-)
-
 
 @pytest.mark.parametrize("kind", CORRUPTED)
 def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
@@ -387,21 +343,6 @@ def times(factor: float):
     return lambda text: f"{float(text) * factor:.5f}"
 
 
-@settings(max_examples=40, deadline=None)
-@given(world=honest_worlds)
-def test_tokens_counted_twice_are_a_slip_of_bookkeeping(world: World) -> None:
-    rows = corrupt(simulate(world), "p1_g4_r0", tokens_per_sec=times(2.0))
-    assert verdicts(rows)["p1_g4_r0"] == "suspicious"
-
-
-@settings(max_examples=40, deadline=None)
-@given(world=honest_worlds)
-def test_an_acceptance_scaled_to_a_tenth_is_caught(world: World) -> None:
-    rows = corrupt(simulate(world), "p1_g8", draft_acceptance_rate=times(0.1))
-    found = verdicts(rows)
-    assert {found[f"p1_g8_r{i}"] for i in range(3)} <= {"suspicious", "impossible"}
-
-
 def verdicts(rows: list[dict[str, str]]) -> dict[str, str]:
     return {str(row.identity["label"]): row.verdict for row in audit_rows(rows, full_drafts=True).rows}
 
@@ -430,9 +371,7 @@ GOOD = "a,,,chip,m,none,0,8,64,0,p,50.0,,,,,,ok"
 
 
 def test_a_table_that_says_less_is_asked_less_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text("target_model,draft_model,tokens_per_sec\nm,none,50.0\nm,d,60.0\n")
-    context = table_context(path)
+    context = audit_context(tmp_path, "target_model,draft_model,tokens_per_sec\nm,none,50.0\nm,d,60.0\n")
     assert [row.gamma for row in context.rows] == [None, None]
     assert "Fewer rules apply: no row says gamma, n_predict, acceptance." in context.notes
     result = audit("t", context)
@@ -440,15 +379,8 @@ def test_a_table_that_says_less_is_asked_less_and_says_so(tmp_path: Path) -> Non
     assert result.rows[1].missing == ("tokens a round: mgl, or draft_len and an acceptance rate",)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="cannot be read"):
-        table_context(tmp_path / "none.csv")
-
-
 def test_failed_runs_are_left_out_and_said(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text(f"{HEADER}\n{GOOD}\n{GOOD.replace('ok', 'timeout')}\n")
-    context = table_context(path)
+    context = audit_context(tmp_path, f"{HEADER}\n{GOOD}\n{GOOD.replace('ok', 'timeout')}\n")
     assert len(context.rows) == 1
     assert "1 rows are not ok and were left out." in context.notes
 
