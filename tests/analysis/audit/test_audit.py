@@ -163,7 +163,7 @@ worlds = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(world=worlds, told=st.booleans())
 def test_an_honest_table_is_never_called_impossible(world: World, told: bool) -> None:
     result = audit_rows(simulate(world), full_drafts=world.full_drafts if told else None)

@@ -22,7 +22,7 @@ from tests.measure.records import Leaf, body, change, leaves, record_of, small_s
 
 TIMES = ("decode_ns", "prefill_ns")
 COUNTS = ("gamma", "n_prompt", "block", "repeat", "position")
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
