@@ -303,6 +303,7 @@ def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_imposs
 
 # --- corrupted copies -------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("kind", CORRUPTED)
 def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
     found, impossible = found_rates(kind, 10, tmp_path)
