@@ -10,7 +10,7 @@ from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.rollback import Rollback
 from mlsd.engine.session import Session
-from mlsd.engine.verify import ChainVerifier, TreeVerifier, Verifier, draw, probabilities
+from mlsd.engine.verify import ChainVerifier, TreeVerifier, draw, probabilities
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 
@@ -134,7 +134,7 @@ class _Loop:
         t_draft = now()
         draft = self._drafter.propose(k) if k > 0 else Draft()
         t1 = now()
-        verifier: Verifier = self._chain if draft.tree is None else self._tree
+        verifier = self._chain if draft.tree is None else self._tree
         verifier.mark(draft)
         t2 = now()
         verifier.run(self._output[-1], draft)

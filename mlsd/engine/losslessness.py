@@ -54,18 +54,6 @@ class FedPasses(Record, frozen=True, kw_only=True):
     strategy: str = "trim"  # how what did not stay was taken back; "redecode" of a tree whose path is decoded again
 
 
-class LiveState(Record, frozen=True, kw_only=True):
-    """What is left of a generation, against what its tokens alone make; see `Answers`."""
-
-    distance: float  # to the nearest sound memory
-    limit: float
-    noise: float | None = None  # of sound memories among each other; None: nothing had to be explained
-
-    @property
-    def sound(self) -> bool:
-        return self.distance <= self.limit
-
-
 def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int | None:
     """Index of the first token that differs (a missing token differs), or None when the outputs are equal."""
     for i, (token, other) in enumerate(zip(tokens, reference, strict=False)):
@@ -283,13 +271,13 @@ class Judge:
         n_off = session.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
-        state = self._live(_passes(run, prompt, session.options, strategy), session)
+        off, limit, noise = self._live(_passes(run, prompt, session.options, strategy), session)
         return msgspec.structs.replace(
             verdict,
-            verdict=verdict.verdict if state.sound else "diverged",
-            live_distance=state.distance,
-            live_limit=state.limit,
-            live_noise=state.noise,
+            verdict=verdict.verdict if off <= limit else "diverged",
+            live_distance=off,
+            live_limit=limit,
+            live_noise=noise,
         )
 
     def judge_tokens(
@@ -330,8 +318,11 @@ class Judge:
             verdict = gaps.verdict(reference)
         return verdict
 
-    def _live(self, passes: FedPasses, session: Session) -> LiveState:
-        """How far the memory in `session` is from sound ones, asked as far as needed."""
+    def _live(self, passes: FedPasses, session: Session) -> tuple[float, float, float | None]:
+        """How far the memory in `session` is from the nearest sound one, and may be; and sound ones among each other.
+
+        Asked as far as needed: without the last (None) where nothing had to be explained.
+        """
         if (text := (passes.prompt, passes.tokens)) not in self._texts:
             self._feed(_chunks(passes, 1), self._options, 0)
         known = self._texts[text]
@@ -340,7 +331,7 @@ class Judge:
             self._feed(_chunks(passes, max(passes.widths)), self._options, 0)  # few passes, and mostly equal to the bit
             nearest = distance(live, *known.whole)
         if nearest <= floor:
-            return LiveState(distance=nearest, limit=floor)
+            return nearest, floor, None
         same = self._feed(passes, options, 0)
         nearest, noise, limit = min(nearest, distance(live, same)), None, floor
         if nearest > floor:
@@ -352,8 +343,8 @@ class Judge:
             anchor = distance(self._feed(_chunks(passes, max(passes.widths)), self._options, 0), known.fresh)
             most = _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * known.spread
             if alone > most:
-                return LiveState(distance=alone, limit=most, noise=anchor)
-        return LiveState(distance=nearest, limit=limit, noise=noise)
+                return alone, most, anchor
+        return nearest, limit, noise
 
     def _ask(self, session: Session) -> Logits:
         """The logits after each fixed token behind a copy of the memory in `session`, which stays as it is."""

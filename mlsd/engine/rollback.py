@@ -18,7 +18,6 @@ Each round `mark` comes before speculative tokens go in, `step` before each of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -26,13 +25,13 @@ from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import RollbackError, choose
 
 SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states beside the context
-STRATEGIES = ("trim", "snapshots", "ladder", "device-ladder", "checkpoint", "unchecked")
 
 
-class Rollback(Protocol):
-    """One strategy, bound to one session."""
+class Rollback:
+    """One strategy, bound to one session. This one cuts attention memory, which costs microseconds."""
 
-    name: str
+    def __init__(self, name: str, session: Session) -> None:
+        self.name, self._session = name, session
 
     def mark(self) -> None:
         """Remember the memory as it is: everything in it is confirmed."""
@@ -46,33 +45,13 @@ class Rollback(Protocol):
         `replay` holds the tokens from the mark up to `n_past`. A strategy that must go back to the mark decodes them
         again; given an empty `replay` it stops at the mark, and `session.n_past` says so.
         """
-
-
-class Trim:
-    """Cut attention memory; costs microseconds."""
-
-    name = "trim"
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def mark(self) -> None:
-        """Nothing to remember."""
-
-    def step(self) -> None:
-        """Nothing to remember."""
-
-    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Cut."""
         if n_past < self._session.n_past:
             self._session.truncate(n_past)
         return 0
 
 
-class Snapshots(Trim):
+class Snapshots(Rollback):
     """Go back to a recurrent state that the engine kept for a position inside the last batch."""
-
-    name = "snapshots"
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Cut where snapshots are exact. Raises: RollbackError elsewhere, where llama.cpp reports no failure."""
@@ -90,10 +69,9 @@ class Snapshots(Trim):
         return 0
 
 
-class Ladder(Trim):
+class Ladder(Rollback):
     """Load the state saved where the kept tokens end: nothing is decoded again."""
 
-    name = "ladder"
     _n_marked = 0
 
     def mark(self) -> None:
@@ -110,16 +88,9 @@ class Ladder(Trim):
         return 0
 
 
-class DeviceLadder(Ladder):
-    """The same for a session that keeps its rungs on the device."""
-
-    name = "device-ladder"
-
-
-class Checkpoint(Trim):
+class Checkpoint(Rollback):
     """Load the state saved at the mark and decode the kept tokens again."""
 
-    name = "checkpoint"
     _n_marked = 0
 
     def mark(self) -> None:
@@ -143,20 +114,22 @@ class Checkpoint(Trim):
         return len(replay)
 
 
-class Unchecked(Trim):
-    """Ask for a cut and ignore the answer; the session must have been opened with ``checked=False``."""
-
-    name = "unchecked"
-
-
-_TABLE = {kind.name: kind for kind in (Trim, Snapshots, Ladder, DeviceLadder, Checkpoint, Unchecked)}
+_TABLE = {
+    "trim": Rollback,
+    "snapshots": Snapshots,
+    "ladder": Ladder,
+    "device-ladder": Ladder,  # on a session that keeps its rungs on the device
+    "checkpoint": Checkpoint,
+    "unchecked": Rollback,  # on one that was opened with `checked=False`, whose cut ignores the answer
+}
+STRATEGIES = tuple(_TABLE)
 
 
 def make_rollback(name: str, session: Session) -> Rollback:
     """The strategy of that name over `session`."""
     if name not in _TABLE:
         raise RollbackError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
-    return _TABLE[name](session)
+    return _TABLE[name](name, session)
 
 
 def rollback_options(name: str | None, options: SessionOptions, gamma: int) -> SessionOptions:

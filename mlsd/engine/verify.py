@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -117,22 +117,6 @@ class Verified(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]  # accepted, in order
     bonus: int
     riders: tuple[int, ...] = ()  # greedy tokens after the leaves among a tree's riders
-
-
-class Verifier(Protocol):
-    """One kind of draft on one session."""
-
-    def mark(self, draft: Draft) -> None:
-        """Remember the memory before speculative tokens go in."""
-
-    def run(self, last: int, draft: Draft) -> None:
-        """The target pass over the newest committed token and the draft."""
-
-    def accept(self, draft: Draft) -> Verified:
-        """Read the outputs and decide."""
-
-    def keep(self, draft: Draft) -> int:
-        """Forget what was rejected; returns the positions decoded again."""
 
 
 class ChainVerifier:

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
-import plistlib
 import re
-from xml.parsers.expat import ExpatError
 
 from mlsd.hardware import chips
 from mlsd.hardware.command import Outputs, run_all
@@ -28,7 +25,6 @@ STATE_COMMANDS = {
     "batt": ("pmset", "-g", "batt"),
     "custom": ("pmset", "-g", "custom"),
 }
-POWERMETRICS = ("powermetrics", "--samplers", "thermal", "-f", "plist", "-i", "100", "-n", "1")
 FACT_COMMANDS = {
     # Up to macOS 14.3 sysctl stops at the first unknown name: what only some Macs know stands last, or in its own call.
     "sysctl": ("sysctl", *_SYSCTL_NAMES),
@@ -41,7 +37,7 @@ FACT_COMMANDS = {
 # Chips whose second tier is known to be efficiency cores even where macOS does not name the tiers.
 _TWO_TIERS = re.compile(r"Apple M[1-4]\b")
 _NOMINAL = "nominal"
-# OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of powermetrics.
+# OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of Apple's powermetrics.
 _PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
 
 
@@ -59,8 +55,7 @@ def read_facts() -> Facts:
 
 def read_state() -> State:
     """Ask this Mac; some tens of milliseconds."""
-    commands = STATE_COMMANDS | ({"powermetrics": POWERMETRICS} if os.geteuid() == 0 else {})
-    return state(run_all(commands))
+    return state(run_all(STATE_COMMANDS))
 
 
 def facts(outputs: Outputs) -> Facts:
@@ -102,13 +97,12 @@ def facts(outputs: Outputs) -> Facts:
 
 
 def state(outputs: Outputs) -> State:
-    """What the outputs of STATE_COMMANDS (and powermetrics, with root) say of this moment."""
+    """What the outputs of STATE_COMMANDS say of this moment."""
     source = parse_power_source(outputs.get("batt"))
-    exact = parse_thermal_pressure(outputs.get("powermetrics")) or parse_pressure_level(outputs.get("pressure"))
     return State(
         power_source=source,
         low_power_mode=parse_low_power_mode(outputs.get("custom"), source),
-        thermal_state=exact or parse_thermal(outputs.get("therm")),
+        thermal_state=parse_pressure_level(outputs.get("pressure")) or parse_thermal(outputs.get("therm")),
     )
 
 
@@ -209,18 +203,6 @@ def parse_pressure_level(text: str | None) -> str | None:
     found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
     level = int(found[1]) if found else len(_PRESSURE_LEVELS)
     return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None
-
-
-def parse_thermal_pressure(text: str | None) -> str | None:
-    """The thermal pressure of the first powermetrics sample (samples are separated by a NUL), in lower case."""
-    for sample in (text or "").split("\0"):
-        if sample.strip():
-            try:
-                pressure = plistlib.loads(sample.strip().encode()).get("thermal_pressure")
-            except (plistlib.InvalidFileException, ExpatError, AttributeError):
-                return None
-            return str(pressure).lower() if pressure else None
-    return None
 
 
 def _number(text: object) -> int | None:

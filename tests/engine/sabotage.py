@@ -14,7 +14,7 @@ from mlsd.engine.session import Session
 FAULTS = ("extra-token", "lost-token", "ghost-cell", "state-ahead")
 
 
-class Sabotage:
+class Sabotage(Rollback):
     """A sound strategy that is broken after every rejection, or after the first.
 
     extra-token   a token more stays than was accepted

@@ -56,11 +56,6 @@ AC Power:
  displaysleep         10
  lowpowermode         1
 """
-POWERMETRICS = (
-    '\0<?xml version="1.0" encoding="UTF-8"?>\n<plist version="1.0"><dict><key>is_delta</key><true/>'
-    "<key>elapsed_ns</key><integer>3017304750</integer><key>hw_model</key><string>Mac16,6</string>"
-    "<key>thermal_pressure</key><string>Heavy</string></dict></plist>"
-)
 IDENTITY = '  | "IOPlatformUUID" = "12345678-ABCD-EF01-2345-6789ABCDEF01"\n'
 
 
@@ -184,13 +179,6 @@ def test_low_power_mode_is_that_of_the_source_in_use() -> None:
 )
 def test_the_thermal_state(text: str | None, state: str | None) -> None:
     assert darwin.parse_thermal(text) == state
-
-
-def test_powermetrics_outranks_pmset_when_root_could_ask_it() -> None:
-    state = darwin.state({"therm": HEALTHY, "batt": ON_AC, "custom": CUSTOM, "powermetrics": POWERMETRICS})
-    assert (state.thermal_state, state.power_source, state.low_power_mode) == ("heavy", "ac", True)
-    assert darwin.parse_thermal_pressure("\0<plist>") is None
-    assert darwin.parse_thermal_pressure(None) is None
 
 
 def test_nothing_answered_is_nothing_known() -> None:

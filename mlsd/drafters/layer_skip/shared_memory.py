@@ -13,13 +13,14 @@ from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import StateLink
+from mlsd.engine.rollback import Rollback
 
 
 class SyncedDraft(DraftModel):
     """The draft never reads a prompt and never rolls back: each round its memory is replaced."""
 
     def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
-        super().__init__(session, _Replaced(), clock, chain)
+        super().__init__(session, _Replaced("sync", session), clock, chain)
         self._link = link
         self._sync_ns = 0
 
@@ -47,15 +48,8 @@ class SyncedDraft(DraftModel):
         return {**passes, "sync_ns": float(self._sync_ns), "sync_bytes": float(self._link.n_bytes)}
 
 
-class _Replaced:
-    """Rollback of a memory that the next round replaces."""
-
-    name = "sync"
-
-    def mark(self) -> None:
-        """Nothing to remember."""
-
-    step = mark
+class _Replaced(Rollback):
+    """Of a memory that the next round replaces."""
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,22 +70,6 @@ def router_session(model: LlamaModel, options: SessionOptions) -> RouterSession:
     )
 
 
-def distinct_counts(ids: Ids, window: int) -> dict[int, int]:
+def distinct_counts(ids: Ids, window: int) -> Counter[int]:
     """Distinct experts in each window of so many consecutive rows of `ids` (n, K) -> number of windows."""
-    sizes = [len(np.unique(ids[i : i + window])) for i in range(len(ids) - window + 1)]
-    values, counts = np.unique(sizes, return_counts=True)
-    return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
-
-
-def times_chosen(ids: Ids, n_experts: int) -> tuple[int, ...]:
-    """How often each expert stands in `ids`."""
-    return tuple(int(n) for n in np.bincount(ids.reshape(-1), minlength=n_experts))
-
-
-def merged(counts: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    """The sum of several histograms."""
-    total: dict[int, int] = {}
-    for one in counts:
-        for value, count in one.items():
-            total[value] = total.get(value, 0) + count
-    return dict(sorted(total.items()))
+    return Counter(len(np.unique(ids[i : i + window])) for i in range(len(ids) - window + 1))

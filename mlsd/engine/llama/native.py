@@ -12,11 +12,10 @@ import functools
 import importlib.util
 import os
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from mlsd.engine.llama.build.layouts import fit
 from mlsd.engine.llama.build.loaded import Identity, asked, check_content, require
@@ -252,36 +251,30 @@ def _require_pinned() -> None:
         )
 
 
-class LayerInputs(Protocol):
-    """The two functions that give what the blocks of a network are fed with; llama-ext.h has them, the binding not."""
-
-    def set_kept(self, context: Any, layer: int, keep: bool, /) -> None:
-        """Keep the input rows of a block in every pass, or no longer; a graph without them ends the process."""
-
-    def get(self, context: Any, layer: int, /) -> Any:
-        """Pointer to the rows of the last pass, one for each position of its batch; one not kept ends the process."""
-
-
 @functools.cache
-def layer_inputs() -> LayerInputs:
-    """The layer-input functions under their C++ names. Raises: NativeError, UnsupportedError where they are missing."""
+def layer_inputs() -> tuple[Any, Any]:
+    """The functions of llama-ext.h, which the binding has not, that say whether a block's input rows are kept, and
+    give a pointer to those of the last pass, one for each position.
+
+    Asking for rows of a block that a graph does not have, or that were not kept, ends the process. Raises: NativeError,
+    UnsupportedError where they are missing.
+    """
     _require_pinned()
     native = library()
-    found = types.SimpleNamespace()
-    for field, name, arguments, result in (
-        ("set_kept", "set", [ctypes.c_uint32, ctypes.c_bool], None),
-        ("get", "get", [ctypes.c_uint32], ctypes.POINTER(ctypes.c_float)),
+    found = []
+    for name, arguments, result in (
+        ("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", [ctypes.c_uint32, ctypes.c_bool], None),
+        ("_Z30llama_get_embeddings_layer_inpP13llama_contextj", [ctypes.c_uint32], ctypes.POINTER(ctypes.c_float)),
     ):
-        symbol = f"_Z30llama_{name}_embeddings_layer_inpP13llama_contextj{'b' if name == 'set' else ''}"
-        if not hasattr(native._lib, symbol):
+        if not hasattr(native._lib, name):
             raise UnsupportedError(
-                f"This build of llama.cpp does not export {symbol}, which gives the rows between blocks.",
+                f"This build of llama.cpp does not export {name}, which gives the rows between blocks.",
                 hint="eagle3 and dflash need it; install the llama-cpp-python wheel, or build it with GCC or Clang.",
             )
-        function = getattr(native._lib, symbol)
+        function = getattr(native._lib, name)
         function.argtypes, function.restype = [native.llama_context_p_ctypes, *arguments], result
-        setattr(found, field, function)
-    return cast(LayerInputs, found)
+        found.append(function)
+    return found[0], found[1]
 
 
 def sequence_state_version() -> int:

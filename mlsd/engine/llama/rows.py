@@ -62,7 +62,7 @@ class LayerRowsSession(LlamaSession):
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         """Open the context. Raises: UnsupportedError when the library does not export the rows."""
-        self._inputs, self._extension = layer_inputs(), extension()  # may refuse, so before a context is open
+        (self._keep, self._get), self._extension = layer_inputs(), extension()  # may refuse, so before a context opens
         self._layers: tuple[int, ...] = ()
         super().__init__(model, options)
         self._n_embd = int(library().llama_model_n_embd(model.handle))
@@ -78,7 +78,7 @@ class LayerRowsSession(LlamaSession):
         check_layers(self.model.architecture, self._n_layers, layers)
         for layer in layers:
             if layer < self._n_layers:
-                self._inputs.set_kept(self.handle, layer, True)
+                self._keep(self.handle, layer, True)
             else:
                 self._extension.llama_set_embeddings_nextn(self.handle, True, False)
         self._layers = tuple(layers)
@@ -93,7 +93,7 @@ class LayerRowsSession(LlamaSession):
 
     def _read(self, layer: int, width: int) -> Rows:
         if layer < self._n_layers:
-            pointer = self._inputs.get(self.handle, layer)
+            pointer = self._get(self.handle, layer)
         else:
             pointer = self._extension.llama_get_embeddings_nextn(self.handle)
         if not pointer:

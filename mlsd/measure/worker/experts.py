@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts, merged, router_session, times_chosen
+from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts, router_session
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions, padded
@@ -107,16 +108,16 @@ def _coverage(key: str, source: TokenSource, found: Found, windows: Sequence[int
     rows = []
     for layer, parts in found.items():
         for window in windows:
-            counts = [distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts]
-            if total := merged(counts):
+            counts = (distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts)
+            if total := dict(sorted(sum(counts, Counter()).items())):
                 rows.append(Coverage(model_key=key, source=source, layer=layer, window=window, distinct=total))
     return rows
 
 
 def _loads(key: str, source: TokenSource, found: Found, n_experts: int) -> list[ExpertLoad]:
+    """How often each expert was chosen."""
     result = []
     for layer, parts in found.items():
-        counts = [times_chosen(ids, n_experts) for ids in parts]
-        chosen = tuple(sum(column) for column in zip(*counts, strict=True))
-        result.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=chosen))
+        chosen = np.bincount(np.concatenate(parts).reshape(-1), minlength=n_experts).tolist()
+        result.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=tuple(chosen)))
     return result

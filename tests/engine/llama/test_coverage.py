@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlsd.engine.llama.coverage import distinct_counts, merged, router_session, times_chosen
+from mlsd.engine.llama.coverage import distinct_counts, router_session
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.session import SessionOptions
@@ -104,5 +104,3 @@ def test_windows_slide_by_one_and_count_distinct_experts() -> None:
     assert distinct_counts(ids, 1) == {2: 4}
     assert distinct_counts(ids, 2) == {2: 1, 3: 1, 4: 1}
     assert distinct_counts(ids, 4) == {4: 1}
-    assert times_chosen(ids, 5) == (2, 3, 2, 1, 0)
-    assert merged([{2: 1, 3: 1}, {3: 2}]) == {2: 1, 3: 3}

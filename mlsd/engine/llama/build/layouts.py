@@ -10,7 +10,6 @@ import ctypes
 import ctypes.util
 import functools
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +184,6 @@ def _into(shared: Any, function: str, pattern: bytes) -> bytes | None:
     """A buffer full of a pattern that a function has returned its structure into; None where none can be named."""
     buffer = ctypes.create_string_buffer(pattern * _MOST_BYTES, _MOST_BYTES)
     call = shared[function]  # a new object: the binding's own keeps its types
-    if sys.platform == "win32":
-        return None
     if platform.machine() in ("x86_64", "AMD64"):  # a hidden first argument
         call.argtypes, call.restype = [ctypes.c_void_p], None
         call(ctypes.addressof(buffer))

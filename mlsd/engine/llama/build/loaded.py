@@ -103,14 +103,9 @@ def _inodes() -> dict[str, Inode]:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         fields = (line.split(maxsplit=5) for line in lines)
         return {field[5]: (field[3], field[4]) for field in fields if len(field) == 6}
-    if sys.platform == "darwin":
-        system = ctypes.CDLL(None)
-        system._dyld_get_image_name.restype = ctypes.c_char_p
-        images = [os.fsdecode(system._dyld_get_image_name(i)) for i in range(system._dyld_image_count())]
-    else:
-        import psutil
-
-        images = [mapped.path for mapped in psutil.Process().memory_maps()]
+    system = ctypes.CDLL(None)
+    system._dyld_get_image_name.restype = ctypes.c_char_p
+    images = [os.fsdecode(system._dyld_get_image_name(i)) for i in range(system._dyld_image_count())]
     paths = {Path(image).resolve() for image in images}
     return {str(path): _inode(path.stat()) for path in paths if path.exists()}
 

@@ -19,7 +19,7 @@ from mlsd.folders import cache_dir, unwritable
 
 def plain_name(stem: str) -> str:
     """The name by which the bindings look for a library."""
-    return {"darwin": f"lib{stem}.dylib", "win32": f"{stem}.dll"}.get(sys.platform, f"lib{stem}.so")
+    return f"lib{stem}.dylib" if sys.platform == "darwin" else f"lib{stem}.so"
 
 
 def side_by_side(files: Iterable[Path], source: Path) -> Path:
