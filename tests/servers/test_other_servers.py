@@ -69,10 +69,10 @@ LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tok
 
 
 @pytest.fixture(scope="module")
-def python_server(run: Run, smollm2: Path) -> tuple[Endpoint, Endpoint]:
+def python_server(run: Run, tiny: Path) -> tuple[Endpoint, Endpoint]:
     """llama-cpp-python's own server, plain and with prompt lookup."""
     missing("fastapi", "llama-cpp-python[server]")
-    return run(PYTHON_SERVER, *_python(smollm2)), run(PYTHON_SERVER, *_python(smollm2), *LOOKUP)
+    return run(PYTHON_SERVER, *_python(tiny / "llama.gguf")), run(PYTHON_SERVER, *_python(tiny / "llama.gguf"), *LOOKUP)
 
 
 def _python(model: Path) -> tuple[object, ...]:
