@@ -6,13 +6,10 @@ times are no speeds. Shares are taken of the pieces alone; how much longer the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 from mlsd.clock import Clock
-from mlsd.engine.llama.heads import EagleHead, NextTokenHead, RowContext
-from mlsd.engine.llama.taps import Tap, TapSwitch, TensorValue
+from mlsd.engine.llama.taps import TensorValue
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
 from mlsd.errors import EngineError
 
@@ -68,34 +65,3 @@ class SpanTap:
         if n_seen != len(self._nodes):
             raise EngineError(f"A profiled pass computed {n_seen} tensors, its graph had {len(self._nodes)}.")
         return part_sums(self.ends, self.parts, spans)
-
-
-class _WatchedContext(RowContext):
-    """A drafting head's context in whose passes a tap can be active."""
-
-    def _open(self) -> Any:
-        self._switch = TapSwitch()
-        return super()._open()
-
-    def _extend(self, params: Any) -> None:
-        super()._extend(params)
-        params.cb_eval = self._switch.callback
-
-    @contextmanager
-    def tapped(self, tap: Tap) -> Iterator[None]:
-        with self._switch.on(tap):
-            yield
-
-    def _process(self, width: int, *, encode: bool = False) -> None:
-        try:
-            super()._process(width, encode=encode)
-        finally:
-            self._switch.raise_failure()
-
-
-class WatchedNextTokenHead(_WatchedContext, NextTokenHead):
-    """A next-token block to profile."""
-
-
-class WatchedEagleHead(_WatchedContext, EagleHead):
-    """An EAGLE-3 head to profile."""

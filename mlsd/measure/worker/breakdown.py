@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from mlsd.clock import Clock, MonotonicClock
-from mlsd.drafters import drafting_file, drafting_key, find_method
-from mlsd.engine.llama.heads import EagleHead, NextTokenHead, RowContext
+from mlsd.drafters import drafting_file, drafting_key
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import HEADS, open_session
-from mlsd.engine.llama.profiler import GraphTap, SpanTap, WatchedEagleHead, WatchedNextTokenHead
-from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, Rows
-from mlsd.engine.llama.taps import Tap, TappedSession
+from mlsd.engine.llama.profiler import GraphTap, SpanTap
+from mlsd.engine.llama.taps import TappedSession
 from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import CapacityError, PromptError
@@ -26,64 +22,15 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, SharesFound
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.worker.passes import PassBench
-from mlsd.records import DrafterSpec
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
-_EAGLE = "eagle3"  # architecture of heads whose steps are profiled
-
-
-class Pass(NamedTuple):
-    """The three ways to make one and the same pass; each call makes one and says how long it took, in ns."""
-
-    plain: Callable[[], int]
-    watched: Callable[[], int]
-    tapped: Callable[[Tap], AbstractContextManager[None]]  # what looks inside the watched ones
-    headless: Callable[[], int] | None = None
-
-    def measure(self, clock: Clock, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
-        """The fastest of `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
-        graph = GraphTap()
-        with self.tapped(graph):
-            self.watched()
-        tap = SpanTap(graph.nodes, clock)
-        plain: list[int] = []
-        headless: list[int] = []
-        watched: list[int] = []
-        parts: list[dict[Part, int]] = []
-        for _ in range(repeats):
-            plain += _burst(self.plain)
-            if self.headless is not None:
-                headless += _burst(self.headless)
-            with self.tapped(tap):
-                for i in range(_BURST + 1):
-                    spent_ns, sums = self.watched(), tap.take()
-                    if i:
-                        watched.append(spent_ns)
-                        parts.append(sums)
-        return PassShares(
-            model_key=key,
-            drafting_key=part,
-            rows=rows,
-            depth=depth,
-            n_passes=len(plain),
-            plain_ns=min(plain),
-            profiled_ns=min(watched),
-            headless_ns=min(headless) if headless else None,
-            parts_ns={part: min([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
-        )
-
-
-def _burst(make: Callable[[], int]) -> list[int]:
-    """The first pass of a width builds the graph anew and is not counted."""
-    make()
-    return [make() for _ in range(_BURST)]
 
 
 def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache | None = None) -> SharesFound:
-    """Profile the target's passes, then a step of the draft network where the job names one.
+    """Profile the target's passes, then a step of the model that drafts where the job names one.
 
     Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
     """
@@ -103,35 +50,13 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
         key = model_key(job.target.ref.sha256, job.target.ref.id)
         for rows in job.rows:
             found.append(_profile(target, job, clock, text, rows, snapshots=snapshots, key=key))
-        if find_method(job.drafter.name).loads_next_token_block:
-            found.append(
-                _profile_block(
-                    Path(job.target.path),
-                    job.drafter,
-                    _options(job, 1, snapshots=False),
-                    clock,
-                    text[: job.depth],
-                    job.repeats,
-                    key,
-                )
-            )
         network = _draft_network(job)
         if network is not None:
             path, key, part = network
-            found += _profile_draft(_open(stack, path, job), job, clock, text, key, part)
+            draft = _open(stack, path, job)
+            if draft.architecture not in HEADS:
+                found.append(_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part))
     return SharesFound(shares=tuple(found))
-
-
-def _profile_draft(
-    draft: LlamaModel, job: BreakdownJob, clock: Clock, text: Sequence[int], key: str, part: str | None
-) -> list[PassShares]:
-    """A step of the network that drafts; of heads, only EAGLE-3's takes steps that are profiled."""
-    if draft.architecture not in HEADS:
-        return [_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part)]
-    if draft.architecture != _EAGLE:
-        return []
-    options = _options(job, 1, snapshots=False)
-    return [_profile_eagle(Path(job.target.path), draft, options, clock, text[: job.depth], job.repeats, key)]
 
 
 def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
@@ -180,70 +105,38 @@ def _profile(
     key: str,
     part: str | None = None,
 ) -> PassShares:
-    """Passes of one width: plain, without outputs, and watched, a few of each in turns."""
+    """The fastest of passes of one width: plain, without outputs, and watched, a few of each in turns.
+
+    Raises: UnsupportedError for a graph whose parts cannot be told apart.
+    """
     options = _options(job, rows, snapshots=snapshots)
-    with open_session(model, options) as plain, TappedSession(model, options) as watched:
-        alone, seen = (PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (plain, watched))
+    plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
+    with open_session(model, options) as session, TappedSession(model, options) as tapped:
+        alone, seen = (
+            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (session, tapped)
+        )
         alone.fill()
         seen.fill()
-        made = Pass(
-            plain=lambda: alone.once(rows, rows),
-            headless=lambda: alone.once(rows, 0),
-            watched=lambda: seen.once(rows, rows),
-            tapped=watched.tapped,
-        )
-        return made.measure(clock, job.repeats, rows=rows, depth=job.depth, key=key, part=part)
-
-
-# --- a step of a drafting head: a context beside the target that reads rows of numbers -------------------------------
-
-
-def _profile_block(
-    path: Path, spec: DrafterSpec, options: SessionOptions, clock: Clock, text: Sequence[int], repeats: int, key: str
-) -> PassShares:
-    """A step of the target's own next-token block behind `text`, on the target's true rows."""
-    with ExitStack() as stack:
-        model = stack.enter_context(LlamaModel(path, n_gpu_layers=options.n_gpu_layers, load_mtp=True))
-        target = HiddenRowsSession(model, msgspec.structs.replace(options, kind="hidden-rows"))
-        stack.callback(target.close)
-        target.decode(text, n_outputs=0)
-        rows = np.concatenate([np.zeros_like(target.hidden[:1]), target.hidden[: len(text)]])
-        watched = WatchedNextTokenHead(target)
-        turns = _turns(stack, clock, text, rows, NextTokenHead(target), watched)
-        made = Pass(*turns, tapped=watched.tapped)
-        return made.measure(clock, repeats, rows=1, depth=len(text), key=key, part=block_key(spec))
-
-
-def _profile_eagle(
-    path: Path, head: LlamaModel, options: SessionOptions, clock: Clock, text: Sequence[int], repeats: int, key: str
-) -> PassShares:
-    """A step of an EAGLE-3 head behind `text`; its rows are zeros, which take as long as any others."""
-    with ExitStack() as stack:
-        model = stack.enter_context(LlamaModel(path, n_gpu_layers=options.n_gpu_layers))
-        target = LayerRowsSession(model, msgspec.structs.replace(options, kind="layer-rows"))
-        stack.callback(target.close)
-        watched = WatchedEagleHead(head, target)
-        rows = np.zeros((len(text) + 1, watched.n_embd), dtype=np.float32)
-        turns = _turns(stack, clock, text, rows, EagleHead(head, target), watched)
-        made = Pass(*turns, tapped=watched.tapped)
-        return made.measure(clock, repeats, rows=1, depth=len(text), key=key, part=None)
-
-
-def _turns(
-    stack: ExitStack, clock: Clock, text: Sequence[int], rows: Rows, plain: RowContext, watched: RowContext
-) -> tuple[Callable[[], int], Callable[[], int]]:
-    """Both contexts filled with the text, and one step of each."""
-
-    def filled(head: RowContext) -> Callable[[], int]:
-        stack.callback(head.close)
-        head.decode(text, rows[:-1])
-        return lambda: step(head)
-
-    def step(head: RowContext) -> int:
-        began_ns = clock.now_ns()
-        head.decode(text[-1:], rows[-1:])
-        spent_ns = clock.now_ns() - began_ns
-        head.truncate(len(text))
-        return spent_ns
-
-    return filled(plain), filled(watched)
+        graph = GraphTap()
+        with tapped.tapped(graph):
+            seen.once(rows, rows)
+        tap = SpanTap(graph.nodes, clock)
+        for _ in range(job.repeats):
+            # The first pass of a width builds the graph anew and is not counted.
+            plain += [alone.once(rows, rows) for _ in range(_BURST + 1)][1:]
+            headless += [alone.once(rows, 0) for _ in range(_BURST + 1)][1:]
+            with tapped.tapped(tap):
+                turn = [(seen.once(rows, rows), tap.take()) for _ in range(_BURST + 1)][1:]
+            watched += [spent_ns for spent_ns, _ in turn]
+            parts += [sums for _, sums in turn]
+    return PassShares(
+        model_key=key,
+        drafting_key=part,
+        rows=rows,
+        depth=job.depth,
+        n_passes=len(plain),
+        plain_ns=min(plain),
+        profiled_ns=min(watched),
+        headless_ns=min(headless),
+        parts_ns={part: min(sums[part] for sums in parts) for part in PARTS if part in parts[0]},
+    )

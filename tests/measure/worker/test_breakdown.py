@@ -10,12 +10,11 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
-from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.breakdown import profile_and_store
-from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.breakdown import break_down
@@ -23,7 +22,7 @@ from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
-from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+from tests.gguf_tools.random_heads import write_random_dflash
 
 SKIP = resolve_spec(DrafterSpec(name="layer-skip", options={"exit": 3}))
 
@@ -81,24 +80,7 @@ def test_a_draft_cut_out_of_its_target_is_kept_under_the_targets_key(tiny: Path)
     assert (step.model_key, step.drafting_key, step.rows) == (key(target), drafting_key(SKIP), 1)
 
 
-def test_a_next_token_block_is_profiled_on_the_targets_rows() -> None:
-    target, spec = asset_path("tiny/tiny-dense-mtp.gguf"), DrafterSpec(name="mtp")
-    *_, step = profiled(job(target, drafter=spec, rows=(1,)))
-    assert (step.model_key, step.drafting_key) == (key(target), block_key(spec))
-    assert {part for part, share in step.shares.items() if share is not None} == {"attention", "ffn", "head", "rest"}
-
-
-def test_a_step_of_an_eagle_head_is_profiled_beside_its_target(tiny: Path, tmp_path: Path) -> None:
-    target, head = tiny / "llama.gguf", tmp_path / "eagle3.gguf"
-    write_random_eagle3(head, Source(target), (1, 3, 5))
-    spec = DrafterSpec(name="eagle3", draft=model_file(head).ref)
-    *_, step = profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))
-    assert (step.model_key, step.drafting_key, step.headless_ns) == (key(head), None, None)
-    named = {part for part, share in step.shares.items() if share is not None}
-    assert named == {"embeddings", "attention", "ffn", "head", "rest"}
-
-
-def test_a_head_that_takes_no_steps_is_left_out(tiny: Path, tmp_path: Path) -> None:
+def test_a_head_is_left_out(tiny: Path, tmp_path: Path) -> None:
     target, head = tiny / "llama.gguf", tmp_path / "dflash.gguf"
     write_random_dflash(head, Source(target), (1, 5))
     spec = DrafterSpec(name="dflash", draft=model_file(head).ref)
