@@ -45,23 +45,21 @@ class DraftModel(Drafter):
         self._rollback = rollback
         self._clock = clock
         self._chain = chain or Chain(clock)
+        self.rollback_name = rollback.name
+        self._forget()
+
+    def _forget(self) -> None:
         self._context: list[int] = []
         self._drafted: tuple[int, ...] = ()
-        self.rollback_name = rollback.name
-        self._n_steps = 0
-        self._n_catch_up = 0
-        self._forward_ns = self._rollback_ns = 0
+        self._n_steps = self._n_catch_up = self._forward_ns = self._rollback_ns = 0
         self._single_ns: list[int] = []  # of each pass over one token
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
         self._session.clear()
         self._chain.begin(rng)
+        self._forget()
         self._context = readable(prompt, self._session.tokenizer)
-        self._drafted = ()
-        self._n_steps = self._n_catch_up = 0
-        self._forward_ns = self._rollback_ns = 0
-        self._single_ns = []
         self._read(self._session, self._context)
 
     def propose(self, k: int) -> Draft:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
-
 from mlsd.drafters.draft_model import DraftModel, open_second
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Range, small_model_study
@@ -28,10 +26,9 @@ class DraftTree(DraftModel):
         self._levels, self._policy = session, policy
         sides = (setup.target.tokenizer, session.tokenizer)
         self._n_vocab = min(side.vocabulary.n_tokens for side in sides)
-        self._n_rows = self._draft_ns = 0
 
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        super().begin(prompt, rng)
+    def _forget(self) -> None:
+        super()._forget()
         self._n_rows = self._draft_ns = 0
 
     def propose(self, k: int) -> Draft:

@@ -99,25 +99,20 @@ class Header:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The decoded value of a key, or `default` when there is none; HeaderError for text that is none."""
-        try:
-            return self._get(key, default)
-        except UnicodeDecodeError as error:
-            raise HeaderError(f"its {key} is not text") from error
-
-    def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
         if value is None:
             return default
-        if value.item_type is None:
-            return self._decode(value.type, value.start)[0]
         if value.item_type in _FORMATS:
             letter = _FORMATS[value.item_type].format.lstrip("<")
             return list(struct.unpack_from(f"<{value.length}{letter}", self._data, value.start))
         items, at = [], value.start
-        for _ in range(value.length):
-            item, at = self._decode(value.item_type, at)
-            items.append(item)
-        return items
+        try:
+            for _ in range(value.length):
+                item, at = self._decode(value.item_type or value.type, at)
+                items.append(item)
+        except UnicodeDecodeError as error:
+            raise HeaderError(f"its {key} is not text") from error
+        return items if value.item_type else items[0]
 
     # --- walking over the bytes -----------------------------------------------------------------------------------
 

@@ -12,15 +12,10 @@ if TYPE_CHECKING:
 SYNTHETIC = "mlsd.synthetic"
 
 
-def add_metadata(writer: gguf.GGUFWriter, shape: Shape, *, name: str, origin: dict[str, Any]) -> None:
-    """Write the architecture's keys, the name, and `origin` under ``mlsd.`` next to the mark `SYNTHETIC`."""
-    add_keys(writer, shape.architecture, architecture_keys(shape), name=name, origin=origin)
-
-
 def add_keys(
     writer: gguf.GGUFWriter, architecture: str, keys: dict[str, Any], *, name: str, origin: dict[str, Any]
 ) -> None:
-    """The same for `keys` that no shape gives."""
+    """Write the architecture's keys, the name, and `origin` under ``mlsd.`` next to the mark `SYNTHETIC`."""
     writer.add_name(name)
     writer.add_description("Random weights written by mlsd. Its text has no meaning.")
     writer.add_bool(SYNTHETIC, True)
@@ -68,15 +63,8 @@ def architecture_keys(shape: Shape) -> dict[str, Any]:
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Add a value under the GGUF type that llama.cpp expects of it: 32-bit numbers, strings, flags, arrays."""
-    match value:
-        case bool():
-            writer.add_bool(key, value)
-        case int():
-            writer.add_uint32(key, value)
-        case float():
-            writer.add_float32(key, value)
-        case str():
-            writer.add_string(key, value)
-        case _:
-            writer.add_array(key, value)
+    """Add a value under the GGUF type that llama.cpp expects of it: whole numbers have 32 bits and no sign."""
+    import gguf
+
+    types = gguf.GGUFValueType
+    writer.add_key_value(key, value, types.UINT32 if type(value) is int else types.get_type(value))

@@ -66,12 +66,6 @@ def spread(spec: TensorSpec) -> float:
             return float(_GAINS.get(spec.part, 1.0) / np.sqrt(spec.dims[0]))
 
 
-def _normal(spec: TensorSpec, rng: np.random.Generator, std: float) -> Floats:
-    values = rng.standard_normal(spec.dims[::-1], dtype=np.float32)
-    values *= np.float32(std)
-    return values
-
-
 def _plain(spec: TensorSpec, rng: np.random.Generator, spread: float) -> Floats:
     if spec.kind == "decay":
         # Decay rates of a state: from slow to fast over the heads, always negative, so no state can grow.
@@ -81,7 +75,8 @@ def _plain(spec: TensorSpec, rng: np.random.Generator, spread: float) -> Floats:
         # softplus(bias) is the step: 0.02 to 0.2, so states remember for some tens of tokens.
         steps = np.geomspace(0.02, 0.2, spec.dims[0], dtype=np.float32)[::-1]
         return np.log(np.expm1(steps)).astype(np.float32)
-    values = _normal(spec, rng, spread)
+    values = rng.standard_normal(spec.dims[::-1], dtype=np.float32)
+    values *= np.float32(spread)
     if spec.kind in ("norm", "skip"):
         values += np.float32(_HEAD_NORM_MEAN if spec.part in ("attn_q_norm", "attn_k_norm") else 1.0)
     return values

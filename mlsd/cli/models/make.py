@@ -14,7 +14,6 @@ from mlsd.cli.output import byte_progress, note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.cut import plan_subset, write_layers
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, find_recipe, write_synthetic
@@ -24,7 +23,7 @@ from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
 from mlsd.report.render.table import numbers, table, text, words
-from mlsd.units import format_bytes, format_duration, format_percent, quoted
+from mlsd.units import as_ranges, format_bytes, format_duration, format_percent, quoted
 
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
@@ -162,7 +161,7 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 @shared.model_argument("model")
 @click.option("--keep", help="Blocks that stay, numbered from 0: 0-9,20,29.")
 @click.option("--skip", help="Blocks left out: 3,5,8-11.")
-@click.option("--exit", "exit_after", type=Whole(), help="Keep the first N blocks (early exit).")
+@click.option("--exit", type=Whole(), help="Keep the first N blocks (early exit).")
 @click.option("--fraction", type=Real(), help="Leave out this share, spread evenly; first and last stay: 0.33.")
 @click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
 @click.option(
@@ -184,10 +183,11 @@ def subset(
     block after another, `conflayers` those whose output is less confident than their neighbours'. Acceptance is then
     measured on the second half. In hybrids one block with attention always stays.
     """
+    from mlsd.drafters.layer_skip.subset import Options, plan
     from mlsd.measure.process import ask
 
     file, found = shared.model_file(model), None
-    choices = {name: options[name] for name in ("keep", "skip", "exit_after", "fraction", "component")}
+    choices = {name: options[name] for name in ("keep", "skip", "exit", "fraction", "component")}
     if search is not None:
         fraction = choices.pop("fraction")
         if fraction is None or text is None or any(value is not None for value in choices.values()):
@@ -200,7 +200,11 @@ def subset(
         found = ask(job, LayersFound)
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))
-    _write_draft(source, plan_subset(source, **choices), output, as_json, found)
+    if all(choice is None for choice in choices.values()):
+        raise InputError(
+            "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
+        )
+    _write_draft(source, plan(source, Options(**choices)).edit, output, as_json, found)
     if found is not None and not as_json:
         note(
             f"Next: mlsd bench {quoted(model)} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)"
@@ -230,7 +234,7 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
         )
         return
     say(
-        f"{output}: {edit.label}. Blocks {write_layers(edit.layers)} of 0-{(n_layers or 0) - 1}; {n_parameters:,} "
+        f"{output}: {edit.label}. Blocks {as_ranges(edit.layers)} of 0-{(n_layers or 0) - 1}; {n_parameters:,} "
         f"parameters, {format_bytes(edit.n_bytes)} ({format_percent(edit.n_bytes / n_of_model)} of the model)"
     )
     if found is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
@@ -35,10 +34,9 @@ class Eagle3Tree(Eagle3Draft):
         # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
         super().__init__(target, head, clock, Chain(clock))
         self._policy = policy
-        self._n_rows = self._draft_ns = 0
 
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        super().begin(prompt, rng)
+    def _forget(self) -> None:
+        super()._forget()
         self._n_rows = self._draft_ns = 0
 
     def propose(self, k: int) -> Draft:

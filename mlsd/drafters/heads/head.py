@@ -67,10 +67,13 @@ class HeadChain(Drafter):
 
     def __init__(self, head: RowContext, clock: Clock, chain: Chain) -> None:
         self._head, self._clock, self._chain = head, clock, chain
+        self._forget()
+
+    def _forget(self) -> None:
         self._context: list[int] = []
         self._has_prompt = False
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
-        self._single_ns: list[int] = []
+        self._single_ns: list[int] = []  # of each pass over one token
 
     def true_rows(self, first: int, end: int) -> Rows:
         raise NotImplementedError
@@ -79,10 +82,8 @@ class HeadChain(Drafter):
         """Forget the last text; the head reads the prompt when the target's rows of it are there, in `observe`."""
         self._head.clear()
         self._chain.begin(rng)
+        self._forget()
         self._context = list(prompt)
-        self._has_prompt = False
-        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
-        self._single_ns = []
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass of the head."""

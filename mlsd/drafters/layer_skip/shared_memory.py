@@ -28,10 +28,9 @@ class SyncedDraft(DraftModel):
         """Forget the last text; the target's memory of the prompt comes with the first proposal."""
         self._link.reset()
         self._chain.begin(rng)
+        self._forget()
         self._context = list(prompt)
-        self._drafted = ()
-        self._n_steps = self._n_catch_up = self._forward_ns = self._sync_ns = 0
-        self._single_ns = []
+        self._sync_ns = 0
 
     def propose(self, k: int) -> Draft:
         """Copy the target's memory, then draft; the copy counts as rollback, which it replaces."""

@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import gguf
 import msgspec
 import numpy as np
 from gguf.utility import LocalTensor, SafetensorsLocal
@@ -86,12 +87,9 @@ class Adapter:
     def weights(self, name: str) -> Floats:
         """One tensor as float32."""
         tensor = self._tensors[name]
-        raw = np.array(tensor.mmap_bytes())
-        if tensor.dtype == "BF16":
-            floats: Floats = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-        else:
-            floats = raw.view("<f4" if tensor.dtype == "F32" else "<f2").astype(np.float32)
-        return floats.reshape(tensor.shape)
+        kind = gguf.GGMLQuantizationType[tensor.dtype]
+        floats: Floats = gguf.quants.dequantize(np.array(tensor.mmap_bytes()), kind).reshape(tensor.shape)
+        return floats
 
 
 def _weights_file(path: Path) -> Path:

@@ -10,7 +10,6 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import HYBRIDS, Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
-from mlsd.units import as_ranges
 
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
 # out; attention: the recurrent mixers of parallel blocks add nothing.
@@ -33,11 +32,6 @@ def read_layers(text: str) -> tuple[int, ...]:
     if not layers:
         raise InputError(f"{text!r} names no block.", hint="Write block numbers like 3,5,8-11.")
     return tuple(sorted(layers))
-
-
-def write_layers(layers: Sequence[int]) -> str:
-    """The shortest text that `read_layers` reads as `layers`: ``0-9,20``."""
-    return as_ranges(layers)
 
 
 def uniform_skip(n_layers: int, fraction: float) -> tuple[int, ...]:
@@ -85,38 +79,12 @@ def choose_layers(
     return tuple(kept)
 
 
-def plan_subset(
-    source: Source,
-    *,
-    keep: str | None = None,
-    skip: str | None = None,
-    exit_after: int | None = None,
-    fraction: float | None = None,
-    component: Component | None = None,
-) -> Edit:
-    """The draft that choices describe as users write them. Raises: InputError, ModelFileError."""
-    if all(choice is None for choice in (keep, skip, exit_after, fraction, component)):
-        raise InputError(
-            "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
-        )
-    layers = choose_layers(
-        trunk_layers(source) or 0,
-        keep=read_layers(keep) if keep else None,
-        skip=read_layers(skip) if skip else None,
-        exit_after=exit_after,
-        fraction=fraction,
-    )
-    return plan_cut(source, layers, component)
-
-
 def plan_cut(source: Source, layers: Sequence[int], component: Component | None = None) -> Edit:
     """The draft with the trunk blocks `layers`, or only their part `component`. Raises: InputError, ModelFileError."""
-    layers = tuple(layers)
     if component == "attention":
-        return attention_only(source, keep=layers)
+        return attention_only(source, layers)
     if component is not None:
-        variant: Literal["mixer", "block"] = "mixer" if component == "recurrent" else "block"
-        return recurrent_only(source, variant=variant, keep=layers)
+        return recurrent_only(source, layers, whole_blocks=component == "recurrent-blocks")
     edit = keep_layers(source, layers)
     if source.architecture in HYBRIDS and all(recurrent_layers(source)[layer] for layer in layers):
         raise InputError(

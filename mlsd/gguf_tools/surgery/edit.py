@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -109,7 +109,7 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     return Edit(pieces=tuple(pieces), changed=changed, removed=removed, label=f"{len(layers)} blocks", layers=layers)
 
 
-def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = None, label: str = "") -> Edit:
+def silence(edit: Edit, parts: Sequence[str], *, label: str, layers: Sequence[int] | None = None) -> Edit:
     """Zero the tensors ``blk.N.PART.weight`` of `layers` (new numbers; None: all). Raises: InputError without any."""
     found = False
     pieces = []
@@ -120,32 +120,33 @@ def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = 
         pieces.append(msgspec.structs.replace(piece, source=None) if hit else piece)
     if not found:
         raise InputError(f"No block has a part called {' or '.join(parts)}.", hint="Like attn_output or ssm_out.")
-    return msgspec.structs.replace(edit, pieces=tuple(pieces), label=f"{edit.label} {label}".strip())
+    return msgspec.structs.replace(edit, pieces=tuple(pieces), label=f"{edit.label} {label}")
 
 
 # --- component-aware drafts ---------------------------------------------------------------------------------------
 
 
-def recurrent_only(
-    source: Source, *, variant: Literal["mixer", "block"] = "mixer", keep: Sequence[int] | None = None
-) -> Edit:
-    """The recurrent part of a hybrid model as a draft.
+def recurrent_only(source: Source, layers: Sequence[int], *, whole_blocks: bool = False) -> Edit:
+    """The recurrent part of a hybrid model's blocks `layers` as a draft.
 
     falcon-h1: attention adds nothing in any block and shrinks to one head, which gives the same logits for less work.
-    qwen35: `mixer` silences attention but keeps the feed-forward half of its blocks; `block` leaves those blocks out,
-    but for one that is silenced wholly, because llama.cpp needs a block with attention memory.
+    qwen35: attention is silenced, and the feed-forward half of its blocks stays; or `whole_blocks` are left out, but
+    for one that is silenced wholly, because llama.cpp needs a block with attention memory.
 
     Raises: ModelFileError when the model is no hybrid.
     """
-    layers = tuple(range(_trunk(source)) if keep is None else keep)
     if source.architecture == "falcon-h1":
         return _one_silent_head(source, keep_layers(source, layers))
-    _require_hybrid(source)
+    if source.architecture not in HYBRIDS:
+        raise ModelFileError(
+            f"{source.path.name} ({source.architecture}) has no recurrent part to draft with.",
+            hint=f"Architectures that work: falcon-h1, {', '.join(HYBRIDS)}.",
+        )
     recurrent = recurrent_layers(source)
     attention = [layer for layer in layers if not recurrent[layer]]
     if not attention:
         raise InputError("None of the kept blocks has attention, which llama.cpp needs.", hint="Keep one that has.")
-    if variant == "mixer":
+    if not whole_blocks:
         edit = keep_layers(source, layers)
         return silence(edit, ["attn_output"], layers=[layers.index(i) for i in attention], label="no attention")
     left = tuple(layer for layer in layers if recurrent[layer] or layer == attention[0])
@@ -153,11 +154,10 @@ def recurrent_only(
     return silence(keep_layers(source, left), parts, layers=[left.index(attention[0])], label="recurrent blocks only")
 
 
-def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit:
-    """The attention half of a falcon-h1 model, or of its blocks `keep`. Raises: ModelFileError for other models."""
+def attention_only(source: Source, layers: Sequence[int]) -> Edit:
+    """The attention half of a falcon-h1 model's blocks `layers`. Raises: ModelFileError for other models."""
     if source.architecture != "falcon-h1":
         raise ModelFileError(f"{source.path.name} has no parallel blocks to take the recurrent half out of.")
-    layers = range(_trunk(source)) if keep is None else keep
     return silence(keep_layers(source, layers), ["ssm_out"], label="no recurrence")
 
 
@@ -288,11 +288,3 @@ def _trunk(source: Source) -> int:
     if n_layers is None:
         raise ModelFileError(f"{source.path.name} does not say how many blocks it has.", hint="Is it a language model?")
     return n_layers
-
-
-def _require_hybrid(source: Source) -> None:
-    if source.architecture not in HYBRIDS:
-        raise ModelFileError(
-            f"{source.path.name} ({source.architecture}) has no recurrent part to draft with.",
-            hint=f"Architectures that work: falcon-h1, {', '.join(HYBRIDS)}.",
-        )

@@ -34,7 +34,7 @@ class _BlockLayout(Record, frozen=True, kw_only=True):
 
 # Twelve bytes that hold eight 6-bit scales and eight 6-bit offsets, all equal to 8.
 _INNER_6BIT = bytes([8] * 8 + [0x88] * 4)
-_LAYOUTS: dict[gguf.GGMLQuantizationType, _BlockLayout] = {
+LAYOUTS: dict[gguf.GGMLQuantizationType, _BlockLayout] = {
     _Type.Q4_0: _BlockLayout(scale=0),
     _Type.Q4_1: _BlockLayout(scale=0, offset=2, offset_ratio=-7.5),
     _Type.Q5_0: _BlockLayout(scale=0),
@@ -46,7 +46,7 @@ _LAYOUTS: dict[gguf.GGMLQuantizationType, _BlockLayout] = {
     _Type.Q5_K: _BlockLayout(scale=0, offset=2, offset_ratio=15.5, constants=((4, _INNER_6BIT),)),
     _Type.Q6_K: _BlockLayout(scale=208, constants=((192, bytes([8] * 16)),)),
 }
-SYNTHETIC_TYPES = tuple(kind.name for kind in (*_FLOAT_BYTES, *_LAYOUTS))
+SYNTHETIC_TYPES = tuple(kind.name for kind in (*_FLOAT_BYTES, *LAYOUTS))
 
 
 class Pool:
@@ -54,7 +54,7 @@ class Pool:
 
     def __init__(self, kind: gguf.GGMLQuantizationType, std: float, seed: int) -> None:
         """Fill the pool. Raises: InputError for a type whose blocks mlsd cannot make."""
-        if kind not in _LAYOUTS and kind not in _FLOAT_BYTES:
+        if kind not in LAYOUTS and kind not in _FLOAT_BYTES:
             raise InputError(
                 f"mlsd cannot make random blocks of {kind.name}.", hint=f"It can of {', '.join(SYNTHETIC_TYPES)}."
             )
@@ -81,9 +81,9 @@ class Pool:
     def equal_first(self) -> tuple[Bytes, float]:
         """Many different blocks that all begin with the same large weight, and that weight."""
         sample = self.blocks[: 1 << 15].copy()
-        if self.kind in _LAYOUTS:
+        if self.kind in LAYOUTS:
             # One scale for all; then the blocks whose first integer is the largest agree.
-            layout = _LAYOUTS[self.kind]
+            layout = LAYOUTS[self.kind]
             scales = np.abs(sample[:, layout.scale : layout.scale + 2].copy().view(np.float16).astype(np.float32))
             _write_scales(sample, layout, np.full(len(sample), np.median(scales), dtype=np.float32))
         else:
@@ -104,7 +104,7 @@ def _quantized(
 ) -> tuple[Bytes, slice | list[int]]:
     """Blocks of a quantized type and the bytes that hold the signs of their scales."""
     _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    layout = _LAYOUTS[kind]
+    layout = LAYOUTS[kind]
     n_blocks = _prime_below(_POOL_BYTES // block_bytes)
     blocks = np.frombuffer(rng.bytes(n_blocks * block_bytes), dtype=np.uint8).reshape(n_blocks, block_bytes).copy()
     if kind is _Type.Q8_0:

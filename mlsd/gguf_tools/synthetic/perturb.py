@@ -14,26 +14,15 @@ import numpy as np
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.synthetic.blocks import LAYOUTS
 from mlsd.gguf_tools.weights import Floats, generator
 
 _Type = gguf.GGMLQuantizationType
 
-# Where the half-precision scales (and offsets) lie in a block: first byte, count. Layouts of ggml-common.h.
-_SCALES: dict[gguf.GGMLQuantizationType, tuple[int, int]] = {
-    _Type.Q4_0: (0, 1),
-    _Type.Q4_1: (0, 2),
-    _Type.Q5_0: (0, 1),
-    _Type.Q5_1: (0, 2),
-    _Type.Q8_0: (0, 1),
-    _Type.IQ4_NL: (0, 1),
-    _Type.IQ4_XS: (0, 1),
-    _Type.Q2_K: (80, 2),
-    _Type.Q3_K: (108, 1),
-    _Type.Q4_K: (0, 2),
-    _Type.Q5_K: (0, 2),
-    _Type.Q6_K: (208, 1),
-}
-_FLOATS = {_Type.F32: np.float32, _Type.F16: np.float16}
+_FLOATS = (_Type.F32, _Type.F16, _Type.BF16)
+# Where the half-precision scales (and offsets, right behind them) lie in a block: first byte, count.
+_SCALES = {kind: (layout.scale, 1 if layout.offset is None else 2) for kind, layout in LAYOUTS.items()}
+_SCALES |= {_Type.IQ4_XS: (0, 1), _Type.Q3_K: (108, 1)}
 
 
 def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress: Progress | None = None) -> None:
@@ -50,7 +39,7 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
     model.require_whole()
     tensors = model.tensors
     for tensor in tensors:
-        if tensor.type not in _SCALES and tensor.type not in _FLOATS and tensor.type is not _Type.BF16:
+        if tensor.type not in _SCALES and tensor.type not in _FLOATS:
             raise ModelFileError(
                 f"{tensor.name} of {source} is stored as {tensor.type.name}, whose scales mlsd cannot change.",
                 hint=f"Types that work: F32, F16, BF16, {', '.join(kind.name for kind in _SCALES)}.",
@@ -71,15 +60,9 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
 def noisy(data: Bytes, kind: gguf.GGMLQuantizationType, noise: float, rng: np.random.Generator) -> Bytes:
     """A copy of whole blocks of type `kind` in which each block, or each weight of a float type, is scaled."""
     if kind in _FLOATS:
-        weights = data.view(_FLOATS[kind]).astype(np.float32)
-        weights *= _factors(weights.shape, noise, rng)
-        floats: Bytes = weights.astype(_FLOATS[kind]).view(np.uint8)
+        weights = gguf.quants.dequantize(data, kind)
+        floats: Bytes = gguf.quants.quantize(weights * _factors(weights.shape, noise, rng), kind).view(np.uint8)
         return floats
-    if kind is _Type.BF16:
-        # A BF16 weight is the upper half of a float32, which is rounded to it here.
-        weights = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        weights *= _factors(weights.shape, noise, rng)
-        return ((weights.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).view(np.uint8)
     _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     first, count = _SCALES[kind]
     blocks = data.reshape(-1, block_bytes).copy()

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mlsd.errors import InputError, choose
-from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
+from mlsd.gguf_tools.metadata import SYNTHETIC, add_keys, architecture_keys
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
 from mlsd.gguf_tools.shapes import FULL, TINY
@@ -82,7 +82,8 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     weight = weigh(stored, n_trunk=cut.n_layers, n_experts=cut.n_experts, n_experts_used=cut.n_experts_used)
 
     def describe(writer: gguf.GGUFWriter) -> None:
-        add_metadata(writer, cut, name=f"{shape.name}, random weights", origin={"shape": shape.name})
+        name, keys = f"{shape.name}, random weights", architecture_keys(cut)
+        add_keys(writer, shape.architecture, keys, name=name, origin={"shape": shape.name})
         add_vocabulary(writer, cut.n_vocab)
 
     parts = tuple(SynthPart(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))

@@ -89,10 +89,10 @@ def test_a_choice_that_is_none_is_refused(keep, tiny):
 def test_an_attention_model_has_no_recurrent_part(tiny, tmp_path):
     source = Source(tiny / "llama.gguf")
     with pytest.raises(ModelFileError, match="no recurrent part"):
-        recurrent_only(source)
+        recurrent_only(source, [0])
     with pytest.raises(ModelFileError, match="no parallel blocks"):
-        attention_only(source)
+        attention_only(source, [0])
     with pytest.raises(InputError, match="No block has a part"):
-        silence(keep_layers(source, [0]), ["ssm_out"])
+        silence(keep_layers(source, [0]), ["ssm_out"], label="")
     with pytest.raises(InputError, match="onto itself"):
         write_edit(source, keep_layers(source, [0]), source.path)

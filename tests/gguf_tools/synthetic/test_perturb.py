@@ -6,25 +6,10 @@ from hypothesis import strategies as st
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
 from mlsd.gguf_tools.synthetic.perturb import noisy, perturb
 
-KINDS = [
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-    "Q4_K",
-    "Q5_K",
-    "Q6_K",
-    "Q2_K",
-    "Q3_K",
-    "IQ4_NL",
-    "IQ4_XS",
-    "F16",
-    "F32",
-    "BF16",
-]
+KINDS = [*SYNTHETIC_TYPES, "Q3_K", "IQ4_XS"]
 
 
 def blocks_of(kind, seed, n_blocks=64):
