@@ -23,7 +23,6 @@ import pytest
 
 from mlsd.measure.store.store import Store
 from mlsd.records import Trial
-from tests.conftest import ARCHITECTURES
 
 pytestmark = pytest.mark.device
 if not {"MLSD_DEVICE_LIBRARIES", "MLSD_VULKAN_BUILD"} & {*os.environ}:
@@ -32,7 +31,6 @@ if not {"MLSD_DEVICE_LIBRARIES", "MLSD_VULKAN_BUILD"} & {*os.environ}:
 ROOT = Path(__file__).parents[1]
 LIBRARIES = "MLSD_DEVICE_LIBRARIES"
 VULKAN = "MLSD_VULKAN_BUILD"
-GAMMAS = ",".join(map(str, range(1, 17)))
 EXACTNESS = ("tests/engine/test_exact.py", "tests/drafters/test_exactness.py")
 CLOSES_ONE_OF_TWO = """
 import sys
@@ -128,27 +126,6 @@ def test_the_device_is_named_and_so_is_its_memory(device: Device, tmp_path: Path
     assert found["environment"]["backend"] == "RPC"
     assert found["environment"]["device"] == device.endpoint
     assert found["budget"]["basis"] == "what the device states" and found["budget"]["limit_bytes"] > 0
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_probe_finds_exact_strategies(device: Device, tiny: Path, tmp_path: Path, name: str) -> None:
-    done = device.mlsd("probe", tiny / f"{name}.gguf", place=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"{name} on {device.endpoint} (RPC)" in done.stdout
-    assert "As a target: " in done.stdout and "none" not in done.stdout.partition("As a target: ")[2]
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_gamma_up_to_16_is_exact(device: Device, tiny: Path, tmp_path: Path, name: str) -> None:
-    done = device.mlsd(
-        "bench", tiny / f"{name}.gguf", "--draft", tiny / f"{name}-noise01.gguf", "--gamma", GAMMAS,
-        "--repeats", 1, "--n-predict", 24, "--n-threads", 1, "--db", "x.sqlite", place=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    trials = stored(tmp_path / "x.sqlite")
-    assert len(trials) == 17
-    wrong = {trial.gamma: trial.invalid_reason or trial.error for trial in trials if not trial.valid}
-    assert wrong == {}
 
 
 def test_a_tiny_suite_b_is_valid(device: Device, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import CapacityError, NativeError, RollbackError
+from mlsd.records import Sampling
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
 
 PROMPT = (5, 6, 7)
@@ -179,21 +180,12 @@ def test_a_failing_engine_stops_the_generation() -> None:
 
 
 def test_sampled_output_repeats_with_the_seed() -> None:
-    from mlsd.records import Sampling
-
     def once(seed: int) -> tuple[int, ...]:
-        clock = FakeClock()
+        clock, limits = FakeClock(), GenerationLimits(n_predict=20)
         session = FakeSession(truth, SessionOptions(n_ctx=64), clock)
-        return generate(
-            session,
-            NoDrafter(),
-            make_rollback("trim", session),
-            PROMPT,
-            GenerationLimits(n_predict=20),
-            clock,
-            sampling=Sampling(temperature=2.0),
-            rng=np.random.default_rng(seed),
-        ).tokens
+        rollback, hot = make_rollback("trim", session), Sampling(temperature=2.0)
+        made = np.random.default_rng(seed)
+        return generate(session, NoDrafter(), rollback, PROMPT, limits, clock, sampling=hot, rng=made).tokens
 
     assert once(1) == once(1)
     assert once(1) != once(2)

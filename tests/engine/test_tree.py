@@ -17,6 +17,7 @@ from mlsd.engine.tree import ROOT, Tree, chain, depth_first, layout, merge
 from mlsd.engine.verify import accept_tree, draw
 from mlsd.errors import EngineError
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
+from tests.engine.test_decode import truth
 
 MS = 1_000_000
 trees = st.integers(1, 24).flatmap(
@@ -93,7 +94,7 @@ def test_committed_tokens_follow_the_targets_distribution_whatever_the_tree(tree
     law = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.2, 0.6]])  # after ROOT, 0, 1, 2
     rng = np.random.default_rng(3)
     counts = np.zeros((3, 3))
-    n_runs = 20_000
+    n_runs = 8_000
     for _ in range(n_runs):
         result = accept_tree(tree, lambda node: draw(law[(path_to(tree, node) or (-1,))[-1] + 1], rng))
         committed = [*(tree.tokens[node] for node in result.path), result.bonus]
@@ -101,14 +102,7 @@ def test_committed_tokens_follow_the_targets_distribution_whatever_the_tree(tree
             committed.append(draw(law[committed[0] + 1], rng))
         counts[committed[0], committed[1]] += 1
     expected = law[0][:, None] * law[1:]
-    assert np.abs(counts / n_runs - expected).max() < 0.015
-
-
-def truth(context: Sequence[int]) -> int:
-    value = 17
-    for token in context:
-        value = (value * 31 + token + 1) % 65_521
-    return 1 + value % 250
+    assert np.abs(counts / n_runs - expected).max() < 0.025
 
 
 class ThreeWays(Drafter):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.hardware.chips import CHIPS, bins, peak_bandwidth
+from mlsd.hardware.chips import bins, peak_bandwidth
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,3 @@ def test_unknown_and_unconfirmed_chips_have_no_bandwidth() -> None:
 def test_a_chip_is_found_with_or_without_apple_and_a_prefix_is_another_chip() -> None:
     assert bins("m2  ultra") == bins("Apple M2 Ultra") != ()
     assert {chip.name for chip in bins("M2")} == {"Apple M2"}
-
-
-def test_an_ultra_is_two_max_dies() -> None:
-    for generation in ("M1", "M2"):
-        ultra, two_max = bins(f"{generation} Ultra"), bins(f"{generation} Max")
-        assert [c.gpu_cores for c in ultra] == [2 * c.gpu_cores for c in two_max]
-        assert ultra[0].peak_bandwidth_gb_s == 2 * (two_max[0].peak_bandwidth_gb_s or 0)
-
-
-def test_no_bin_is_listed_twice() -> None:
-    assert len({(chip.name, chip.gpu_cores) for chip in CHIPS}) == len(CHIPS)

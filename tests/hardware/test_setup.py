@@ -47,11 +47,8 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert "make PYTHON=" not in found or found.endswith("python3.12 setup"), "`make` alone lists the targets"
 
 
-def test_an_intel_mac_is_not_under_rosetta() -> None:
+def test_an_intel_mac_is_not_under_rosetta_and_linux_needs_a_compiler_alone() -> None:
     assert problems((3, 12), "Darwin", "x86_64", "", TOOLS) == []
-
-
-def test_linux_needs_a_compiler_and_no_command_line_tools() -> None:
     assert problems((3, 12), "Linux", "x86_64", None, None) == []
     (found,) = problems((3, 12), "Linux", "x86_64", None, None, has_compiler=False)
     assert "build-essential" in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gguf import GGMLQuantizationType
 
-from mlsd.engine.llama.build.kernels import FEW_ROWS, build_of, metal_steps
+from mlsd.engine.llama.build.kernels import FEW_ROWS, metal_steps
 from mlsd.measure.worker.self_check import WIDTHS
 
 
@@ -33,11 +33,6 @@ def test_few_rows_take_matrix_kernels_from_where_the_library_says_for_each_type_
     assert {name: first for name, first in found.items() if first} == FEW_ROWS
     steps = metal_steps("b11524 86a2835")
     assert steps is not None and set(FEW_ROWS.values()) <= set(steps.rows)
-
-
-def test_a_number_is_read_where_there_is_one() -> None:
-    assert build_of("b11524 86a2835-dirty") == 11524
-    assert build_of("0c1e570") is None
 
 
 def test_the_self_check_tries_a_width_on_both_sides_of_every_step() -> None:
