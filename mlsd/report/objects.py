@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import ArmKind, Case, OptionValue, Record, Source, Verdict
 from mlsd.trials.answers import Answer, Use
 from mlsd.trials.decisions import Effect
-from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import PARTS, speed, sums
+from mlsd.trials.results import ArmResult, Measured
+from mlsd.trials.sums import PARTS, speed
 
 
 class ArmObject(Record, frozen=True, kw_only=True):
@@ -109,9 +108,9 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
     )
 
 
-def trial_object(row: BenchTrial) -> dict[str, Any]:
+def trial_object(row: Measured) -> dict[str, Any]:
     """A trial: counts and total times, then each round."""
-    trial, whole = row.trial, sums(row.trial.rounds)
+    trial, whole = row.trial, row.whole
     verdict = trial.losslessness
     place = ("arm", "gamma", "block", "repeat", "status", "error")
     checked = ("valid", "invalid_reason", "disturbed", "failed_native_calls")

@@ -31,7 +31,7 @@ from mlsd.measure.run.runner import (
     run_plan,
     slot_key,
 )
-from mlsd.measure.run.runs import BenchResult, BenchTrial, check_database
+from mlsd.measure.run.runs import BenchResult, check_database
 from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
@@ -56,7 +56,7 @@ from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Se
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, RequestGroup, turns
-from mlsd.trials.results import SessionPlan
+from mlsd.trials.results import SessionPlan, as_measured
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
@@ -168,7 +168,7 @@ def measure(
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
         raise WorkerError(f"Every request failed: {own[0].error}")
-    measured = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
+    measured = tuple(as_measured((cases[trial.case_id], trial) for trial in own))
     return ServerResult(
         database=str(path),
         outcome=outcome,

@@ -18,7 +18,7 @@ from mlsd.records import CONTROLS, Case, Losslessness, Record, Sampling, Source,
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Standing, decide
+from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Standing, against, decide
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import Sums, client_speed, counts_of, share, speed, total
 
@@ -330,6 +330,14 @@ def spoils(one: Measured) -> bool:
     """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
     fate = fate_of(one.trial)
     return not speed(one.trial) if fate is Fate.VALID else fate is not Fate.DISTURBED
+
+
+def speed_over(
+    base: Iterable[Measured], own: Iterable[Measured], of: Callable[[Trial], float | None] = speed
+) -> Interval | None:
+    """The speed of one program over another's in the same blocks, one process each throughout."""
+    design = Design(n_arms=1, looks="end", apart=True)
+    return against(_logs(base, of), {"": _logs(own, of)}, design).get("")
 
 
 # --- inside -------------------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from mlsd.analysis.results.server_arms import beside, margin_words, recommend, row_name, verdict_words
-from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
-from mlsd.trials.results import ArmResult, SessionPlan, arm_results, as_measured
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, as_measured
 
 DRAWN = 400
 
@@ -27,7 +26,7 @@ def case(arm: str, prompt: str = "code", server: str | None = "llama-server b1",
 def trial(
     case: Case, block: int, tok_s: float, verdict: str = "lossless", gap: float | None = None, valid: bool = True,
     counts: tuple[tuple[int, int], ...] = (),
-) -> BenchTrial:  # fmt: skip
+) -> Measured:  # fmt: skip
     """A trial of 101 tokens at a speed; 60 of them were drafted where no rounds are given."""
     proposed, accepted = (sum(p for p, _ in counts), sum(a for _, a in counts)) if counts else (80, 60)
     made = Trial(
@@ -44,10 +43,10 @@ def trial(
             for p, a in counts
         ),
     )  # fmt: skip
-    return BenchTrial(case=case, trial=made)
+    return as_measured([(case, made)])[0]
 
 
-def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int = 4) -> list[BenchTrial]:
+def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int = 4) -> list[Measured]:
     """Both arms in blocks that share their noise, and each its own."""
     draw, made = random.Random(seed), []
     for block in range(blocks):
@@ -57,12 +56,12 @@ def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int
     return made
 
 
-def rows(found: list[BenchTrial]) -> list[ArmResult]:
+def rows(found: list[Measured]) -> list[ArmResult]:
     """Every arm, servers being one process throughout."""
-    return arm_results(as_measured((one.case, one.trial) for one in found), SessionPlan(pool="all", apart=True))
+    return arm_results(found, SessionPlan(pool="all", apart=True))
 
 
-def drafted(found: list[BenchTrial]) -> ArmResult:
+def drafted(found: list[Measured]) -> ArmResult:
     """The speculative arm."""
     return next(row for row in rows(found) if not row.is_plain)
 
@@ -96,8 +95,8 @@ def test_a_server_that_somebody_set_up_is_left_on() -> None:
     assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[0].startswith("Leave the server's speculation on: 1.5")
 
 
-def with_stats(one: BenchTrial, **stats: float) -> BenchTrial:
-    return msgspec.structs.replace(one, trial=msgspec.structs.replace(one.trial, stats={**one.trial.stats, **stats}))
+def with_stats(one: Measured, **stats: float) -> Measured:
+    return as_measured([(one.case, msgspec.structs.replace(one.trial, stats={**one.trial.stats, **stats}))])[0]
 
 
 def test_a_speedup_beyond_the_mgl_is_not_used_and_the_answer_says_so() -> None:

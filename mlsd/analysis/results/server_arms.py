@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import NO_DRAFTER, Trial
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
-from mlsd.trials.decisions import Design, against
-from mlsd.trials.results import ArmResult, counting, spoils
+from mlsd.trials.results import ArmResult, Measured, counting, speed_over, spoils
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
 
@@ -62,7 +59,7 @@ def margin_words(arm: ArmResult) -> str:
 # --- beside our own loop ------------------------------------------------------------------------------------------
 
 
-def beside(trials: Sequence[BenchTrial]) -> list[str]:
+def beside(trials: Sequence[Measured]) -> list[str]:
     """What the server costs beyond the decoding, and where its rounds are others than ours."""
     engine = [one for one in trials if one.case.source == "engine"]
     if not engine:
@@ -75,22 +72,10 @@ def beside(trials: Sequence[BenchTrial]) -> list[str]:
     }
     for arm, words in (("ar", "plain decoding"), ("sd", "speculative decoding")):
         for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
-            found = _of_our_speed(pools["server", arm], pools["engine", arm], of)
+            found = speed_over(pools["engine", arm], pools["server", arm], of)
             if found is not None:
                 lines.append(f"The server's {words} runs at {_interval(found)} of our loop's speed by {clock}.")
     return lines + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
-
-
-def _of_our_speed(
-    server: Sequence[BenchTrial], engine: Sequence[BenchTrial], of: Callable[[Trial], float | None]
-) -> Interval | None:
-    """One program over the other, in the same blocks: one process each throughout."""
-
-    def logs(arm: Sequence[BenchTrial]) -> dict[tuple[str, int], float]:
-        known = ((one, of(one.trial)) for one in arm if one.trial.valid)
-        return {(one.case.prompt.key, one.trial.block): math.log(found) for one, found in known if found}
-
-    return against(logs(engine), {"server": logs(server)}, Design(n_arms=1, looks="end", apart=True)).get("server")
 
 
 def _interval(found: Interval) -> str:
@@ -98,10 +83,10 @@ def _interval(found: Interval) -> str:
     return f"{found.value:.2f}x{bounds}"
 
 
-def _rounds_apart(engine: Sequence[BenchTrial], server: Sequence[BenchTrial]) -> list[str]:
+def _rounds_apart(engine: Sequence[Measured], server: Sequence[Measured]) -> list[str]:
     """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
 
-    def setting(one: BenchTrial) -> str:
+    def setting(one: Measured) -> str:
         return f"{one.case.prompt.key}, {one.case.drafter.name}, gamma {one.case.gamma}"
 
     ours = {setting(one): one.trial for one in engine if one.trial.rounds}

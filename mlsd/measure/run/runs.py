@@ -45,9 +45,9 @@ from mlsd.planning.prepare import (
     prepare_study,
     read_suites,
 )
-from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
+from mlsd.records import EngineOptions, Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
-from mlsd.trials.results import ArmResult, SessionPlan
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, as_measured
 
 Pull = Callable[[str], object]  # brings the model of an id to this machine
 
@@ -74,20 +74,13 @@ def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
     return [] if session is None else session.results()
 
 
-class BenchTrial(Record, frozen=True, kw_only=True):
-    """A trial of a bench and what it measured."""
-
-    case: Case
-    trial: Trial
-
-
 class BenchResult(Record, frozen=True, kw_only=True):
     """The trials of one bench in the order measured, and where they are kept."""
 
     database: str
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
-    trials: tuple[BenchTrial, ...]
+    trials: tuple[Measured, ...]
     models: tuple[LocalModel, ...] = ()  # every model of it, and where it lies
     results: tuple[ArmResult, ...] = ()  # every arm of its session on every prompt
     stopped: Stop | None = None  # why a bench with a goal ended
@@ -216,7 +209,7 @@ def bench(
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {own[0].error}")
-    trials = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
+    trials = tuple(as_measured((cases[trial.case_id], trial) for trial in own))
     return BenchResult(
         database=str(path),
         outcome=outcome,
