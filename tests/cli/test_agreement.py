@@ -39,6 +39,7 @@ from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
 
 Mlsd = Callable[..., Ran]
+pytestmark = pytest.mark.usefixtures("unsaved_figures")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 FEW = {"n_predict": 16, "repeats": 3, "engine": EngineOptions(n_threads=1)}
 # What a column's head means -> the field of the record.
@@ -205,7 +206,8 @@ def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd
             one.ratio, one.standing, one.tok_s, one.plain_tok_s,
         ), "another bench in the file changes nothing"  # fmt: skip
     study = study_of(benched.database)
-    assert min(everywhere(study)[name] for name in ("best", "speedups", "gammas")) > 5
+    found = everywhere(study)
+    assert min(found[name] for name in ("best", "speedups", "gammas")) > 5
     shown = {
         answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
     }

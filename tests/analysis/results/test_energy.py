@@ -67,6 +67,7 @@ def test_a_trial_without_a_reading_leaves_no_figure() -> None:
     assert joules([]).per_token is None
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_speculation_and_plain_decoding_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
     made = []
     for one, done in blocks(DENSE, "D", gammas=(4,)):
@@ -81,6 +82,7 @@ def test_speculation_and_plain_decoding_are_compared_in_the_same_blocks(tmp_path
     assert section.tables[0].rows[0][5].text == "2.00x"
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_without_a_counter_the_report_has_no_such_section(tmp_path: Path) -> None:
     with Store.open(write(tmp_path / "s.sqlite", blocks(DENSE, "D")), read_only=True) as store:
         assert "energy" not in {section.id for section in build(read_study(store)).sections}

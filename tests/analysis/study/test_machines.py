@@ -54,6 +54,7 @@ def test_each_machine_has_its_own_figures_and_none_is_pooled(study: Study) -> No
         assert (fast.wide_pass, fast.experts) == (None, None), "what nobody timed is not there"
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_claims_stand_machine_by_machine_and_the_report_has_the_section(study: Study) -> None:
     claims = machine_claims(study)
     assert claims
@@ -63,6 +64,7 @@ def test_claims_stand_machine_by_machine_and_the_report_has_the_section(study: S
     assert [picture.id for picture in section.pictures] == ["over-bandwidth", "over-parameters"]
 
 
+@pytest.mark.usefixtures("unsaved_figures")
 def test_one_machine_has_nothing_beside_it(study: Study, tmp_path: Path) -> None:
     alone = study.other_machines[0]
     with pytest.raises(AnalysisError, match="Only one machine"):
