@@ -31,7 +31,7 @@ from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.exchange.record import read_record
-from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.rows import CalibrationPoint, TrialFilter
 from mlsd.measure.store.store import Store
 from tests.hub_server import REPO, HubServer
 from tests.measure.kill_script import run_study
@@ -91,7 +91,7 @@ class Timing(Study):
         """A word where repeats or the file are not as they should be."""
         with Store.open(self.database, create=False) as store:
             faults, runs = store.check(), store.runs()
-            counts = Counter((run, p.kind, p.rows, p.depth, p.repeat) for run, p in store.calibration())
+            counts = Counter((run, p.kind, p.rows, p.depth, p.repeat) for run, p in store.figures(CalibrationPoint))
         if faults or runs[-1].status != "finished" or not any(run == runs[-1].id for run, *_ in counts):
             return "lost"
         return "doubled" if max(counts.values()) > 1 else None

@@ -153,7 +153,7 @@ def _role(run: Run) -> str:
 def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
     cases, warnings = store.cases(), store.warnings()
     points: dict[int, list[CalibrationPoint]] = defaultdict(list)
-    for run_id, point in store.calibration():
+    for run_id, point in store.figures(CalibrationPoint):
         points[run_id].append(point)
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:

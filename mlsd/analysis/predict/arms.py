@@ -106,7 +106,7 @@ def read_known(
         models |= store.models()
         notes += left_out(store)
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
-        coverage |= newest(store.coverage(), lambda row: row.model_key)
+        coverage |= newest(store.figures(Coverage), lambda row: row.model_key)
     return Known(
         groups=tuple(groups), passes=passes, coverage=coverage, models=models, notes=tuple(notes), measured=measured
     )
@@ -172,7 +172,7 @@ def newest_passes(store: Store, without: Container[int] = ()) -> dict[tuple[str,
     """
     machines = {run.id: environment_key(run.environment) for run in store.runs()}
     kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
-    for run_id, point in store.calibration():
+    for run_id, point in store.figures(CalibrationPoint):
         if run_id in without:
             continue
         own = kinds.setdefault((machines[run_id], point.model_key), {})

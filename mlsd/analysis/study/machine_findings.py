@@ -16,7 +16,7 @@ from mlsd.analysis.results.comparability import Chosen
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
 from mlsd.measure.store.pass_shares import PassShares, part_keys
-from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval, grouped
@@ -204,22 +204,22 @@ def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
             for place, points in newest_passes(store, chosen.other_calibrations).items()
             if place[0] == key
         },
-        coverage=newest(store.coverage(), lambda row: row.model_key, own),
+        coverage=newest(store.figures(Coverage), lambda row: row.model_key, own),
         models=store.models(),
     )
-    timed = [(run_id, p) for run_id, p in store.known_passes() if run_id in own]
+    timed = [(run_id, p) for run_id, p in store.figures(TimedPass) if run_id in own]
     last = max((run_id for run_id, _ in timed), default=None)
     return Machine(
         key=key,
         source=str(store.path),
         known=known,
         timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
-        loads=newest(store.expert_loads(), lambda load: load.model_key, own),
-        reads=tuple(r for run_id, r in store.stream_reads() if run_id == last),
+        loads=newest(store.figures(ExpertLoad), lambda load: load.model_key, own),
+        reads=tuple(r for run_id, r in store.figures(StreamRead) if run_id == last),
         passes=tuple(p for run_id, p in timed if run_id == last),
         bandwidth_run=None if last is None else own[last],
         too_many_trials=too_many,
-        shares=newest(store.shares(), lambda one: (one.model_key, one.drafting_key), own),
+        shares=newest(store.figures(PassShares), lambda one: (one.model_key, one.drafting_key), own),
     )
 
 

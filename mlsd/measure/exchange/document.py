@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from mlsd.measure.store import schema
-from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS
 
@@ -35,9 +35,9 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) ->
     _write_list(out, "trials", trials())
     _write_list(out, "warnings", iter(store.warnings()))
     _write_list(out, "imported", store.imported())
-    _write_list(out, "calibration", _with_run(store.calibration()))
-    _write_list(out, "coverage", _with_run(store.coverage()))
-    _write_list(out, "expert_load", _with_run(store.expert_loads()))
+    _write_list(out, "calibration", _with_run(store.figures(CalibrationPoint)))
+    _write_list(out, "coverage", _with_run(store.figures(Coverage)))
+    _write_list(out, "expert_load", _with_run(store.figures(ExpertLoad)))
     out.write(b"}\n")
     return count
 

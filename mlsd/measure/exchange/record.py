@@ -100,6 +100,12 @@ class MachineFigures(Record, frozen=True, kw_only=True):
     shares: tuple[tuple[int, PassShares], ...] = ()
 
 
+_KINDS: dict[str, Any] = {  # by field of `MachineFigures`
+    "calibration": CalibrationPoint, "coverage": Coverage, "expert_loads": ExpertLoad, "stream_reads": StreamRead,
+    "known_passes": TimedPass, "shares": PassShares,
+}  # fmt: skip
+
+
 class StudyRecord(Record, frozen=True, kw_only=True):
     """Everything that a record says."""
 
@@ -226,7 +232,7 @@ def make_record(store: Store) -> StudyRecord:
         rounds={name: tuple(columns) for name, columns in table.items()},
         n_superseded=n_all - len(recorded),
         warnings=tuple(_recorded_warning(w) for w in store.warnings() if w.case_id is None or w.case_id in used),
-        machine=MachineFigures(**{name: tuple(getattr(store, name)()) for name in MachineFigures.__struct_fields__}),
+        machine=MachineFigures(**{name: tuple(store.figures(kind)) for name, kind in _KINDS.items()}),
         distances=tuple(store.distances()),
     )
 
@@ -395,7 +401,9 @@ def import_record(store: Store, file: RecordFile) -> Imported:
             store.admit(numbers[one.run], trial)
             n_new += 1
     for run_id, number in fresh.items():
-        _add_figures(store, study, run_id, number)
+        store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
+        figures = (row for name in _KINDS for row in getattr(study.machine, name))
+        store.add_figures(number, (figure for run, figure in figures if run == run_id))
     for distance in study.distances if fresh else ():
         store.add_distance(distance)
     machines = tuple(dict.fromkeys(keys[one.run] for one in study.trials))
@@ -404,17 +412,3 @@ def import_record(store: Store, file: RecordFile) -> Imported:
 
 def _place(key: str, trial: Trial) -> tuple[object, ...]:
     return key, trial.case_id, trial.block, trial.repeat, trial.position
-
-
-def _add_figures(store: Store, study: StudyRecord, run_id: int, number: int) -> None:
-    """Warnings and what was measured of the machine, of a run that the database did not know."""
-
-    def of(rows: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        return (row for one, row in rows if one == run_id)
-
-    figures = study.machine
-    store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
-    store.add_calibration(number, of(figures.calibration))
-    store.add_coverage(number, of(figures.coverage), of(figures.expert_loads))
-    store.add_bandwidth(number, of(figures.stream_reads), of(figures.known_passes))
-    store.add_shares(number, of(figures.shares))

@@ -98,7 +98,7 @@ def measure_bandwidth(request: BandwidthRequest, db: Path | None = None, tell: T
         with tempfile.TemporaryDirectory(dir=request.folder) as place:
             models = write_models(Path(place), sizes_bytes, request.quants, tell)
             passes = tuple(time_models(models, engine, request.repeats))
-        store.add_bandwidth(run_id, reads, passes)
+        store.add_figures(run_id, [*reads, *passes])
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
 
 

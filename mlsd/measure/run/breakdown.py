@@ -85,7 +85,7 @@ def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] 
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
         shares = ask(job, SharesFound).shares
-        store.add_shares(run_id, shares)
+        store.add_figures(run_id, shares)
     return shares
 
 

@@ -99,12 +99,12 @@ def time_and_store(
             store.add_models(models)
             for event in run_calibration(job):
                 if isinstance(event, Passes):
-                    store.add_calibration(run_id, event.points)
+                    store.add_figures(run_id, event.points)
                     points += event.points
                     n_repeats, half_width = n_repeats + 1, event.half_width
                     tell(f"repeat {n_repeats}, widest interval +-{format_percent(half_width)}")
                 elif isinstance(event, Covered):
-                    store.add_coverage(run_id, event.coverage, event.loads)
+                    store.add_figures(run_id, [*event.coverage, *event.loads])
                     covered = event
                 else:
                     spent = event

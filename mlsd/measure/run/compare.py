@@ -231,7 +231,7 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
         for event in run_calibration(job, variables=side.build.variables()):
             if isinstance(event, Passes):
                 points = [msgspec.structs.replace(point, repeat=repeat) for point in event.points]
-                store.add_calibration(side.run.run_id, points)
+                store.add_figures(side.run.run_id, points)
     except MlsdError as error:
         side.times_passes = False
         doubt = QualityWarning(code="passes_not_timed", message=error.message, advice=error.hint)

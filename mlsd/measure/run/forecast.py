@@ -20,6 +20,7 @@ from mlsd.hardware.chips import CHIPS
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
+from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.measure.store.store import Store
 from mlsd.models.hub import free_bytes
 from mlsd.planning.estimate import (
@@ -127,7 +128,7 @@ def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips:
         columns, rows = store.summary()
         trials = [row for row in (dict(zip(columns, r, strict=True)) for r in rows) if row["run_id"] in own]
         passes: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-        for run_id, point in store.calibration():
+        for run_id, point in store.figures(CalibrationPoint):
             if run_id in own:
                 passes[point.model_key, point.kind, point.rows].append(point.span_ns)
         cases = store.cases()

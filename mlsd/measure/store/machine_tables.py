@@ -21,7 +21,42 @@ class RowStream(NamedTuple):
     rows: Iterator[tuple[Any, ...]]
 
 
+class _FigureTable(NamedTuple):
+    """Where figures of one kind stand."""
+
+    name: str
+    what: str  # one row, in words
+    columns: tuple[str, ...]  # that hold all of the figure, in the order of its fields; "record" is its JSON
+    for_sql: tuple[str, ...] = ()  # columns that repeat what others hold
+    order: str = "id"
+    measured: bool = False  # the last column is a time or a rate
+
+
+Figure = CalibrationPoint | Coverage | ExpertLoad | StreamRead | TimedPass | PassShares
+_JSON: dict[str, Any] = {  # columns of JSON text, with the type they are read back as
+    "distinct": dict[rowcodec.Count, rowcodec.Count],
+    "chosen": tuple[rowcodec.Count, ...],
+}
+_PLACE = "run_id, model_key, source, layer"
+FIGURES: dict[type, _FigureTable] = {
+    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__, measured=True),
+    Coverage: _FigureTable(
+        "coverage", "the coverage", Coverage.__struct_fields__, ("n_windows", "distinct_mean"), f"{_PLACE}, window"
+    ),
+    ExpertLoad: _FigureTable("expert_load", "the experts", ExpertLoad.__struct_fields__, order=_PLACE),
+    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__, measured=True),
+    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__, measured=True),
+    PassShares: _FigureTable(
+        "pass_share", "a profiled pass", ("record",), ("model_key", "drafting_key", "rows", "depth")
+    ),
+}
+F = TypeVar("F", CalibrationPoint, Coverage, ExpertLoad, StreamRead, TimedPass, PassShares)
 T = TypeVar("T")
+
+
+def _value(figure: Figure, column: str) -> Any:
+    value = figure if column == "record" else getattr(figure, column)
+    return rowcodec.encode(value) if column == "record" or column in _JSON else value
 
 
 class MachineTables:
@@ -33,63 +68,34 @@ class MachineTables:
         self._place = database.DatabaseFile(path)
         self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
-    # --- writing ----------------------------------------------------------------------------------------------
-
-    def add_calibration(self, run_id: int, points: Iterable[CalibrationPoint]) -> None:
-        """Record timed passes."""
+    def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
+        """Record what was measured of the machine, all or nothing."""
         with self._transaction() as db:
-            db.executemany(
-                "INSERT INTO calibration (run_id, model_key, kind, rows, depth, repeat, span_ns) "
-                "VALUES (?,?,?,?,?,?,?)",
-                [(run_id, p.model_key, p.kind, p.rows, p.depth, p.repeat, p.span_ns) for p in points],
-            )
+            for one in figures:
+                table = FIGURES[type(one)]
+                columns = (*table.columns, *table.for_sql)
+                names, marks = ", ".join(f'"{name}"' for name in columns), ", ?" * len(columns)
+                values = (_value(one, name) for name in columns)
+                db.execute(f"INSERT INTO {table.name} (run_id, {names}) VALUES (?{marks})", (run_id, *values))
 
-    def add_coverage(self, run_id: int, coverage: Iterable[Coverage], loads: Iterable[ExpertLoad] = ()) -> None:
-        """Record how many distinct experts windows of tokens chose, and how often each expert was chosen."""
-        with self._transaction() as db:
-            db.executemany(
-                'INSERT INTO coverage (run_id, model_key, source, layer, window, n_windows, distinct_mean, "distinct") '
-                "VALUES (?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        run_id,
-                        c.model_key,
-                        c.source,
-                        c.layer,
-                        c.window,
-                        c.n_windows,
-                        c.distinct_mean,
-                        rowcodec.encode(c.distinct),
-                    )
-                    for c in coverage
-                ],
-            )
-            db.executemany(
-                "INSERT INTO expert_load (run_id, model_key, source, layer, chosen) VALUES (?,?,?,?,?)",
-                [(run_id, e.model_key, e.source, e.layer, rowcodec.encode(e.chosen)) for e in loads],
-            )
-
-    def add_bandwidth(self, run_id: int, reads: Iterable[StreamRead], passes: Iterable[TimedPass]) -> None:
-        """Record streaming reads and single-token passes of models of known bytes, all or nothing."""
-        with self._transaction() as db:
-            db.executemany(
-                "INSERT INTO stream_read (run_id, n_threads, repeat, gb_s) VALUES (?,?,?,?)",
-                [(run_id, r.n_threads, r.repeat, r.gb_s) for r in reads],
-            )
-            db.executemany(
-                "INSERT INTO known_pass (run_id, quant, n_bytes, block, ms) VALUES (?,?,?,?,?)",
-                [(run_id, p.quant, p.n_bytes, p.block, p.ms) for p in passes],
-            )
-
-    def add_shares(self, run_id: int, shares: Iterable[PassShares]) -> None:
-        """Record profiled passes."""
-        with self._transaction() as db:
-            db.executemany(
-                "INSERT INTO pass_share (run_id, model_key, drafting_key, rows, depth, record) VALUES (?,?,?,?,?,?)",
-                [(run_id, s.model_key, s.drafting_key, s.rows, s.depth, rowcodec.encode(s)) for s in shares],
-            )
-
-    # --- reading ----------------------------------------------------------------------------------------------
+    def figures(self, kind: type[F]) -> Iterator[tuple[int, F]]:
+        """Stream (run id, figure) of one kind, of the runs that can be read."""
+        table = FIGURES[kind]
+        names = ", ".join(f'"{name}"' for name in table.columns)
+        known = {run.id for run in self.runs()}
+        for run_id, *values in self._rows(f"SELECT run_id, {names} FROM {table.name} ORDER BY {table.order}"):
+            if run_id not in known:
+                continue
+            where = f"{table.what} of run {run_id}"
+            if table.columns == ("record",):
+                yield run_id, rowcodec.decode(values[0], kind, where)
+                continue
+            for place, name in enumerate(table.columns):
+                if name in _JSON:
+                    values[place] = rowcodec.decode(values[place], _JSON[name], where)
+                    if name == "distinct" and not sum(values[place].values()):
+                        raise rowcodec.damaged(where, "it counts no window")
+            yield run_id, rowcodec.record(kind, values, where, above_zero=table.measured)
 
     def runs(self) -> list[Run]:
         """All runs that can be read, oldest first."""
@@ -97,54 +103,6 @@ class MachineTables:
             "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
         )
         return list(self._readable(rowcodec.run, rows))
-
-    def calibration(self, model_key: str | None = None) -> Iterator[tuple[int, CalibrationPoint]]:
-        """Stream (run id, timed pass), of one model or of all."""
-        query = (
-            "SELECT run_id, model_key, kind, rows, depth, repeat, span_ns FROM calibration "
-            "WHERE model_key = coalesce(?, model_key) ORDER BY id"
-        )
-        for run_id, *values in self._of_runs(query, (model_key,)):
-            yield run_id, rowcodec.record(CalibrationPoint, values, f"a timed pass of run {run_id}", above_zero=True)
-
-    def coverage(self, model_key: str | None = None) -> Iterator[tuple[int, Coverage]]:
-        """Stream (run id, distinct experts of one layer and window), of one model or of all."""
-        query = (
-            'SELECT run_id, model_key, source, layer, window, "distinct" FROM coverage '
-            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer, window"
-        )
-        for run_id, key, source, layer, window, distinct in self._of_runs(query, (model_key,)):
-            where = f"the coverage of run {run_id}"
-            counts = rowcodec.decode(distinct, dict[rowcodec.Count, rowcodec.Count], where)
-            if not sum(counts.values()):
-                raise rowcodec.damaged(where, "it counts no window")
-            yield run_id, rowcodec.record(Coverage, (key, source, layer, window, counts), where)
-
-    def expert_loads(self, model_key: str | None = None) -> Iterator[tuple[int, ExpertLoad]]:
-        """Stream (run id, how often each expert of one layer was chosen), of one model or of all."""
-        query = (
-            "SELECT run_id, model_key, source, layer, chosen FROM expert_load "
-            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer"
-        )
-        for run_id, key, source, layer, chosen in self._of_runs(query, (model_key,)):
-            where = f"the experts of run {run_id}"
-            times = rowcodec.decode(chosen, tuple[rowcodec.Count, ...], where)
-            yield run_id, rowcodec.record(ExpertLoad, (key, source, layer, times), where)
-
-    def stream_reads(self) -> Iterator[tuple[int, StreamRead]]:
-        """Stream (run id, one streaming read), in the order of writing."""
-        for run_id, *values in self._of_runs("SELECT run_id, n_threads, repeat, gb_s FROM stream_read ORDER BY id"):
-            yield run_id, rowcodec.record(StreamRead, values, f"a streaming read of run {run_id}", above_zero=True)
-
-    def known_passes(self) -> Iterator[tuple[int, TimedPass]]:
-        """Stream (run id, single-token passes of one model of known bytes), in the order of writing."""
-        for run_id, *values in self._of_runs("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
-            yield run_id, rowcodec.record(TimedPass, values, f"a timed pass of run {run_id}", above_zero=True)
-
-    def shares(self) -> Iterator[tuple[int, PassShares]]:
-        """Stream (run id, one profiled pass), in the order of writing."""
-        for run_id, record in self._of_runs("SELECT run_id, record FROM pass_share ORDER BY id"):
-            yield run_id, rowcodec.decode(record, PassShares, f"a profiled pass of run {run_id}")
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -155,11 +113,6 @@ class MachineTables:
                 yield read(row)
             except StoreError as error:
                 self.damage[error.message] = None
-
-    def _of_runs(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
-        """Rows that begin with the id of a run, of the runs that can be read."""
-        known = {run.id for run in self.runs()}
-        return (row for row in self._rows(query, values) if row[0] in known)
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         with database.store_errors(self.path):

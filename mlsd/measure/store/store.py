@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from typing import Any, Self
 from mlsd.errors import StoreError
 from mlsd.measure.store import database, rowcodec, schema
 from mlsd.measure.store.impossible import impossible_trials
-from mlsd.measure.store.machine_tables import MachineTables, RowStream
+from mlsd.measure.store.machine_tables import FIGURES, MachineTables, RowStream
 from mlsd.measure.store.rows import (
     DraftDistance,
     FinishedTrials,
@@ -352,7 +353,7 @@ class Store(MachineTables):
             problems += [f"trial {trial_id}: {found.sentence}" for trial_id, found in self.impossible.items()]
         readers: list[Callable[[], Iterable[object]]] = [
             self.runs, self.models, self.cases, self.warnings, self.distances, self.imported,
-            self.calibration, self.coverage, self.expert_loads, self.stream_reads, self.known_passes, self.shares,
+            *(partial(self.figures, kind) for kind in FIGURES),
         ]  # fmt: skip
         for read in readers:
             try:

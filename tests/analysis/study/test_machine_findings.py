@@ -27,7 +27,7 @@ def timed(
     plan = {"command": "calibrate", "engine": {**msgspec.to_builtins(EngineOptions()), **engine}}
     run_id = store.begin_run(msgspec.structs.replace(MACHINE, host=host), plan, 0)
     store.add_models([MOE, DENSE, DRAFT])
-    store.add_calibration(
+    store.add_figures(
         run_id,
         [
             CalibrationPoint(
@@ -93,7 +93,8 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
                 for n in (1, 2, 4)
                 for block in range(3)
             ]
-            store.add_bandwidth(run_id, [StreamRead(n_threads=n, repeat=0, gb_s=speed * n / 2) for n in (1, 2)], passes)
+            reads = [StreamRead(n_threads=n, repeat=0, gb_s=speed * n / 2) for n in (1, 2)]
+            store.add_figures(run_id, [*reads, *passes])
             store.end_run(run_id)
     found = machine_of(tmp_path / "c.sqlite").bandwidth
     assert found.lines[0].bandwidth_gb_s.value == pytest.approx(20.0, rel=1e-3)

@@ -14,6 +14,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.run import bandwidth
 from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth, shape_of_bytes, stream_read
+from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
 from tests.measure.examples import ENVIRONMENT
@@ -56,8 +57,8 @@ def test_the_command_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(found["passes"]) == 4
     assert list(place.iterdir()) == []  # the models are gone
     with Store.open(database, read_only=True) as store:
-        assert [p.ms for _, p in store.known_passes()] == [p["ms"] for p in found["passes"]]
-        assert {r.n_threads for _, r in store.stream_reads()} == {int(n) for n in found["stream_gb_s"]}
+        assert [p.ms for _, p in store.figures(TimedPass)] == [p["ms"] for p in found["passes"]]
+        assert {r.n_threads for _, r in store.figures(StreamRead)} == {int(n) for n in found["stream_gb_s"]}
         assert [run.status for run in store.runs()] == ["finished"]
 
 

@@ -29,11 +29,11 @@ def path(tmp_path: Path) -> Path:
         store.add_cases(run_id, [case(gamma) for gamma in (0, 4, 8)])
         store.add_trial(run_id, trial())
         point = CalibrationPoint(model_key="m", kind="target_pass", rows=5, depth=64, repeat=0, span_ns=1_000)
-        store.add_calibration(run_id, [point])
+        store.add_figures(run_id, [point])
         coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4})
-        store.add_coverage(run_id, [coverage], [ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0))])
+        store.add_figures(run_id, [coverage, ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0))])
         share = {"n_passes": 1, "plain_ns": 10, "profiled_ns": 12, "headless_ns": None, "parts_ns": {}}
-        store.add_shares(run_id, [PassShares(model_key="m", rows=1, depth=0, **share)])  # type: ignore[arg-type]
+        store.add_figures(run_id, [PassShares(model_key="m", rows=1, depth=0, **share)])  # type: ignore[arg-type]
     return path
 
 
@@ -178,7 +178,7 @@ def test_what_belongs_to_nothing_is_not_read(path: Path, statement: str) -> None
     with Store.open(path, read_only=True) as store:
         assert store.check()
         if "calibration" in statement:
-            assert not list(store.calibration())
+            assert not list(store.figures(CalibrationPoint))
         else:
             assert not list(store.trials())
             assert all("not there" in found.sentence for found in store.impossible.values()) and store.impossible
@@ -259,7 +259,7 @@ def test_a_reader_that_stops_early_says_nothing_when_the_database_is_closed(path
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("sys.unraisablehook", late.append)
         with Store.open(path, read_only=True) as store:
-            reader = store.coverage()
+            reader = store.figures(Coverage)
             next(reader)
         del reader
         gc.collect()

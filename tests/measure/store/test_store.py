@@ -23,6 +23,8 @@ from mlsd.measure.store.rows import (
     Coverage,
     ExpertLoad,
     ImportedRow,
+    StreamRead,
+    TimedPass,
     TrialFilter,
     TrialKey,
     comparability_key,
@@ -112,12 +114,11 @@ def test_calibration_and_coverage_come_back(store: Store, run_id: int) -> None:
     point = CalibrationPoint(model_key="m", kind="target_pass", rows=5, depth=64, repeat=0, span_ns=1_000)
     coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4, 4: 5})
     load = ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0, 3, 10))
-    store.add_calibration(run_id, [point])
-    store.add_coverage(run_id, [coverage], [load])
-    assert list(store.calibration("m")) == [(run_id, point)]
-    assert list(store.coverage()) == [(run_id, coverage)]
-    assert list(store.expert_loads("m")) == [(run_id, load)]
-    assert list(store.calibration("another")) == []
+    store.add_figures(run_id, [point])
+    store.add_figures(run_id, [coverage, load])
+    assert list(store.figures(CalibrationPoint)) == [(run_id, point)]
+    assert list(store.figures(Coverage)) == [(run_id, coverage)]
+    assert list(store.figures(ExpertLoad)) == [(run_id, load)]
 
 
 def test_profiled_passes_come_back(store: Store, run_id: int) -> None:
@@ -132,8 +133,8 @@ def test_profiled_passes_come_back(store: Store, run_id: int) -> None:
         headless_ns=None,
         parts_ns={"attention": 600, "head": 300},
     )
-    store.add_shares(run_id, [shares])
-    assert list(store.shares()) == [(run_id, shares)]
+    store.add_figures(run_id, [shares])
+    assert list(store.figures(PassShares)) == [(run_id, shares)]
 
 
 def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
@@ -398,12 +399,12 @@ def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(ver
     with Store.open(path, create=False) as store:
         assert [s.trial.status for s in store.trials()] == ["ok", "ok", "failed"]
         assert [len(s.trial.rounds) for s in store.trials()] == [7, 2, 0]
-        assert len(list(store.calibration())) == (1 if version >= 2 else 0)
-        assert len(list(store.known_passes())) == len(list(store.stream_reads())) == (1 if version >= 4 else 0)
+        assert len(list(store.figures(CalibrationPoint))) == (1 if version >= 2 else 0)
+        assert len(list(store.figures(TimedPass))) == len(list(store.figures(StreamRead))) == (1 if version >= 4 else 0)
         assert [d.ratio for d in store.distances()] == ([2.0] if version >= 5 else [])
-        assert [one.rows for _, one in store.shares()] == ([5] if version >= 6 else [])
+        assert [one.rows for _, one in store.figures(PassShares)] == ([5] if version >= 6 else [])
         assert store.check() == []
-        store.add_calibration(1, [CalibrationPoint(model_key="m", kind="sample", rows=1, depth=0, repeat=0, span_ns=1)])
+        store.add_figures(1, [CalibrationPoint(model_key="m", kind="sample", rows=1, depth=0, repeat=0, span_ns=1)])
     fresh = path.with_name("fresh.sqlite")
     Store.open(fresh).close()
     assert shape(path) == shape(fresh)

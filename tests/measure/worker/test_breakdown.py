@@ -103,7 +103,7 @@ def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Pat
     shares = profile_and_store(work, tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite") as store:
         (run,) = store.runs()
-        assert list(store.shares()) == [(run.id, one) for one in shares]
+        assert list(store.figures(PassShares)) == [(run.id, one) for one in shares]
     assert (run.status, run.plan["command"]) == ("finished", "breakdown")
     assert str(tiny) not in msgspec.json.encode(run.plan).decode()
     broken = msgspec.structs.replace(work, target=ModelFile(ref=work.target.ref, path=str(tiny / "none.gguf")))

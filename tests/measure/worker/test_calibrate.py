@@ -14,6 +14,7 @@ from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import run_calibration
 from mlsd.measure.run.calibration import time_and_store
+from mlsd.measure.store.rows import CalibrationPoint, Coverage
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.calibrate import Calibration, contexts
 from mlsd.models.library import resolve_model
@@ -169,10 +170,10 @@ def test_a_calibration_lies_in_the_store_beside_the_machine(tiny: Path, tmp_path
     work = job(tiny / "qwen35moe.gguf", windows=(1, 2), n_experts=16)
     result = time_and_store(work, tmp_path / "c.sqlite")
     with Store.open(tmp_path / "c.sqlite") as store:
-        stored = list(store.calibration())
+        stored = list(store.figures(CalibrationPoint))
         assert tuple(point for _, point in stored) == result.target_points
         assert {run_id for run_id, _ in stored} == {result.run_id}
-        assert tuple(c for _, c in store.coverage()) == result.coverage
+        assert tuple(c for _, c in store.figures(Coverage)) == result.coverage
         run = store.runs()[0]
     assert run.status == "finished"
     assert run.plan["command"] == "calibrate"

@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         run = store.begin_run(MACHINE, {"profile": "tiny"}, 1)
         key = MOE.ref.sha256 or ""
         windows = [Coverage(model_key=key, source="text", layer=0, window=k, distinct={k + 1: 5}) for k in range(1, 9)]
-        store.add_coverage(run, windows)
+        store.add_figures(run, windows)
         return read_study(store)
 
 

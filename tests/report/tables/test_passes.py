@@ -59,7 +59,7 @@ def study_of(path: Path, *profiled: PassShares) -> Study:
         trials.append(arm(PLD, repeat, 3, stats=LOOKED))
     write(path, trials)
     with Store.open(path) as store:
-        store.add_shares(1, profiled)
+        store.add_figures(1, profiled)
         return read_study(store)
 
 
@@ -102,7 +102,7 @@ def test_the_newest_breakdown_counts(tmp_path: Path) -> None:
     study_of(path, shares(rows=9))
     with Store.open(path) as store:
         later = store.begin_run(store.runs()[0].environment, {"command": "breakdown"}, seed=0)
-        store.add_shares(later, [shares(rows=5)])
+        store.add_figures(later, [shares(rows=5)])
         store.end_run(later)
         table = pass_table(read_study(store))
     assert [row[1].text for row in table.rows] == ["5"]
@@ -150,7 +150,7 @@ def test_a_database_of_breakdowns_alone_has_a_report_of_them(tmp_path: Path) -> 
     with Store.open(tmp_path / "b.sqlite") as store:
         run = store.begin_run(MACHINE, {"command": "breakdown"}, seed=0)
         store.add_models([DENSE])
-        store.add_shares(run, [shares()])
+        store.add_figures(run, [shares()])
         store.end_run(run)
         made = build(read_study(store))
     (table,) = (table for section in made.sections for table in section.tables if table.id == "pass-shares")
