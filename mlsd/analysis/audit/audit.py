@@ -42,14 +42,9 @@ HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and
 ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 # Rules that may raise a doubt, but judge no speed and no count.
 BESIDE = (
-    "columns_disagree",
-    "arms_do_not_match",
-    "all_or_nothing_accepted",
-    "settings_alike",
-    "faster_elsewhere",
-    "slower_than_the_machine",
-    "rate_copied",
-)
+    "columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_alike", "faster_elsewhere",
+    "slower_than_the_machine", "rate_copied",
+)  # fmt: skip
 MOST_TIMES_PLAIN = 20.0  # of a rate whose rounds are not known
 SHALLOW = 4096  # tokens of context up to which a plain pass is not much slower than an empty one's
 FEWEST_COPIES = 2  # pairs of settings with one rate
@@ -95,22 +90,14 @@ def audit(source: str, *contexts: AuditContext) -> Audit:
     return Audit(source=source, rows=rows, notes=notes)
 
 
+_IDENTITY = (
+    "table", "label", "target", "chip", "drafter", "draft", "gamma", "prompt", "n_prompt", "n_predict", "repeat",
+)  # fmt: skip
+
+
 def identity(row: AuditRow) -> dict[str, str | int]:
     """What tells the row from others: the fields of its case that the source states."""
-    fields = (
-        "table",
-        "label",
-        "target",
-        "chip",
-        "drafter",
-        "draft",
-        "gamma",
-        "prompt",
-        "n_prompt",
-        "n_predict",
-        "repeat",
-    )
-    return {name: value for name in fields if (value := getattr(row, name)) is not None}
+    return {name: value for name in _IDENTITY if (value := getattr(row, name)) is not None}
 
 
 # --- what a row implies -----------------------------------------------------------------------------------------
@@ -627,8 +614,8 @@ def rate_copied(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """
     if not row.speculative or not row.gamma or row.acceptance is None:
         return None
-    seen, expected = context.copied_rates
-    if row.case not in context.rate_copies:
+    cases, seen, expected = context.copied_rates
+    if row.case not in cases:
         return None
     figures = {"acceptance": row.acceptance.value, "pairs_alike": float(seen), "pairs_by_chance": expected}
     doubtful = seen >= FEWEST_COPIES and chance_of_more(seen, expected) <= ALIKE

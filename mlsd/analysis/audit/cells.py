@@ -15,17 +15,8 @@ from mlsd.records import NO_DRAFTER
 from mlsd.trials.acceptance import MEANINGS
 
 _OF_BOTH = (
-    "target",
-    "chip",
-    "prompt",
-    "n_prompt",
-    "n_predict",
-    "repeat",
-    "active_b",
-    "bits",
-    "program",
-    "quantization",
-)
+    "target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits", "program", "quantization",
+)  # fmt: skip
 _MOST = 1e12  # of any figure
 _OF_A_FILE = ("active_b", "bits", "quantization", "model_gb")  # what is known of one file is not known of another
 

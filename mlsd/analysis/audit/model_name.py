@@ -30,12 +30,12 @@ _PUBLISHED = (
     ("glm-4.5-air", 106.0, 12.0),
     ("qwen3-coder-next", 80.0, 3.0),
 )
-_BITS: tuple[tuple[re.Pattern[str], float | None], ...] = (
-    (re.compile(rf"(?<![a-z0-9])(?:bf|fp|f)(16|32){_END}"), None),
-    (re.compile(r"(?<![a-z0-9])(?:mx|nv)?fp([48])(?:a16)?(?![0-9])"), None),
-    (re.compile(r"(?<![a-z0-9])(?:i1[-_])?[iotdrv]?q([1-8])(?!\.\d)(?:[a-z_-]|$|(?=[^0-9a-z]))"), None),
-    (re.compile(rf"(?<![a-z0-9])int([48]){_END}"), None),
-    (re.compile(r"(?<![a-z0-9.])([1-9](?:\.\d+)?|16)[ -]?(?:bits?|bpw)(?![a-z])"), None),
+_BITS = (
+    re.compile(rf"(?<![a-z0-9])(?:bf|fp|f)(16|32){_END}"),
+    re.compile(r"(?<![a-z0-9])(?:mx|nv)?fp([48])(?:a16)?(?![0-9])"),
+    re.compile(r"(?<![a-z0-9])(?:i1[-_])?[iotdrv]?q([1-8])(?!\.\d)(?:[a-z_-]|$|(?=[^0-9a-z]))"),
+    re.compile(rf"(?<![a-z0-9])int([48]){_END}"),
+    re.compile(r"(?<![a-z0-9.])([1-9](?:\.\d+)?|16)[ -]?(?:bits?|bpw)(?![a-z])"),
 )
 _STORED = re.compile(
     r"(?<![a-z0-9])(?:ud[-_]|i1[-_])?(?:[iotd]?q[1-8][a-z]?(?:_[a-z0-9]+)*|(?:bf|fp|f)(?:16|32)|(?:mx|nv)?fp[48]\w*"
@@ -83,7 +83,7 @@ def _billions(found: re.Match[str]) -> float:
 
 def _least_bits(name: str) -> float | None:
     """The least of all that the name states: ``MXFP4-Q8`` stores its experts in 4 bits."""
-    return min((float(found) for pattern, _ in _BITS for found in pattern.findall(name)), default=None)
+    return min((float(found) for pattern in _BITS for found in pattern.findall(name)), default=None)
 
 
 def same_model(one: str, other: str) -> bool:

@@ -247,29 +247,18 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return chance_of_more(seen, expected)
 
     @cached_property
-    def _rate_pairs(self) -> tuple[float, list[tuple[AuditRow, AuditRow]]]:
-        """How many pairs of draft lengths chance lets print one rate, and those that do at different speeds."""
-        expected, alike = 0.0, []
+    def copied_rates(self) -> tuple[set[tuple[object, ...]], int, float]:
+        """Cases of two draft lengths with one rate and two speeds, how many such pairs there are and chance gives."""
+        expected, alike = 0.0, list[tuple[AuditRow, AuditRow]]()
         for rows in self.settings.values():
             first = {row.gamma: row for row in reversed(rows) if row.gamma and _rate_is_fine(row)}
-            for one, other in combinations(first.values(), 2):
-                rates = [row.acceptance for row in (one, other) if row.acceptance is not None]
-                step = max(rate.high - rate.low for rate in rates)
-                expected += min(1.0, step / RATE_SPREAD)
-                speeds = sorted(row.tok_s.value for row in (one, other) if row.tok_s is not None)
+            for pair in combinations(first.values(), 2):
+                rates = [row.acceptance for row in pair if row.acceptance is not None]
+                expected += min(1.0, max(rate.high - rate.low for rate in rates) / RATE_SPREAD)
+                speeds = sorted(row.tok_s.value for row in pair if row.tok_s is not None)
                 if rates[0] == rates[1] and speeds[1] > ALIKE_SPEEDS * speeds[0]:
-                    alike.append((one, other))
-        return expected, alike
-
-    @cached_property
-    def copied_rates(self) -> tuple[int, float]:
-        """Pairs of draft lengths with one rate and two speeds, and how many chance gives."""
-        expected, alike = self._rate_pairs
-        return len(alike), expected
-
-    @cached_property
-    def rate_copies(self) -> set[tuple[object, ...]]:
-        return {row.case for pair in self._rate_pairs[1] for row in pair}
+                    alike.append(pair)
+        return {row.case for pair in alike for row in pair}, len(alike), expected
 
     def typical(self, row: AuditRow) -> float:
         """Lower quartile of the paces of the row's repeats over its own: a fast repeat may be a slip of the clock."""

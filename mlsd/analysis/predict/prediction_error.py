@@ -7,7 +7,7 @@ has another acceptance: without the trials of its prompt a prediction shows what
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -71,53 +71,7 @@ class Validation(Record, frozen=True, kw_only=True):
 
 def validate(known: Known) -> Validation | None:
     """Leave each gamma, then each prompt out; None when no study has plain decoding and two gammas."""
-    same = [row for group in known.groups for row in check_group(group, known)]
-    return summarize(same, [row for group in known.groups for row in check_prompt(group, known)])
-
-
-def check_group(group: ArmGroup, known: Known) -> list[Checked]:
-    """Predictions of one group's gammas; empty below two gammas."""
-    if len([arm for arm in group.arms if arm.gamma]) < 2:
-        return []
-    costs = known.costs(group.environment_key, group.target, group.draft)
-    found = leave_one_gamma_out(group.arms, costs if costs is not None else costs_from_arms)
-    return [_checked(group, costs is not None, prediction) for prediction in found]
-
-
-def check_prompt(group: ArmGroup, known: Known) -> list[Checked]:
-    """Predictions of a group's gammas from the same drafter's trials on other prompts; empty where there are none."""
-
-    def drafter_of(one: ArmGroup) -> tuple[object, ...]:
-        return (one.environment_key, one.target, one.drafter, one.draft, one.options)
-
-    same = [g for g in known.groups if drafter_of(g) == drafter_of(group) and g.prompt != group.prompt]
-    others = [arm for other in same for arm in other.arms]
-    costs = known.costs(group.environment_key, group.target, group.draft)
-    found = []
-    for arm in (arm for arm in group.arms if arm.gamma):
-        alike = [other for other in others if other.gamma == arm.gamma]
-        if not alike:
-            continue
-        scaled = costs_from_arms(others) if costs is None else scale_to(costs, others)
-        ends = outcomes_of([r for other in alike for r in other.rounds[0]])
-        found.append(_checked(group, costs is not None, judged(arm, scaled, ends)))
-    return found
-
-
-def _checked(group: ArmGroup, calibrated: bool, prediction: GammaPrediction) -> Checked:
-    return Checked(
-        target=group.target.id,
-        drafter=group.drafter,
-        draft=None if group.draft is None else group.draft.id,
-        prompt=group.prompt,
-        calibrated=calibrated,
-        prediction=prediction,
-    )
-
-
-def summarize(rows: Iterable[Checked], other_text: Sequence[Checked] = ()) -> Validation | None:
-    """Median and 95th percentile of the errors; None of nothing. `other_text`: rows of `check_prompt`."""
-    checked = tuple(rows)
+    checked = tuple(row for group in known.groups for row in _without_each_gamma(group, known))
     if not checked:
         return None
     errors = [abs(row.prediction.error) for row in checked]
@@ -129,15 +83,53 @@ def summarize(rows: Iterable[Checked], other_text: Sequence[Checked] = ()) -> Va
         median_spread=statistics.median(spreads) if spreads else None,
         n_calibrated=sum(row.calibrated for row in checked),
         checked=checked,
-        other_text=_other_text(other_text) if other_text else None,
+        other_text=_on_other_text([one for group in known.groups for one in _without_its_prompt(group, known)]),
     )
 
 
-def _other_text(rows: Sequence[Checked]) -> OtherText:
-    speeds = [abs(row.prediction.error) for row in rows]
-    lengths = [abs(row.prediction.predicted_mgl / row.prediction.measured_mgl - 1) for row in rows]
+def _without_each_gamma(group: ArmGroup, known: Known) -> list[Checked]:
+    """Predictions of one group's gammas; empty below two gammas."""
+    if len([arm for arm in group.arms if arm.gamma]) < 2:
+        return []
+    costs = known.costs(group.environment_key, group.target, group.draft)
+    return [
+        Checked(
+            target=group.target.id,
+            drafter=group.drafter,
+            draft=group.draft_id,
+            prompt=group.prompt,
+            calibrated=costs is not None,
+            prediction=prediction,
+        )
+        for prediction in leave_one_gamma_out(group.arms, costs if costs is not None else costs_from_arms)
+    ]
+
+
+def _without_its_prompt(group: ArmGroup, known: Known) -> Iterator[GammaPrediction]:
+    """Predictions of a group's gammas from the same drafter's trials on other prompts; none where there are none."""
+
+    def drafter_of(one: ArmGroup) -> tuple[object, ...]:
+        return (one.environment_key, one.target, one.drafter, one.draft, one.options)
+
+    same = [g for g in known.groups if drafter_of(g) == drafter_of(group) and g.prompt != group.prompt]
+    others = [arm for other in same for arm in other.arms]
+    costs = known.costs(group.environment_key, group.target, group.draft)
+    for arm in (arm for arm in group.arms if arm.gamma):
+        alike = [other for other in others if other.gamma == arm.gamma]
+        if alike:
+            scaled = costs_from_arms(others) if costs is None else scale_to(costs, others)
+            yield judged(arm, scaled, outcomes_of([r for other in alike for r in other.rounds[0]]))
+
+
+def _on_other_text(found: Sequence[GammaPrediction]) -> OtherText | None:
+    if not found:
+        return None
+    speeds, lengths = (
+        [abs(one.error) for one in found],
+        [abs(one.predicted_mgl / one.measured_mgl - 1) for one in found],
+    )
     return OtherText(
-        n=len(rows),
+        n=len(found),
         median_error=statistics.median(speeds),
         p95_error=float(np.quantile(speeds, 0.95)),
         median_mgl_error=statistics.median(lengths),
