@@ -23,32 +23,6 @@ def test_an_unknown_study_or_table_is_refused_with_the_names_there_are() -> None
         published.load("study").table("table 99")
 
 
-def test_the_suites_of_the_study_add_up_to_its_306_runs() -> None:
-    rows = published.load("study").table("table 3").rows
-    runs = {row[0]: int(row[2]) for row in rows}
-    assert runs.pop("total") == sum(runs.values()) == 306
-
-
-def test_table_six_repeats_the_moe_rows_of_table_five() -> None:
-    study = published.load("study")
-    five = {(r[0], r[3], r[2]): (r[4], r[5], r[6]) for r in study.table("table 5").rows if r[0].startswith("moe")}
-    six = {(r[0], r[1], r[2]): (r[5], r[3], r[4]) for r in study.table("table 6").rows}
-    assert len(six) == 12
-    assert six == five
-
-
-def test_the_studys_speedups_are_its_throughputs_over_its_baselines() -> None:
-    study = published.load("study")
-    context = published.context(study)
-    rows = [row for row in context.rows if row.table == "table 5"]
-    assert len(rows) == 18
-    for row in rows:
-        baseline = context.baseline(row).mean
-        assert baseline is not None and row.tok_s is not None and row.speedup is not None
-        assert row.tok_s.low / baseline.high <= row.speedup.high
-        assert row.tok_s.high / baseline.low >= row.speedup.low
-
-
 def test_small_model_tables_hold_every_cell_of_the_study() -> None:
     context = published.context(published.load("small-models"))
     one = [row for row in context.rows if row.table == "table 1"]

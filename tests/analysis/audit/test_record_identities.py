@@ -179,19 +179,21 @@ def test_acceptance_stands_in_its_three_meanings_and_older_records_that_say_one_
     assert problems(write_body(record.with_name("older.record.json.gz"), study)) == []
 
 
-def test_a_round_made_faster_is_found_by_its_trials_decode_time_though_all_sums_were_mended(record: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "by", "rule"),
+    [("verify_ns", -1_000, "parts"), ("accepted", 1, "round")],
+    ids=["faster", "accepted more"],
+)
+def test_an_altered_round_is_found_by_its_trial_though_all_sums_were_mended(
+    record: Path, column: str, by: int, rule: str
+) -> None:
     study = body(record)
     assert mend(copy.deepcopy(study), record.with_name("whole.record.json.gz")) == []
-    study["rounds"]["verify_ns"][0][3] -= 1_000
-    assert mend(study, record.with_name("faster.record.json.gz")) == ["parts"]
-
-
-def test_an_accepted_token_more_is_found_though_all_sums_were_mended(record: Path) -> None:
-    study = body(record)
     place = next(i for i, one in enumerate(study["trials"]) if one["trial"]["arm"] == "sd")
-    at = next(i for i, n in enumerate(study["rounds"]["accepted"][place]) if n < study["rounds"]["proposed"][place][i])
-    study["rounds"]["accepted"][place][at] += 1
-    assert mend(study, record.with_name("more.record.json.gz")) == ["round"]
+    rounds = {name: columns[place] for name, columns in study["rounds"].items()}
+    at = next(i for i, n in enumerate(rounds["accepted"]) if n < rounds["proposed"][i])
+    rounds[column][at] += by
+    assert mend(study, record.with_name("altered.record.json.gz")) == [rule]
 
 
 def test_one_output_altered_is_found_by_the_trials_that_say_they_equal_it_though_its_hash_was_mended(
