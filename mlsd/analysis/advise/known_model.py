@@ -18,6 +18,7 @@ from mlsd.records import ModelFacts, Record
 
 _DEFAULT = "Q8_0"
 _SCALES = 0.5  # bits that scales add to a stored weight
+_ROUNDED = 1.3  # names round parameters by less
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
@@ -50,10 +51,15 @@ def named(
             return known
         if remembered:
             return KnownModel(facts=remembered[-1], here=False)
-        if name is None and (sized := by_sizes(text, quant)) is not None:
+        sized = by_sizes(text, quant)
+        if sized is not None and (name is None or _of_another_size(sized.facts, name)):
             return sized
         if name is not None:
-            raise _unknown_quant(text, name) from None
+            raise InputError(
+                f"{text} starts with {name}, but ends in no quantization that mlsd knows.",
+                hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m; or the size, too, of a "
+                f"model of another one: {name}-mini-3.8b-q4_k_m.",
+            ) from None
         raise InputError(
             f"{text} is not on this machine, and its shape is unknown.",
             hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {text}-27b-q4_k_m, "
@@ -100,8 +106,7 @@ def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> Know
     return KnownModel(facts=facts, shape=FULL[name], quant=entry.quantization, here=False)
 
 
-def _unknown_quant(text: str, name: str) -> InputError:
-    return InputError(
-        f"{text} starts with {name}, but ends in no quantization that mlsd knows.",
-        hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m.",
-    )
+def _of_another_size(sized: ModelFacts, name: str) -> bool:
+    """Whether what a name states of its size is not that of the shape it starts with: ``phi-4-mini-3.8b``."""
+    own = shape_facts(name, FULL[name], _DEFAULT).n_parameters or 0
+    return not 1 / _ROUNDED < (sized.n_parameters or 0) / own < _ROUNDED

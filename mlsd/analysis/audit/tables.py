@@ -130,7 +130,7 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     if left_out := len(pasted) - len(done):
         notes.append(f"{left_out} rows are not ok and were left out.")
     speculative = [row for row in rows if row.speculative]
-    missing = [name for name in NEEDED if speculative and not any(name in row.cells for row in pasted)]
+    missing = [name for name in NEEDED if speculative and all(getattr(row, name) is None for row in rows)]
     if missing:
         notes.append(f"Fewer rules apply: no row says {', '.join(missing)}.")
     exact_counts = _looks_full(rows)

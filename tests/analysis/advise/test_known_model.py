@@ -58,6 +58,14 @@ def test_what_nobody_said_is_told_and_what_nobody_knows_is_refused() -> None:
             named(unknown)
 
 
+def test_a_model_that_starts_like_another_goes_by_the_size_that_it_states() -> None:
+    small = named("phi-4-mini-3.8b-4bit", elsewhere=True)
+    assert small.facts.n_parameters == 3_800_000_000 and small.shape is None
+    with pytest.raises(MlsdError, match="starts with phi-4") as error:
+        named("phi-4-mini-4bit", elsewhere=True)
+    assert "phi-4-mini-3.8b-q4_k_m" in error.value.hint
+
+
 def test_models_of_one_shape_go_by_their_own_names() -> None:
     known = named("qwen3.8-27b")
     assert known.shape is not None and known.shape.name == "qwen3.5-27b"

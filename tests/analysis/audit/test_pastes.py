@@ -105,6 +105,7 @@ def test_columns_that_are_read_by_nobody_are_mentioned(tmp_path: Path) -> None:
     result = judged(tmp_path, "model,tok/s,baseline_tok_s,n_drafted,n_accepted,stars\nm,30,20,329,146,5\n")
     assert "Columns that no rule uses: stars." in result.notes
     assert [row.identity["drafter"] != "none" for row in result.rows] == [False, True]
+    assert "Fewer rules apply: no row says gamma, n_predict." in result.notes  # the counts say its acceptance
 
 
 def test_a_rate_that_no_pass_allows_is_impossible_though_nothing_says_how_it_drafted(tmp_path: Path) -> None:
