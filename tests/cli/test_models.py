@@ -1,4 +1,4 @@
-"""`mlsd models` as a person runs it: in a process of its own, against a hub on loopback."""
+"""`mlsd models` as a person runs it, against a hub on loopback."""
 
 from __future__ import annotations
 
@@ -13,70 +13,72 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from tests.cli.conftest import Ran
 from tests.hub_server import REPO, HubServer
 
+Mlsd = Callable[..., Ran]
 MIB = 1 << 20
 DATA = b"GGUF" + random.Random(1).randbytes(32 * MIB)  # the client writes 10 MB at a time
 
 
 @pytest.fixture
-def server() -> Iterator[HubServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     with HubServer({"model.gguf": DATA}) as running:
+        template = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
         yield running
 
 
-@pytest.fixture
-def environment(server: HubServer, tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "MLSD_HOME": str(tmp_path / "me")}
+def answer(mlsd: Mlsd, *arguments: object) -> Any:
+    done = mlsd("models", *arguments, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
 
 
-def mlsd(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlsd", "models", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+def add(mlsd: Mlsd) -> None:
+    answer(mlsd, "add", "mine", "--repo", REPO, "--file", "model.gguf", "--architecture", "llama")
 
 
-def answer(environment: dict[str, str], *arguments: str) -> Any:
-    done = mlsd(environment, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def add(environment: dict[str, str]) -> None:
-    answer(environment, "add", "mine", "--repo", REPO, "--file", "model.gguf", "--architecture", "llama")
-
-
-def test_add_pull_show_where_and_verify_a_model(server: HubServer, environment: dict[str, str]) -> None:
-    add(environment)
-    assert answer(environment, "show", "mine")["here"] is False
-    (pulled,) = answer(environment, "pull", "mine")
+def test_add_pull_show_where_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
+    add(mlsd)
+    assert answer(mlsd, "show", "mine")["here"] is False
+    (pulled,) = answer(mlsd, "pull", "mine")
     assert pulled["files"][0]["right"] is True
-    assert answer(environment, "where", "mine")["path"] == pulled["paths"][0]
-    assert answer(environment, "show", "mine")["bytes"] == len(DATA)
-    assert [row["id"] for row in answer(environment, "list", "--here") if row["source"] == "huggingface"] == ["mine"]
-    assert answer(environment, "verify", "mine")[0]["files"][0]["sha256"] == server.sha256("model.gguf")
+    assert answer(mlsd, "where", "mine")["path"] == pulled["paths"][0]
+    assert answer(mlsd, "show", "mine")["bytes"] == len(DATA)
+    assert [row["id"] for row in answer(mlsd, "list", "--here") if row["source"] == "huggingface"] == ["mine"]
+    assert answer(mlsd, "verify", "mine")[0]["files"][0]["sha256"] == server.sha256("model.gguf")
     Path(pulled["paths"][0]).resolve().write_bytes(DATA[::-1])
-    damaged = mlsd(environment, "verify", "mine")
-    assert damaged.returncode == 2
-    assert "WRONG" in damaged.stdout
-    assert "do not have their hash" in damaged.stderr
+    damaged = mlsd("models", "verify", "mine")
+    assert damaged.code == 2
+    assert "WRONG" in damaged.out
+    assert "do not have their hash" in damaged.err
 
 
-def test_a_pull_that_is_killed_goes_on_where_it_stopped(server: HubServer, environment: dict[str, str]) -> None:
-    add(environment)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_pull_that_is_ended_goes_on_where_it_stopped(
+    server: HubServer, mlsd: Mlsd, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    add(mlsd)
     server.hold_after_bytes = 25 * MIB
     command = [sys.executable, "-m", "mlsd", "models", "pull", "mine"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf")}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert server.held.wait(60)
-        hub_home = Path(environment["HF_HOME"])
-        while not any(part.stat().st_size for part in hub_home.rglob("*.part")):
+        while not any(part.stat().st_size for part in tmp_path.rglob("*.part")):
             assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == code and "Traceback" not in said
+    assert number != signal.SIGINT or "what was downloaded is kept, and the same command continues" in said
     server.hold_after_bytes = None
     server.go_on.set()
-    assert answer(environment, "show", "mine")["here"] is False
-    (pulled,) = answer(environment, "pull", "mine")
+    assert answer(mlsd, "show", "mine")["here"] is False
+    (pulled,) = answer(mlsd, "pull", "mine")
     assert Path(pulled["paths"][0]).read_bytes() == DATA
     resumed = server.ranges()[-1]
     assert resumed is not None
@@ -84,22 +86,24 @@ def test_a_pull_that_is_killed_goes_on_where_it_stopped(server: HubServer, envir
 
 
 def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
-    server: HubServer, environment: dict[str, str]
+    server: HubServer, mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(environment)
-    offline = {**environment, "HF_HUB_OFFLINE": "1"}
-    refused = mlsd(offline, "pull", "mine")
-    assert refused.returncode == 2
-    assert "offline mode is on" in refused.stderr
+    add(mlsd)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refused = mlsd("models", "pull", "mine")
+    assert refused.code == 2
+    assert "offline mode is on" in refused.err
     assert server.requests == []
-    answer(environment, "pull", "mine")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    answer(mlsd, "pull", "mine")
     n_requests = len(server.requests)
-    assert answer(offline, "pull", "mine")[0]["files"][0]["right"] is True
-    assert answer(offline, "where", "mine")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert answer(mlsd, "pull", "mine")[0]["files"][0]["right"] is True
+    assert answer(mlsd, "where", "mine")
     assert len(server.requests) == n_requests
 
 
-def test_bad_input_is_one_message_and_exit_code_2(environment: dict[str, str], tmp_path: Path) -> None:
+def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd, tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("hello")
     for arguments, said in (
         (("show", "nope"), "No model has the id 'nope'"),
@@ -114,30 +118,24 @@ def test_bad_input_is_one_message_and_exit_code_2(environment: dict[str, str], t
         (("add", "x", "--path", str(tmp_path / "text.gguf")), "not a GGUF"),
         (("add", "x", "--path", str(tmp_path / "gone.gguf")), "gone.gguf"),
     ):
-        done = mlsd(environment, *arguments)
-        assert done.returncode == 2, arguments
-        assert said in done.stderr, arguments
-        assert "Traceback" not in done.stderr
-    assert not Path(environment["MLSD_HOME"], "gguf_manifest.toml").exists()
+        done = mlsd("models", *arguments)
+        assert done.code == 2, arguments
+        assert said in done.err, arguments
+    assert not Path(os.environ["MLSD_HOME"], "gguf_manifest.toml").exists()
 
 
-def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    manifest = Path(environment["MLSD_HOME"]) / "gguf_manifest.toml"
-    manifest.parent.mkdir()
+def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(mlsd: Mlsd, tmp_path: Path) -> None:
+    manifest = Path(os.environ["MLSD_HOME"]) / "gguf_manifest.toml"
     manifest.write_text('[models.x]\nsource = "ftp"\n')
-    done = mlsd(environment, "list")
-    assert done.returncode == 2
-    assert f"{manifest}: models.x.source = 'ftp'" in done.stderr
+    done = mlsd("models", "list")
+    assert done.code == 2
+    assert f"{manifest}: models.x.source = 'ftp'" in done.err.replace("\n", " ")
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
-    assert answer(environment, "where", str(model))["path"] == str(model)
+    assert answer(mlsd, "where", model)["path"] == str(model)
 
 
-def test_cut_drafts_are_counted_and_cleaned(
-    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
