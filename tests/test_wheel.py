@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.measure.store.store import Store
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -50,6 +52,8 @@ def test_the_wheel_carries_no_tests_and_no_build_output(wheel: Path) -> None:
 def test_an_unpacked_wheel_runs_the_demo_far_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "site", tmp_path / "report"
     zipfile.ZipFile(wheel).extractall(home)
+    out.mkdir()
+    (out / "demo.sqlite").write_text("left by an earlier version")
     code = (
         "import mlsd; from mlsd.folders import data_path; print(mlsd.__file__, data_path('suites'), flush=True);"
         "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json']);"
@@ -64,5 +68,15 @@ def test_an_unpacked_wheel_runs_the_demo_far_from_the_checkout(wheel: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert all(Path(place).is_relative_to(home) for place in done.stdout.splitlines()[0].split())
     assert '"study_trials":18' in done.stdout.replace(" ", "")
-    assert "Using the embedded tiny-dense instead" in done.stderr and "THE INVALID ONE" in done.stderr
-    assert (out / "report.html").is_file()
+    assert "Using the embedded tiny-dense instead" in done.stderr
+    assert all(ending in done.stderr for ending in ("WIN", "LOSS", "THE INVALID ONE"))
+    with Store.open(out / "demo.sqlite", read_only=True) as store:
+        trials = [stored.trial for stored in store.trials()]
+        runs = store.runs()
+    assert len(runs) == 3
+    # A busy machine may disturb others; those say so.
+    invalid = [t for t in trials if not t.valid and not t.disturbed]
+    assert invalid and all(trial.rollback_target == "unchecked" for trial in invalid)
+    assert all("native calls failed and were ignored" in (trial.invalid_reason or "") for trial in invalid)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert runs[0].started_at[:10] in page and "tiny-moe" in page

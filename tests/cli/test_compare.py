@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mlsd.engine.llama.build.place import plain_name
+from mlsd.measure.run import compare
 from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library
@@ -33,29 +34,38 @@ def by_name(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.heavy
-def test_a_build_against_itself_is_the_same_or_undecided(mlsd: Mlsd) -> None:
-    answer = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 4)
+def test_a_build_against_itself_is_the_same_or_undecided_and_an_interrupted_session_keeps_its_whole_blocks(
+    mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 3)
     found = by_name(answer)
     assert {"plain", "prefill", "pld, gamma 4", "pld, gamma 4: acceptance", "T(1)", "T(5)", "memory"} <= set(found)
     assert {"rollback", "checkpoint", "pld, gamma 4: speedup", "pld, gamma 4: MGL"} <= set(found)
     assert all(finding["verdict"] in ("same", "undecided") for finding in found.values())
     assert found["pld, gamma 4: acceptance"]["words"] == "same within 0 %"
     assert answer["outputs"] == [] and answer["answer"].startswith("B against A: ")
-    assert all(finding["n"] == 4 and finding["control"] is not None for finding in found.values())
+    assert all(finding["n"] == 3 and finding["control"] is not None for finding in found.values())
 
+    whole = compare._block
 
-@pytest.mark.heavy
-def test_every_turn_is_a_trial_in_the_store_and_sides_stand_in_random_order(mlsd: Mlsd) -> None:
-    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 2)
-    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 1)
+    def stop(sides: Any, planned: int, *rest: Any) -> None:
+        if planned == 1:
+            raise KeyboardInterrupt
+        whole(sides, planned, *rest)
+
+    monkeypatch.setattr(compare, "_block", stop)
+    stopped = mlsd("compare", ".", ".", "tiny-dense", *QUICK, "--json")
+    assert stopped.code == 130
+    assert by_name(json.loads(stopped.out))["plain"]["n"] == 1
     with Store.open(KEPT, read_only=True) as store:
         trials = list(store.trials(rounds=False))
-        runs = [run.plan for run in store.runs()]
-    assert len(trials) == (2 + 1) * 3 * 2
+        runs = store.runs()
+    assert len(trials) == (3 + 1) * 3 * 2, "every turn is a trial"
     assert all(stored.trial.valid for stored in trials)
-    assert sorted({stored.trial.repeat for stored in trials}) == [0, 1, 2]
-    assert sorted(plan["role"] for plan in runs) == ["0", "0", "1", "1", "control", "control"]
-    assert len({plan["session"] for plan in runs}) == 2
+    assert sorted({stored.trial.repeat for stored in trials}) == [0, 1, 2, 3]
+    assert sorted(run.plan["role"] for run in runs) == ["0", "0", "1", "1", "control", "control"]
+    assert len({run.plan["session"] for run in runs}) == 2
+    assert sorted(run.status for run in runs) == ["finished"] * 3 + ["interrupted"] * 3
 
 
 @pytest.mark.heavy
@@ -143,35 +153,16 @@ def test_bad_input_is_told(mlsd: Mlsd, arguments: tuple[str, ...], reason: str) 
 
 
 @pytest.mark.heavy
-def test_a_session_that_is_interrupted_keeps_its_whole_blocks(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlsd.measure.run import compare
-
-    whole = compare._block
-
-    def stop(sides: Any, planned: int, *rest: Any) -> None:
-        if planned == 2:
-            raise KeyboardInterrupt
-        whole(sides, planned, *rest)
-
-    monkeypatch.setattr(compare, "_block", stop)
-    result = mlsd("compare", ".", ".", "tiny-dense", *QUICK, "--json")
-    assert result.code == 130
-    assert by_name(json.loads(result.out))["plain"]["n"] == 2
-    with Store.open(KEPT, read_only=True) as store:
-        assert {run.status for run in store.runs()} == {"interrupted"}
-
-
-@pytest.mark.heavy
 def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
-    options = (*QUICK, "--repeats", 2, "--flash-attention", "on/off")
-    answer = compared(mlsd, ".", ".", "tiny-dense", *options, "-o", "passes.svg")
+    options = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--repeats", 1, "--no-control")
+    sides = ("--flash-attention", "on/off", "--kv-type", "q8_0/f16")
+    answer = compared(mlsd, ".", ".", "tiny-dense", *options, *sides, "-o", "passes.svg")
     drawn = Path("passes.svg").read_text()
     assert "T(k) of B / of A" in drawn and "B: ." in drawn
     assert "flash attention on" in answer["a"]["settings"]
     assert "flash attention off" in answer["b"]["settings"]
-    assert by_name(answer)["plain"]["n"] == 2
-    kinds = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 1, "--kv-type", "f16/q8_0", "--no-control")
-    assert "kv type q8_0" in kinds["b"]["settings"]
+    assert "kv type q8_0" in answer["a"]["settings"]
+    assert by_name(answer)["plain"]["n"] == 1
 
 
 @pytest.mark.builds

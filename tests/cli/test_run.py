@@ -121,7 +121,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
 @pytest.mark.heavy
 def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mlsd: Mlsd, tmp_path: Path) -> None:
     command = ["run", "B", "--profile", "tiny", "--db", str(tmp_path / "s.sqlite"), "--n-threads", "1"]
-    command += ["--n-predict", "256", "--prompt", "factual", "--gamma", "4", "--repeats", "8"]
+    command += ["--n-predict", "128", "--prompt", "factual", "--gamma", "4", "--repeats", "4"]
     arguments = [sys.executable, "-m", "mlsd", *command]
     with subprocess.Popen(
         arguments,

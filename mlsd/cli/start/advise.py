@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    IntList,
-    Real,
-    Whole,
-    budget_option,
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    model_argument,
-    quant_option,
-)
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.measure.store.newest import study_databases
@@ -54,11 +43,11 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 
 
 @click.command()
-@model_argument("target")
-@draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
-@drafter_option("Only this method; may be repeated.", multiple=True)
+@shared.model_argument("target")
+@shared.draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
+@shared.drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
-@click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
+@click.option("--gamma", "gammas", type=shared.IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",
@@ -66,21 +55,21 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     show_default=True,
     help="Which program to model with --chip: llama.cpp, mlx, or one with public rows of its own, like mlx-vlm.",
 )
-@click.option("--depth", type=Whole(min=0), default=0, help="Tokens of context before the output, with --chip.")
-@click.option("--llama-build", "--build", "build", type=Whole(min=0), default=0, help=_BUILD)
+@click.option("--depth", type=shared.Whole(min=0), default=0, help="Tokens of context before the output, with --chip.")
+@click.option("--llama-build", "--build", "build", type=shared.Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
-    type=Real(min=0, max=1),
+    type=shared.Real(min=0, max=1),
     help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 [default: as measured].",
 )
 @click.option("--accepted", type=Counts(), help="The same as counts, like 167/264.")
-@click.option("--mgl", type=Real(min=1), help="The same as tokens a round, the target's own one included.")
-@quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
+@click.option("--mgl", type=shared.Real(min=1), help="The same as tokens a round, the target's own one included.")
+@shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
-@budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
+@shared.budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
 @db_option("all under results/; may be repeated", "databases", multiple=True)
-@json_option
-@engine_options
+@shared.json_option
+@shared.engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Predict decode tok/s of TARGET for each draft, method and gamma, and what plain decoding gives.
 

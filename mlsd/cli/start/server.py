@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    IntList,
-    Real,
-    budget_option,
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    n_predict_option,
-    prompt_option,
-    repeats_option,
-    request_options,
-    seed_option,
-    stop_at_eog_option,
-    temperature_option,
-    until_option,
-)
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.units import quoted
@@ -38,41 +22,41 @@ if TYPE_CHECKING:
 @click.argument("servers", nargs=-1, required=True)
 @click.option("--against", metavar="URL", help="The same server without speculation.")
 @click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVERS is then the target.")
-@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
-@drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
+@shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@shared.drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
 @click.option(
-    "--gamma", "gammas", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
+    "--gamma", "gammas", type=shared.IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
 )
 @click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
 @click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
-@prompt_option(default=("code",), show_default=True)
+@shared.prompt_option(default=("code",), show_default=True)
 @click.option(
     "--tasks", type=click.Path(dir_okay=False, path_type=Path), help="Prompts from a Spec-Bench question.jsonl."
 )
-@n_predict_option(default=128)
-@repeats_option("Blocks; each holds every arm once.", default=3)
-@until_option(
+@shared.n_predict_option(default=128)
+@shared.repeats_option("Blocks; each holds every arm once.", default=3)
+@shared.until_option(
     "Measure as many blocks as needed. decided: until each arm is decided or can no longer win. 2%: until the best "
     "speedup is also known to 2 %. Servers that mlsd starts have a new process for each turn."
 )
-@budget_option("Start no further block after this many seconds [default: 600 with --until].")
-@temperature_option
-@click.option("--parallel", type=IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
-@stop_at_eog_option
+@shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
+@shared.temperature_option
+@click.option("--parallel", type=shared.IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
+@shared.stop_at_eog_option
 @click.option(
     "--patience",
     "patience_s",
-    type=Real(min=0.1),
+    type=shared.Real(min=0.1),
     default=120.0,
     show_default=True,
     help="Give up on a server that is silent for so many seconds.",
 )
 @click.option("--remote", is_flag=True, help="Allow a URL on another machine.")
-@seed_option("Seed of sampling and of the order of arms.")
+@shared.seed_option("Seed of sampling and of the order of arms.")
 @db_option("results/server.sqlite")
-@json_option
-@engine_options
-@request_options
+@shared.json_option
+@shared.engine_options
+@shared.request_options
 @click.pass_context
 def server(
     ctx: click.Context,

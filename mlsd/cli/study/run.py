@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import complete
+from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    Real,
-    Whole,
-    build_option,
-    certificate_option,
-    json_option,
-    make_overrides,
-    plan_options,
-)
 from mlsd.cli.output import note, print_json, say
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -41,12 +33,12 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 
 @click.command()
 @click.argument("suites", nargs=-1, required=True, shell_complete=complete.suites)
-@plan_options
+@shared.plan_options
 @db_option("results/PROFILE.sqlite")
 @click.option(
     "--cool-down",
     "cool_down_s",
-    type=Real(),
+    type=shared.Real(),
     help="Seconds of rest between blocks [default: until cool on a graphics device or without a fan, else none].",
 )
 @click.option("--fresh", is_flag=True, help="Measure everything again.")
@@ -54,7 +46,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.option(
     "--tasks", "task_file", help="Tasks instead of prompts: a question.jsonl, SPEED-Bench's parquet, or `shipped`."
 )
-@click.option("--per-kind", type=Whole(), help="At most this many tasks of each kind.")
+@click.option("--per-kind", type=shared.Whole(), help="At most this many tasks of each kind.")
 @click.option("--distances", is_flag=True, help="Then run `mlsd models distance` for every draft.")
 @click.option("--pull", is_flag=True, help="Download what is missing, each model before its trials; asks once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
@@ -65,10 +57,10 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     default=True,
     help="Each machine of the lab measures everything, or equal machines share the work.",
 )
-@certificate_option
+@shared.certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
-@build_option
-@json_option
+@shared.build_option
+@shared.json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
     """Run SUITES (A to G) and store every trial as it ends; run again to resume.
@@ -83,7 +75,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         suites=suites,
         profile=options["profile"],
         models=options["models"],
-        overrides=make_overrides(options),
+        overrides=shared.make_overrides(options),
         tasks=_tasks(options),
     )
     if dry_run:

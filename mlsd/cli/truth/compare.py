@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option, note_left_out
-from mlsd.cli.options import (
-    IntList,
-    Real,
-    Share,
-    drafters_option,
-    drafts_option,
-    json_option,
-    n_predict_option,
-    output_option,
-    prompt_option,
-    repeats_option,
-    rows_option,
-    seed_option,
-)
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -50,34 +37,36 @@ class FailOn(click.ParamType[tuple[str, float]]):
         what, _, share = str(value).partition(":")
         if what not in _FAIL_ON or (share and what != "slower"):
             self.fail(f"{value!r} is not one of slower:3%, {', '.join(_FAIL_ON)}", param, ctx)
-        return what, Share().convert(share, param, ctx) if share else 0.0
+        return what, shared.Share().convert(share, param, ctx) if share else 0.0
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
-@drafts_option
-@drafters_option
-@click.option("--gamma", "gammas", type=IntList(), default=(4,), help="Most tokens proposed per round [default: 4].")
-@prompt_option(default=("code",), show_default=True)
-@n_predict_option(default=128)
-@repeats_option("Blocks; each holds every side once, with every arm.", default=10)
+@shared.drafts_option
+@shared.drafters_option
 @click.option(
-    "--until", type=Share(), help="Add blocks until a change of this size would be visible, or the time is up."
+    "--gamma", "gammas", type=shared.IntList(), default=(4,), help="Most tokens proposed per round [default: 4]."
+)
+@shared.prompt_option(default=("code",), show_default=True)
+@shared.n_predict_option(default=128)
+@shared.repeats_option("Blocks; each holds every side once, with every arm.", default=10)
+@click.option(
+    "--until", type=shared.Share(), help="Add blocks until a change of this size would be visible, or the time is up."
 )
 @click.option(
-    "--budget-s", type=Real(), help="Start no further block after this many seconds [default: 600 with --until]."
+    "--budget-s", type=shared.Real(), help="Start no further block after this many seconds [default: 600 with --until]."
 )
-@rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
-@output_option("Draw T(k) of both builds into this .png or .svg.", required=False)
+@shared.rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
+@shared.output_option("Draw T(k) of both builds into this .png or .svg.", required=False)
 @click.option(
     "--no-control", is_flag=True, help="Leave out the control (A a second time): faster, but noise is not measured."
 )
 @click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
 @db_option("results/compare.sqlite")
-@seed_option("Seed of the order of sides and arms.")
-@json_option
+@shared.seed_option("Seed of the order of sides and arms.")
+@shared.json_option
 @click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")
 @click.option("--n-gpu-layers", help="Layers on the GPU; A/B as above.")
 @click.option("--n-ctx", help="Tokens of context; A/B as above.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import build_option, check_models, engine_options, json_option, model_argument, model_file
+from mlsd.cli import options as shared
 from mlsd.cli.output import print_json, print_table, say, working
 from mlsd.records import EngineOptions
 from mlsd.units import NS_PER_MS
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@model_argument("target", metavar="MODEL")
-@json_option
-@build_option
-@engine_options
+@shared.model_argument("target", metavar="MODEL")
+@shared.json_option
+@shared.build_option
+@shared.engine_options
 def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     """Roll MODEL back in every way and compare its logits with a fresh decode of the same tokens.
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
     """
-    check_models(target)
+    shared.check_models(target)
     from mlsd.measure.messages import Probed, ProbeJob
     from mlsd.measure.process import ask
 
     with working(f"Rolling {target} back in every way"):
-        result = ask(ProbeJob(model=model_file(target), engine=engine), Probed)
+        result = ask(ProbeJob(model=shared.model_file(target), engine=engine), Probed)
     if as_json:
         told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}
