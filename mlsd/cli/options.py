@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,9 +15,6 @@ from mlsd.cli import complete
 from mlsd.engine.threads import check_threads
 from mlsd.planning.job import ModelFile
 from mlsd.records import AUTO, EngineOptions, Sampling
-
-if TYPE_CHECKING:
-    from mlsd.planning.plan import Overrides
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
@@ -264,7 +261,20 @@ def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 
 
 def plan_options(command: F) -> F:
-    """Add what chooses and changes a plan; `make_overrides` makes the record of it, `profile` and `models` stay."""
+    """Add what chooses and changes a plan; the command receives `profile`, `models` and `overrides`."""
+
+    @functools.wraps(command)
+    def with_overrides(*arguments: Any, gamma: Any, draft: Any, temperature: float, **options: Any) -> Any:
+        from mlsd.planning.plan import Overrides
+
+        same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
+        given = {name: options.pop(name) for name in same}
+        sampling = Sampling(temperature=temperature, seed=given["seed"])
+        return command(
+            *arguments, overrides=Overrides(gammas=gamma, drafts=draft, sampling=sampling, **given), **options
+        )
+
+    wrapped: F = with_overrides  # type: ignore[assignment]
     for option in reversed(
         (
             click.option(
@@ -290,19 +300,8 @@ def plan_options(command: F) -> F:
             click.option("--limit", type=Whole(), help="Stop after the block that reaches this many study trials."),
         )
     ):
-        command = option(command)
-    return engine_options(command)
-
-
-def make_overrides(options: dict[str, Any]) -> Overrides:
-    """The record of what `plan_options` parsed, the profile apart."""
-    from mlsd.planning.plan import Overrides
-
-    same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
-    sampling = Sampling(temperature=options["temperature"], seed=options["seed"])
-    return Overrides(
-        gammas=options["gamma"], drafts=options["draft"], sampling=sampling, **{name: options[name] for name in same}
-    )
+        wrapped = option(wrapped)
+    return engine_options(wrapped)
 
 
 def model_file(text: str) -> ModelFile:

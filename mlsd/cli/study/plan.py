@@ -10,7 +10,7 @@ import click
 
 from mlsd.cli import complete
 from mlsd.cli.database import db_option
-from mlsd.cli.options import json_option, make_overrides, plan_options
+from mlsd.cli.options import json_option, plan_options
 from mlsd.cli.output import columns, print_json, print_table, say
 from mlsd.cli.watch import say_default
 from mlsd.measure.cool_down import MOST_S
@@ -29,17 +29,14 @@ if TYPE_CHECKING:
 @plan_options
 @db_option("results/PROFILE.sqlite")
 @json_option
-def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any) -> None:
+def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **asked: Any) -> None:
     """Show what SUITES (A to G, or TOML files) would measure with the models of a profile; measures nothing.
 
     `mlsd run SUITES --dry-run` shows the same, also of tasks.
     """
     from mlsd.planning.prepare import StudyRequest
 
-    request = StudyRequest(
-        suites=suites, profile=options["profile"], models=options["models"], overrides=make_overrides(options)
-    )
-    show_plan(request, db, as_json=as_json)
+    show_plan(StudyRequest(suites=suites, **asked), db, as_json=as_json)
 
 
 def show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:

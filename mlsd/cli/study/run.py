@@ -42,7 +42,6 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     help="Seconds of rest between blocks [default: until cool on a graphics device or without a fan, else none].",
 )
 @click.option("--fresh", is_flag=True, help="Measure everything again.")
-@click.option("--keep-failed", is_flag=True, help="Do not retry earlier failures.")
 @click.option(
     "--tasks", "task_file", help="Tasks instead of prompts: a question.jsonl, SPEED-Bench's parquet, or `shipped`."
 )
@@ -71,13 +70,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     from mlsd.measure.run.runs import run_study
     from mlsd.planning.prepare import StudyRequest, prepare_study
 
-    request = StudyRequest(
-        suites=suites,
-        profile=options["profile"],
-        models=options["models"],
-        overrides=shared.make_overrides(options),
-        tasks=_tasks(options),
-    )
+    plan = {name: options[name] for name in ("profile", "models", "overrides")}
+    request = StudyRequest(suites=suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)
     if dry_run:
         from mlsd.cli.study.plan import show_plan
 
@@ -87,7 +81,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if options["pull"]:
         library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
     asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
-    settings = RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")})
+    settings = RunSettings(fresh=options["fresh"], cool_down_s=options["cool_down_s"], seed=request.overrides.seed)
     if options["address"] is not None:
         if library is not None:
             for id_ in prepare_study(request).missing:
@@ -205,15 +199,14 @@ def _run_lab(
         ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
 
 
-def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:
+def _tasks(file: str | None, per_kind: int | None) -> tuple[Task, ...]:
     """The tasks of ``--tasks``, none without it."""
-    file = options["task_file"]
     if file is None:
-        if options["per_kind"] is not None:
+        if per_kind is not None:
             raise InputError("--per-kind is only for tasks.", hint="Add --tasks FILE.")
         return ()
     tasks = shipped_tasks() if file == "shipped" else read_tasks(Path(file))
-    return tasks if options["per_kind"] is None else stratified(tasks, options["per_kind"])
+    return tasks if per_kind is None else stratified(tasks, per_kind)
 
 
 def _say_distance(drafting: Drafting, distance: DraftDistance) -> None:
