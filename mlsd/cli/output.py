@@ -133,7 +133,7 @@ class TimeLeft:
     def __init__(self, budget_s: float) -> None:
         self._end_s = time.monotonic() + budget_s
 
-    def __rich__(self) -> str:
+    def __str__(self) -> str:
         return f"at most {max(0.0, self._end_s - time.monotonic()):.0f} s"
 
 
@@ -154,12 +154,12 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
             over.set()
         return
     from rich.console import Console
-    from rich.progress import Progress, RenderableColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    time_shown = TimeElapsedColumn() if most_s is None else RenderableColumn(TimeLeft(most_s))
+    time_shown = TimeElapsedColumn() if most_s is None else TextColumn("{task.fields[left]}", markup=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), time_shown)
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
-        task = line.add_task(plain(label))
+        task = line.add_task(plain(label), left=most_s and TimeLeft(most_s))
         yield lambda step: line.update(task, description=plain(f"{label}: {step}"))
 
 

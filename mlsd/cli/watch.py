@@ -111,7 +111,6 @@ class Bar(LineWatcher):
             MofNCompleteColumn,
             Progress,
             ProgressColumn,
-            RenderableColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
@@ -119,12 +118,10 @@ class Bar(LineWatcher):
 
         super().__init__(budget_s, open_ended=open_ended)
         left: ProgressColumn = TimeElapsedColumn() if open_ended else TimeRemainingColumn()
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            left if budget_s is None else RenderableColumn(TimeLeft(budget_s)),
-        )
+        if budget_s is not None:
+            left = TextColumn("{task.fields[left]}", markup=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), left)
+        self._left = budget_s and TimeLeft(budget_s)
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._since, self._n_last = (0.0, 0), 0  # when decoding was first noticed with its tokens; the latest count
 
@@ -138,7 +135,7 @@ class Bar(LineWatcher):
     def begin(self, n_total: int, n_skipped: int) -> None:
         super().begin(n_total, n_skipped)
         if not self._bar.task_ids:  # else another part of the same plan
-            self._task = self._bar.add_task("starting", total=None if self._open_ended else n_total)
+            self._task = self._bar.add_task("starting", total=None if self._open_ended else n_total, left=self._left)
         self._bar.update(self._task, completed=self._n)
 
     @contextmanager
