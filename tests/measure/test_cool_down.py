@@ -55,11 +55,8 @@ class Heat:
         return felt.disturbed, rested_s
 
 
-def test_a_cool_machine_does_not_rest() -> None:
+def test_nothing_is_decided_by_one_reading_or_by_noise() -> None:
     assert Heat(1.04).settle() == (None, 0)  # four per cent are noise
-
-
-def test_nothing_is_decided_by_one_reading() -> None:
     assert Heat(1.07, 1.0).settle() == (None, 0), "the passes after a pause are slow"
     assert Heat(1.0, 1.07, 1.07, 1.0).settle() == (None, 0)
 
@@ -77,10 +74,8 @@ def test_heat_that_slows_only_wide_passes_is_felt() -> None:
     why, rested_s = heat.settle()
     assert why == "heat or other work slowed passes: T(1) 31.0 to 31.0 ms (0.0 %), T(4) 37.3 to 50.6 ms (35.7 %)"
     assert rested_s == 3 * STEP_S, "until both are within three per cent"
-
-
-def test_heat_that_slows_all_passes_is_felt_by_the_narrow_one_too() -> None:
-    assert Heat(1.0, one=1.06).settle()[0] is not None
+    assert Heat(1.0, one=1.06).settle()[0] is not None, "the narrow one feels it, too"
+    assert Heat(1.0, states=("serious", "fair", "nominal")).settle() == (None, 2 * STEP_S)
 
 
 def test_anchors_that_were_hot_themselves_are_replaced_and_what_stood_on_them_does_not_count() -> None:
@@ -88,10 +83,6 @@ def test_anchors_that_were_hot_themselves_are_replaced_and_what_stood_on_them_do
     why, rested_s = heat.settle()
     assert "slowed before" in (why or "") and rested_s == 0
     assert heat.settle() == (None, 0)
-
-
-def test_it_rests_until_the_system_says_nominal() -> None:
-    assert Heat(1.0, states=("serious", "fair", "nominal")).settle() == (None, 2 * STEP_S)
 
 
 def test_a_state_or_a_speed_that_no_rest_changes_is_waited_for_once() -> None:

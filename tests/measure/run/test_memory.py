@@ -19,7 +19,7 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.run.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
-from mlsd.measure.worker.arms import Arms, arm_key
+from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job
@@ -127,22 +127,13 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
     assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
 
 
-def bench(
-    tiny: Path, name: str, *drafters: str, head: Path | None = None, gammas: tuple[int, ...] = (2, 16)
-) -> tuple[Prepared, LoadMemory]:
-    drafts = (tiny / f"{name}-noise01.gguf",) if not drafters else () if head is None else (head,)
-    return bench_of(tiny / f"{name}.gguf", drafts, drafters, gammas)
-
-
-def bench_of(
-    target: Path, drafts: tuple[Path, ...], drafters: tuple[str, ...] = (), gammas: tuple[int, ...] = (2, 16)
-) -> tuple[Prepared, LoadMemory]:
+def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Prepared, LoadMemory]:
     prepared = prepare_bench(
         BenchRequest(
             target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,
-            gammas=gammas,
+            gammas=(2, 6),
             prompts=("length-64",),
             n_predict=32,
             repeats=2,
@@ -185,27 +176,11 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
         return allocated_bytes(rest), cut_bytes
 
 
-@pytest.mark.parametrize(("name", "drafters"), [("llama", ()), ("qwen35", ("pld",)), ("qwen35moe", ("pld",))])
-def test_the_arms_take_what_was_counted_for_them(
-    tiny: Path, tmp_path: Path, name: str, drafters: tuple[str, ...]
-) -> None:
-    prepared, load = bench(tiny, name, *drafters)
-    counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
-    assert counted == pytest.approx(opened_bytes(prepared.plan.loads[0], tmp_path)[0], rel=0.05)
-
-
-def test_two_drafts_are_two_arms_to_the_plan_as_to_the_worker(tiny: Path, tmp_path: Path) -> None:
-    drafts = (tiny / "llama-noise01.gguf", tiny / "llama-noise003.gguf")
-    prepared, load = bench_of(tiny / "llama.gguf", drafts, gammas=(4,))
-    (job,) = prepared.plan.loads
-    arms = [arm for arm in load.arms if arm.arm != "judging"]
-    assert len({arm.arm for arm in arms}) == len({arm_key(slot.case) for slot in job.slots}) == 3
-    assert sum(arm.total_bytes for arm in arms) == pytest.approx(opened_bytes(job, tmp_path)[0], rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("name", "method"),
     [
+        ("llama", "draft-model"),
+        ("qwen35moe", "pld"),
         ("llama", "eagle3"),
         ("llama", "eagle3-tree:top_k=4"),
         ("llama", "dflash"),
@@ -215,20 +190,22 @@ def test_two_drafts_are_two_arms_to_the_plan_as_to_the_worker(tiny: Path, tmp_pa
         ("llama", "layer-skip:mode=own,exit=2"),
     ],
 )
-def test_heads_and_cut_drafts_take_what_was_counted_for_them(
+def test_arms_with_heads_and_cut_drafts_take_what_was_counted_for_them(
     tiny: Path, tmp_path: Path, name: str, method: str
 ) -> None:
     head = None
     if name == "qwen35-mtp":
         tiny = tmp_path
         write_random(tiny / f"{name}.gguf", msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
+    elif method == "draft-model":
+        head = tiny / f"{name}-noise01.gguf"
     elif method.startswith(("eagle3", "dflash")):
         head = tmp_path / "head.gguf"
         write = write_random_dflash if method == "dflash" else write_random_eagle3
         write(head, Source(tiny / f"{name}.gguf"), (1, 3, 5))
     elif "{adapter}" in method:
         method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
-    prepared, load = bench(tiny, name, method, head=head, gammas=(2, 6))
+    prepared, load = bench(tiny / f"{name}.gguf", *([] if head is None else [head]), drafters=(method,))
     target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
     opened, cut_bytes = opened_bytes(prepared.plan.loads[0], tmp_path / "cache")
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
@@ -240,7 +217,7 @@ def test_heads_and_cut_drafts_take_what_was_counted_for_them(
 def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
     tiny: Path, tmp_path: Path
 ) -> None:
-    prepared, _ = bench(tiny, "qwen35")
+    prepared, _ = bench(tiny / "qwen35.gguf", tiny / "qwen35-noise01.gguf")
     (roomy,) = prepared.plan.loads
     tight = msgspec.structs.replace(roomy, one_arm=True)
     found = []

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from mlsd.errors import LockError, ModelFileError, WorkerError
+from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
@@ -139,13 +139,6 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
         failed = [stored.trial for stored in store.trials(TrialFilter(status="failed"))]
     assert (outcome.n_ok, outcome.n_failed) == (3, 3)
     assert all("There is no model file" in (trial.error or "") for trial in failed)
-
-
-def test_a_refused_job_raises_the_workers_own_error(tiny: Path, tmp_path: Path) -> None:
-    job = make_jobs(tiny, repeats=1)[0]
-    missing = ModelFile(ref=ModelRef(id="gone"), path=str(tmp_path / "gone.gguf"))
-    with pytest.raises(ModelFileError, match=r"There is no model file .*gone\.gguf"):
-        list(run_job(msgspec.structs.replace(job, target=missing)))
 
 
 def test_a_worker_that_dies_in_a_trial_is_replaced_and_the_trial_repeated(tiny: Path) -> None:

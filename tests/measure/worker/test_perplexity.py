@@ -21,9 +21,12 @@ __all__ = ["mlsd"]  # the fixture
 Mlsd = Callable[..., Ran]
 
 
-def test_distributions_of_known_logits() -> None:
+def test_distributions_of_known_logits_and_their_distance() -> None:
     rows = log_softmax(np.array([[0.0, log(3.0)]], dtype=np.float32))
     assert np.exp(rows[0]) == pytest.approx([0.25, 0.75])
+    p, q, padded = np.log([[0.5, 0.5]]), np.log([[0.9, 0.1]]), np.log([[0.5, 0.25, 0.25]])
+    assert total_variation(p, q)[0] == pytest.approx(0.4)
+    assert total_variation(p, padded)[0] == pytest.approx(0.25)
 
 
 @given(st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=6), min_size=2, max_size=2))
@@ -33,13 +36,6 @@ def test_distance_is_symmetric_and_between_zero_and_one(logits: list[list[float]
     assert -1e-12 <= distance <= 1 + 1e-12
     assert distance == pytest.approx(total_variation(q, p)[0])
     assert total_variation(p, p)[0] == 0
-
-
-def test_distance_of_known_distributions() -> None:
-    p, q = np.log([[0.5, 0.5]]), np.log([[0.9, 0.1]])
-    assert total_variation(p, q)[0] == pytest.approx(0.4)
-    padded = np.log([[0.5, 0.25, 0.25]])
-    assert total_variation(p, padded)[0] == pytest.approx(0.25)
 
 
 def answer(mlsd: Mlsd, *arguments: object) -> dict[str, object]:
