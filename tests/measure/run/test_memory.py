@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -77,32 +78,39 @@ def test_every_size_of_mac_is_judged_rightly(suite: str, profile: str, verdicts:
     assert [worst(gib) for gib in MACHINES] == verdicts
 
 
-def shallow(tmp_path: Path) -> Library:
-    """Four layers of Qwen3.5 0.8B with its vocabulary, as every role of suite B; no weights."""
-    path = tmp_path / "shallow.gguf"
+SHALLOW = Profile(title="", name="x", roles={"moe-q4": "target", "draft-small": "small", "draft-medium": "medium"})
+Judged = Callable[[MemoryBudget], LoadMemory]
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """A load of suite B with four layers of Qwen3.5 0.8B and its vocabulary in every role; no weights."""
+    path = tmp_path_factory.mktemp("shallow") / "shallow.gguf"
     write_hollow(path, find_recipe("qwen3.5-0.8b", n_layers=4))
     entries = [
         PathEntry(id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
-        for id_ in ("target", "small", "medium")
+        for id_ in SHALLOW.roles.values()
     ]
-    return Library(Manifest(models={entry.id: entry for entry in entries}))
-
-
-SHALLOW = Profile(title="", name="x", roles={"moe-q4": "target", "draft-small": "small", "draft-medium": "medium"})
-
-
-def shallow_load(tmp_path: Path, budget: MemoryBudget) -> LoadMemory:
-    library = shallow(tmp_path)
+    library = Library(Manifest(models={entry.id: entry for entry in entries}))
     loads = expanded("B", SHALLOW, library).loads[:1]
     models = size_models(SHALLOW.roles.values(), library)
-    return judge_loads(loads, models, ask_memory(loads, models, EngineOptions()), budget)[0]
+    asked = ask_memory(loads, models, EngineOptions())
+    return lambda budget: judge_loads(loads, models, asked, budget)[0]
 
 
-def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(tmp_path: Path) -> None:
-    load = shallow_load(tmp_path, mac_budget(16 * GIB))
-    arms = [arm for arm in load.arms if arm.arm != "judging"]
+def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(shallow: Judged) -> None:
+    arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm != "judging"]
     assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"
     assert 0.1 * GB < sum(arm.compute_bytes for arm in arms) < 0.5 * GB
+
+
+def test_memory_that_holds_one_arm_at_a_time_is_tight(shallow: Judged) -> None:
+    whole = shallow(mac_budget(16 * GIB))
+    assert whole.verdict == "fits" and whole.total_bytes is not None and whole.least_bytes is not None
+    assert whole.weights_bytes is not None and whole.weights_bytes < whole.least_bytes < whole.total_bytes
+    limit = (whole.least_bytes + whole.total_bytes) // 2
+    tight = shallow(MemoryBudget(limit_bytes=limit, most_bytes=limit, basis=""))
+    assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
 
 
 def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +124,6 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
         budget = MemoryBudget(limit_bytes=200 * MIB + bytes_beyond_weights, most_bytes=1 << 60, basis="")
         monkeypatch.setattr("mlsd.measure.run.memory.memory_budget", lambda *_, budget=budget: budget)
         assert fit_together([alone, alone]) == together
-
-
-def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
-    whole = shallow_load(tmp_path, mac_budget(16 * GIB))
-    assert whole.verdict == "fits" and whole.total_bytes is not None and whole.least_bytes is not None
-    assert whole.weights_bytes is not None and whole.weights_bytes < whole.least_bytes < whole.total_bytes
-    limit = (whole.least_bytes + whole.total_bytes) // 2
-    tight = shallow_load(tmp_path, MemoryBudget(limit_bytes=limit, most_bytes=limit, basis=""))
-    assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
 
 
 def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Prepared, LoadMemory]:
