@@ -35,7 +35,7 @@ def chromium() -> str:
     raise AssertionError("Chromium is missing: apt-get install -y chromium (or deselect with -m 'not browser').")
 
 
-class Page:
+class Tab:
     """One tab: `call` any DevTools command, `js` an expression; what the console said is kept."""
 
     def __init__(self, send: int, receive: int) -> None:
@@ -107,7 +107,7 @@ class Page:
 
 
 @contextlib.contextmanager
-def browser(profile: Path) -> Iterator[Page]:
+def browser(profile: Path) -> Iterator[Tab]:
     """A headless Chromium with one tab; killed at the end."""
     to_child, send = os.pipe()
     receive, from_child = os.pipe()
@@ -121,7 +121,7 @@ def browser(profile: Path) -> Iterator[Page]:
     os.close(to_child)
     os.close(from_child)
     try:
-        page = Page(send, receive)
+        page = Tab(send, receive)
         target = None
         while target is None:  # the first tab appears a moment after the pipe
             infos = page.call("Target.getTargets")["targetInfos"]

@@ -10,12 +10,6 @@ import mlsd
 from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError, StoreError
 from mlsd.report import notebook
-from tests.analysis.studies import whole_study
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return mlsd.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
 
 
 @pytest.mark.parametrize("key", list(notebook.TABLES))

@@ -155,10 +155,3 @@ def test_a_database_of_breakdowns_alone_has_a_report_of_them(tmp_path: Path) -> 
         made = build(read_study(store))
     (table,) = (table for section in made.sections for table in section.tables if table.id == "pass-shares")
     assert table.rows[0][0].text == "tiny-dense"
-
-
-def test_a_whole_report_of_such_a_study_is_made(study: Study) -> None:
-    (methods,) = (section for section in build(study).sections if section.id == "methods")
-    assert {table.id for table in methods.tables} >= {"methods-timing", "methods-match", "pass-shares"}
-    assert study.impossible == {}
-    assert study.audit.rows

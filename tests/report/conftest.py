@@ -1,0 +1,21 @@
+"""One whole study and its page for every test that only reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlsd
+from mlsd.analysis.study.study import Study
+from mlsd.report.page import build
+from mlsd.report.render.sections import Page
+from tests.analysis.studies import whole_study
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return mlsd.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
+
+
+@pytest.fixture(scope="session")
+def page(study: Study) -> Page:
+    return build(study)
