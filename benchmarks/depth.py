@@ -81,12 +81,12 @@ def predicted(
         cuts.append(
             Cut(
                 n_layers=n_layers,
-                weight=from_shape(shape, quant=quant, n_layers=n_layers).plan.weight,
+                weight=from_shape(shape, quant=quant, n_layers=n_layers).weight,
                 ms={k: statistics.median(s) for k, s in spans.items()},
                 relative_error=spread,
             )
         )
-    return {k: one.ms for k, one in full_depth(cuts, from_shape(shape, quant=quant).plan.weight).items()}
+    return {k: one.ms for k, one in full_depth(cuts, from_shape(shape, quant=quant).weight).items()}
 
 
 def time_depths(shape: Shape, quant: str, folder: Path) -> dict[int, dict[int, list[float]]]:

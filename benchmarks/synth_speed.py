@@ -57,7 +57,7 @@ def run() -> Iterator[Result]:
 
 def writing(folder: Path) -> Iterator[Result]:
     """Bytes a second through `mlsd models make synth`, over `dd` from /dev/zero there; both end with fsync."""
-    n_bytes = from_shape(FULL[SHAPE], quant=QUANT, n_layers=LAYERS).plan.weight.total.n_bytes
+    n_bytes = from_shape(FULL[SHAPE], quant=QUANT, n_layers=LAYERS).weight.total.n_bytes
     path, peaks = folder / "x.gguf", []
 
     def synth() -> float:

@@ -38,21 +38,18 @@ METHODS: dict[str, str] = {
     "rest": "lookup.rest",
     "text-draft": "other_vocabulary",
 }
-
-
-def _no_graph(name: str, heads: str, instead: str) -> Unavailable:
-    reason = f"llama.cpp has no graph for {heads}, so no GGUF of one can be loaded"
-    return Unavailable(name=name, reason=reason, instead=instead)
-
-
 # Methods of the literature that cannot run here -> why, and what comes closest.
 UNAVAILABLE = {
-    method.name: method
-    for method in (
-        _no_graph("medusa", "parallel Medusa heads", "mtp drafts with a model's own next-token block."),
-        _no_graph("hydra", "sequential Hydra heads", "mtp drafts with a model's own next-token block."),
-        _no_graph("eagle", "EAGLE heads of the first kind", "llama.cpp knows the third kind: eagle3."),
-        _no_graph("eagle2", "EAGLE-2 heads", "Its tree policy runs over others: draft-tree and eagle3-tree."),
+    name: Unavailable(
+        name=name,
+        reason=f"llama.cpp has no graph for {heads}, so no GGUF of one can be loaded",
+        instead=instead,
+    )
+    for name, heads, instead in (
+        ("medusa", "parallel Medusa heads", "mtp drafts with a model's own next-token block."),
+        ("hydra", "sequential Hydra heads", "mtp drafts with a model's own next-token block."),
+        ("eagle", "EAGLE heads of the first kind", "llama.cpp knows the third kind: eagle3."),
+        ("eagle2", "EAGLE-2 heads", "Its tree policy runs over others: draft-tree and eagle3-tree."),
     )
 }
 

@@ -32,12 +32,7 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
         n_layers=trunk_layers(source),
         n_vocab=tokens if tokens is not None else source.count("vocab_size", None),
         n_embd=source.count("embedding_length", None),
-        n_experts=weight.n_experts or None,
-        n_experts_used=weight.n_experts_used or None,
-        n_parameters=weight.total.n_parameters,
-        n_parameters_active=weight.active.n_parameters,
-        weight_bytes=weight.total.n_bytes,
-        active_bytes=weight.active.n_bytes,
+        **weight.facts(),
         tensor_types=dict(Counter(tensor.type.name for tensor in stored).most_common()),
         synthetic=any(source.flags(SYNTHETIC, own=False)),
     )

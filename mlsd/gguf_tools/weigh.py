@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from mlsd.gguf_tools.storage import Stored
 from mlsd.records import Record
@@ -49,6 +50,17 @@ class ModelWeight(Record, frozen=True, kw_only=True):
         if not self.n_experts:
             return self.always
         return self.always + self.routed.fraction(self.n_experts_used, self.n_experts)
+
+    def facts(self) -> dict[str, Any]:
+        """Its part of `records.ModelFacts`."""
+        return {
+            "n_experts": self.n_experts or None,
+            "n_experts_used": self.n_experts_used or None,
+            "n_parameters": self.total.n_parameters,
+            "n_parameters_active": self.active.n_parameters,
+            "weight_bytes": self.total.n_bytes,
+            "active_bytes": self.active.n_bytes,
+        }
 
 
 def weigh(

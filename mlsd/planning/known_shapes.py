@@ -117,19 +117,13 @@ def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
         return msgspec.structs.replace(facts, **bytes_of, tensor_types=types)
     from mlsd.gguf_tools.synthetic.synth import from_shape
 
-    recipe = from_shape(shape, quant=quant)
-    plan, weight = recipe.plan, recipe.plan.weight
+    plan = from_shape(shape, quant=quant)
     return ModelFacts(
         ref=ModelRef(id=text),
         architecture=plan.architecture,
         n_layers=plan.n_layers,
         n_embd=shape.n_embd,
         n_vocab=shape.n_vocab,
-        n_experts=weight.n_experts or None,
-        n_experts_used=weight.n_experts_used or None,
-        n_parameters=weight.total.n_parameters,
-        n_parameters_active=weight.active.n_parameters,
-        weight_bytes=weight.total.n_bytes,
-        active_bytes=weight.active.n_bytes,
+        **plan.weight.facts(),
         tensor_types=plan.tensor_types,
     )

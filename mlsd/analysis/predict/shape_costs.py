@@ -38,7 +38,7 @@ class ShapeCosts(Record, frozen=True, kw_only=True):
 
 def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> ShapeCosts | None:
     """Costs of a shape in a quantization, from what was timed of it on a machine; None of nothing."""
-    full = from_shape(shape, quant=quant).plan.weight
+    full = from_shape(shape, quant=quant).weight
     cuts: dict[int, tuple[Cut, Costs, Sequence[CalibrationPoint]]] = {}
     for (environment, key), points in known.passes.items():
         facts = known.models.get(key)
@@ -83,7 +83,7 @@ def _cut_of(shape: Shape, quant: str, facts: ModelFacts, points: Sequence[Calibr
     if not same or not 1 <= n_layers <= shape.n_layers:
         return None
     try:
-        weight = from_shape(shape, quant=quant, n_layers=n_layers).plan.weight
+        weight = from_shape(shape, quant=quant, n_layers=n_layers).weight
         times = costs_from_points(points).verify_ms
     except (InputError, AnalysisError):  # a depth that cannot be, or a model that was timed as a draft only
         return None

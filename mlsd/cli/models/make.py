@@ -16,7 +16,7 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
 from mlsd.gguf_tools.synthetic.perturb import perturb
-from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, find_recipe, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, plan_synthetic, write_synthetic
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
 from mlsd.hashes import file_sha256
 from mlsd.measure.messages import LayerSearchJob, LayersFound
@@ -53,17 +53,17 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
     """
     if output is None and not dry_run:
         raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")
-    recipe = find_recipe(shape, options["quant"], options["layers"])
-    correlation = choose_correlation(recipe.plan, options["router_shared"])
+    plan = plan_synthetic(shape, options["quant"], options["layers"])
+    correlation = choose_correlation(plan, options["router_shared"])
     written: dict[str, Any] = {}
     if output is not None and not dry_run:
-        with byte_progress("Writing", recipe.plan.weight.total.n_bytes) as progress:
-            write_synthetic(output, recipe, seed=options["seed"], router_correlation=correlation, progress=progress)
+        with byte_progress("Writing", plan.weight.total.n_bytes) as progress:
+            write_synthetic(output, plan, seed=options["seed"], router_correlation=correlation, progress=progress)
         written = {"path": str(output), "file_bytes": output.stat().st_size}
     if as_json:
-        print_json({**_figures(recipe.plan), **written})
+        print_json({**_figures(plan), **written})
         return
-    _print_plan(recipe.plan)
+    _print_plan(plan)
     if written:
         say(f"Wrote {output} ({format_bytes(written['file_bytes'])}).")
 

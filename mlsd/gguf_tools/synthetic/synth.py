@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -53,22 +52,15 @@ class SynthPlan(Record, frozen=True, kw_only=True):
     n_layers_full: int  # of the whole shape; more than `n_layers` when the depth is cut
     parts: tuple[SynthPart, ...]
     weight: ModelWeight
+    describe: Callable[[gguf.GGUFWriter], None]  # adds the metadata
+    source: Source | None = None  # the file that small tensors are copied from
 
     @property
     def tensor_types(self) -> dict[str, int]:
         return dict(Counter(part.stored.type.name for part in self.parts).most_common())
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A plan and what is needed to carry it out."""
-
-    plan: SynthPlan
-    describe: Callable[[gguf.GGUFWriter], None]  # adds the metadata
-    source: Source | None = None  # the file that small tensors are copied from
-
-
-def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> Recipe:
+def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> SynthPlan:
     """A model of a known shape, with a byte-level tokenizer. Raises: InputError for a quant or depth it cannot have."""
     depth = _depth(n_layers, shape.n_layers, shape.name)
     if shape.full_attention_interval > 1 and depth == 1 < shape.n_layers:
@@ -87,7 +79,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
         add_vocabulary(writer, cut.n_vocab)
 
     parts = tuple(SynthPart(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))
-    plan = SynthPlan(
+    return SynthPlan(
         name=shape.name,
         architecture=shape.architecture,
         quant=quant,
@@ -95,11 +87,11 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
         n_layers_full=shape.n_layers,
         parts=parts,
         weight=weight,
+        describe=describe,
     )
-    return Recipe(plan=plan, describe=describe)
 
 
-def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None) -> Recipe:
+def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None) -> SynthPlan:
     """A model with the tensors, tokenizer and metadata of an existing GGUF, of any architecture.
 
     Matrices become random; norms and other small tensors are copied, so the network stays in its usual range. Raises:
@@ -135,7 +127,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
         writer.add_bool(SYNTHETIC, True)
         writer.add_string("mlsd.shape", source.path.name)
 
-    plan = SynthPlan(
+    return SynthPlan(
         name=source.path.stem,
         architecture=source.architecture,
         quant=quant,
@@ -143,12 +135,13 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
         n_layers_full=full,
         parts=parts,
         weight=weight,
+        describe=describe,
+        source=source,
     )
-    return Recipe(plan=plan, describe=describe, source=source)
 
 
-def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = None) -> Recipe:
-    """The recipe of a known shape or a GGUF. Raises: InputError, ModelFileError."""
+def plan_synthetic(shape: str, quant: str | None = None, n_layers: int | None = None) -> SynthPlan:
+    """What to write of a known shape or a GGUF. Raises: InputError, ModelFileError."""
     known = {name: own for name, own in (FULL | TINY).items() if own.writable}
     path = Path(shape)
     if shape.lower() in known:
@@ -169,14 +162,14 @@ def choose_correlation(plan: SynthPlan, shared: float | None) -> float | None:
 
 def write_synthetic(
     path: Path,
-    recipe: Recipe,
+    plan: SynthPlan,
     *,
     seed: int = 0,
     router_correlation: float | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write the planned model in constant memory; one seed gives one file. Raises: InputError, before any byte."""
-    plan, source = recipe.plan, recipe.source
+    source = plan.source
     if source is not None and path.exists() and path.samefile(source.path):
         raise InputError(f"{path} gives the shape and cannot be written over.", hint="Give another output file.")
     _check_space(path, plan)
@@ -184,7 +177,7 @@ def write_synthetic(
     pools = _Pools(seed, plan.parts, router_correlation)
 
     def write_metadata(writer: gguf.GGUFWriter) -> None:
-        recipe.describe(writer)
+        plan.describe(writer)
         writer.add_uint32("mlsd.seed", seed)
         if router_correlation is not None:
             writer.add_float32("mlsd.router_correlation", router_correlation)
@@ -197,11 +190,10 @@ def write_synthetic(
             stream.write(data if data is not None else _packed(random_weights(part.spec, seed), part.stored))
 
 
-def write_hollow(path: Path, recipe: Recipe) -> None:
+def write_hollow(path: Path, plan: SynthPlan) -> None:
     """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError."""
-    plan = recipe.plan
     tensors = [part.stored for part in plan.parts]
-    with new_gguf(path, plan.architecture, tensors, recipe.describe) as stream:
+    with new_gguf(path, plan.architecture, tensors, plan.describe) as stream:
         for _ in tensors:
             stream.leave_hole()
 

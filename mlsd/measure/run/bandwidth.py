@@ -132,7 +132,7 @@ def shape_of_bytes(n_bytes: int, quant: str) -> Shape:
     Raises: InputError when that is smaller than the smallest such model, or the quant is unknown.
     """
     least, more = (
-        from_shape(msgspec.structs.replace(_BASE, n_ff=width), quant=quant).plan.weight.active.n_bytes
+        from_shape(msgspec.structs.replace(_BASE, n_ff=width), quant=quant).weight.active.n_bytes
         for width in (_ROW, 2 * _ROW)
     )
     steps = round((n_bytes - least) / (more - least))
@@ -150,10 +150,10 @@ def write_models(
     ]
     made = []
     for quant, recipe in recipes:
-        path = folder / f"{recipe.plan.name}.gguf"
-        tell(f"writing {recipe.plan.name}")
+        path = folder / f"{recipe.name}.gguf"
+        tell(f"writing {recipe.name}")
         write_synthetic(path, recipe)
-        made.append((quant, recipe.plan.weight.active.n_bytes, path))
+        made.append((quant, recipe.weight.active.n_bytes, path))
     return made
 
 

@@ -18,7 +18,7 @@ from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
-from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
+from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.records import DrafterSpec, Footprint, content_id
 
@@ -87,7 +87,7 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
     with tempfile.TemporaryDirectory() as folder:
         path = hollow = Path(folder) / "hollow.gguf"
         if wanted.path is None:
-            write_hollow(hollow, find_recipe(wanted.shape or ""))
+            write_hollow(hollow, plan_synthetic(wanted.shape or ""))
         else:
             path = Path(wanted.path)
             source = Source(path)

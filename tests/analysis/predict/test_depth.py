@@ -17,7 +17,7 @@ DENSE, MOE = FULL["qwen3.5-4b"], FULL["qwen3.5-35b-a3b"]
 
 
 def weight(name: str, n_layers: int | None = None) -> ModelWeight:
-    return from_shape(FULL[name], n_layers=n_layers).plan.weight
+    return from_shape(FULL[name], n_layers=n_layers).weight
 
 
 def cut(name: str, n_layers: int, law: Callable[[int, ModelWeight], float], error: float = 0.01) -> Cut:

@@ -15,7 +15,7 @@ SHAPE, SMALL = FULL["qwen3.5-9b"], FULL["qwen3.5-0.8b"]
 
 
 def facts(name: str, n_layers: int | None = None, quant: str = "Q8_0") -> ModelFacts:
-    plan = from_shape(FULL[name], quant=quant, n_layers=n_layers).plan
+    plan = from_shape(FULL[name], quant=quant, n_layers=n_layers)
     return ModelFacts(
         ref=ModelRef(id=f"{name}-{plan.n_layers}-{quant}"),
         architecture=plan.architecture,

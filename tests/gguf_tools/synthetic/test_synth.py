@@ -20,7 +20,7 @@ from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
 from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES, Pool, dequantized
 from mlsd.gguf_tools.synthetic.quantization import more_bits
 from mlsd.gguf_tools.synthetic.router import correlation_for, shared_experts
-from mlsd.gguf_tools.synthetic.synth import find_recipe, from_gguf, from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_gguf, from_shape, plan_synthetic, write_synthetic
 
 # Weights of the text model, without vision tower and prediction block, as model cards and loaders count them; those of
 # the small Qwen3.5 are derived from their configurations.
@@ -86,17 +86,17 @@ def test_full_shapes_have_every_weight_of_the_real_models(name):
     stand_in = (
         0.02 if name.startswith("gemma-4") else 1e-4 if name.startswith(("gemma", "mixtral", "qwen3.5-122")) else 0
     )
-    assert from_shape(FULL[name]).plan.weight.total.n_parameters == pytest.approx(PARAMETERS[name], rel=stand_in)
+    assert from_shape(FULL[name]).weight.total.n_parameters == pytest.approx(PARAMETERS[name], rel=stand_in)
 
 
 @pytest.mark.parametrize("name", Q8_0_FILES)
 def test_bytes_are_those_of_published_files_but_for_tokenizer_and_metadata(name):
-    rest = Q8_0_FILES[name] - from_shape(FULL[name], quant="Q8_0").plan.weight.total.n_bytes
+    rest = Q8_0_FILES[name] - from_shape(FULL[name], quant="Q8_0").weight.total.n_bytes
     assert 10_900_000 < rest < 11_050_000
 
 
 def test_one_token_of_the_mixture_reads_a_twelfth_of_it():
-    weight = from_shape(FULL["qwen3.5-35b-a3b"]).plan.weight
+    weight = from_shape(FULL["qwen3.5-35b-a3b"]).weight
     assert weight.active.n_parameters == 2_946_429_568
     assert weight.expert.n_parameters == 3 * 2048 * 512
     assert weight.n_experts * weight.n_expert_layers * weight.expert.n_bytes == weight.routed.n_bytes
@@ -164,7 +164,7 @@ def test_a_gguf_gives_its_shape_types_and_tokenizer(name, tiny, tmp_path):
 
 
 def test_a_part_of_the_depth_keeps_the_cost_of_a_layer(tiny, tmp_path):
-    whole, half = (from_gguf(Source(tiny / "qwen35moe.gguf"), n_layers=n).plan for n in (8, 4))
+    whole, half = (from_gguf(Source(tiny / "qwen35moe.gguf"), n_layers=n) for n in (8, 4))
     assert (half.n_layers, half.n_layers_full) == (4, 8)
     assert half.weight.expert == whole.weight.expert
     assert half.weight.routed.n_bytes * 2 == whole.weight.routed.n_bytes
@@ -178,7 +178,7 @@ def test_a_part_of_the_depth_keeps_the_cost_of_a_layer(tiny, tmp_path):
 def test_memory_stays_constant_whatever_the_size(tmp_path):
     shape = msgspec.structs.replace(TINY["llama"], n_embd=2048, n_ff=8192, n_layers=4)
     recipe = from_shape(shape, quant="Q8_0")
-    assert recipe.plan.weight.total.n_bytes > 200_000_000
+    assert recipe.weight.total.n_bytes > 200_000_000
     tracemalloc.start()
     try:
         write_synthetic(tmp_path / "x.gguf", recipe)
@@ -310,8 +310,8 @@ def test_a_shallow_cut_of_a_hybrid_runs_or_is_refused(tmp_path, tiny, name, dept
             assert "2 layers" in error.value.hint
             continue
         recipe = make()
-        assert recipe.plan.n_layers == depth
-        assert mixers(recipe.plan) == {"attention", "recurrent"}
+        assert recipe.n_layers == depth
+        assert mixers(recipe) == {"attention", "recurrent"}
         write_synthetic(path, recipe)
         assert runs(path)
 
@@ -319,7 +319,7 @@ def test_a_shallow_cut_of_a_hybrid_runs_or_is_refused(tmp_path, tiny, name, dept
 @pytest.mark.parametrize("name", [name for name, shape in FULL.items() if shape.full_attention_interval])
 @pytest.mark.parametrize("depth", range(2, 6))
 def test_a_shallow_cut_of_every_full_hybrid_has_both_kinds_of_blocks(name, depth):
-    assert mixers(from_shape(FULL[name], n_layers=depth).plan) == {"attention", "recurrent"}
+    assert mixers(from_shape(FULL[name], n_layers=depth)) == {"attention", "recurrent"}
 
 
 def test_a_cut_of_a_cut_model_keeps_both_kinds_of_blocks_wherever_they_are(tmp_path, tiny):
@@ -327,12 +327,12 @@ def test_a_cut_of_a_cut_model_keeps_both_kinds_of_blocks_wherever_they_are(tmp_p
     attention_first = tmp_path / "first.gguf"
     write_edit(source, keep_layers(source, (3, 4, 5, 6)), attention_first)
     recipe = from_gguf(Source(attention_first), n_layers=2)
-    assert mixers(recipe.plan) == {"attention", "recurrent"}
+    assert mixers(recipe) == {"attention", "recurrent"}
     only = tmp_path / "only.gguf"
     write_edit(source, keep_layers(source, (3, 7)), only)
-    assert mixers(from_gguf(Source(only), n_layers=1).plan) == {"attention"}  # it was so before
+    assert mixers(from_gguf(Source(only), n_layers=1)) == {"attention"}  # it was so before
 
 
 def test_a_shape_that_only_tells_bytes_is_not_written():
     with pytest.raises(InputError, match="no shape 'gemma-4-26b-a4b'"):
-        find_recipe("gemma-4-26b-a4b")
+        plan_synthetic("gemma-4-26b-a4b")

@@ -24,7 +24,7 @@ from tests.measure.examples import ENVIRONMENT
 def test_a_model_weighs_what_was_asked_and_only_its_width_differs(quant: str) -> None:
     shapes = [shape_of_bytes(n_bytes, quant) for n_bytes in (50_000_000, 300_000_000)]
     for shape, wanted in zip(shapes, (50_000_000, 300_000_000), strict=True):
-        assert from_shape(shape, quant=quant).plan.weight.active.n_bytes == pytest.approx(wanted, rel=0.06)
+        assert from_shape(shape, quant=quant).weight.active.n_bytes == pytest.approx(wanted, rel=0.06)
     assert shapes[0].n_layers == shapes[1].n_layers
     assert shapes[0].n_embd == shapes[1].n_embd
 

@@ -15,7 +15,7 @@ from mlsd.engine.llama.native import LOG
 from mlsd.engine.llama.open import HEADS
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
+from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.probe_cache import ProbeCache, check_weights
@@ -86,7 +86,7 @@ Judged = Callable[[MemoryBudget], LoadMemory]
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """A load of suite B with four layers of Qwen3.5 0.8B and its vocabulary in every role; no weights."""
     path = tmp_path_factory.mktemp("shallow") / "shallow.gguf"
-    write_hollow(path, find_recipe("qwen3.5-0.8b", n_layers=4))
+    write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
     entries = [
         PathEntry(id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
         for id_ in SHALLOW.roles.values()
@@ -115,7 +115,7 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(shallow: Judged) -> None:
 
 def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shallow.gguf"
-    write_hollow(path, find_recipe("qwen3.5-0.8b", n_layers=4))
+    write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
     target = LocalModel(ref=ModelRef(id="t", sha256="a" * 64, n_bytes=100 * MIB), path=path)
     alone = load_of(EngineOptions(n_threads=1), target, 64, 8192, DrafterSpec(), 0, None)
     judged = judge_here([alone])[1][0]
