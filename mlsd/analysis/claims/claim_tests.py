@@ -6,6 +6,7 @@ prompt over blocks (`paired_trials.groups_of`); those of the best or worst of se
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -85,21 +86,16 @@ def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
         gammas = [math.log2(p.gamma) for p in group if p.gamma > 0]
         if len(set(gammas)) < 2:
             continue
-        slopes.append(math.exp(_slope(gammas, [math.log(p.speedup) for p in group if p.gamma > 0])))
+        slopes.append(math.exp(np.polyfit(gammas, [math.log(p.speedup) for p in group if p.gamma > 0], 1)[0]))
         used.append(group)
     return _factor("factor of speedup when gamma doubles", slopes, used)
 
 
 def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma?"""
-
-    def size(pair: Pair) -> float | None:
-        facts = paired.models.get(pair.draft or "")
-        return None if facts is None or facts.n_parameters is None else float(facts.n_parameters)
-
     ratios, used = [], []
     for group in _grouped(paired.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat)).values():
-        sized = sorted(((n, p) for p in group if (n := size(p)) is not None), key=lambda item: item[0])
+        sized = sorted(((n, p) for p in group if (n := _parameters(paired, p.draft))), key=lambda item: item[0])
         if len(sized) >= 2 and sized[0][0] < sized[-1][0]:
             ratios.append(sized[0][1].speedup / sized[-1][1].speedup)
             used.append([sized[0][1], sized[-1][1]])
@@ -113,15 +109,15 @@ def total_parameters(paired: PairedTrials) -> TestOutcome | None:
     """
     ratios, used = [], []
     for group in _grouped(paired.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
-        dense = [p for p in group if not paired.mixture(p.target) and _active(paired, p)]
-        sizes = [math.log(_active(paired, p)) for p in dense]
+        dense = [p for p in group if not paired.mixture(p.target) and _active(paired, p.target)]
+        sizes = [math.log(_active(paired, p.target)) for p in dense]
         if len(set(sizes)) < 2:
             continue
         logs = [math.log(p.speedup) for p in dense]
-        slope = _slope(sizes, logs)
+        slope = float(np.polyfit(sizes, logs, 1)[0])
         for pair in group:
-            if paired.mixture(pair.target) and _active(paired, pair):
-                at_active = float(np.mean(logs)) + slope * (math.log(_active(paired, pair)) - float(np.mean(sizes)))
+            if paired.mixture(pair.target) and (active := _active(paired, pair.target)):
+                at_active = float(np.mean(logs)) + slope * (math.log(active) - float(np.mean(sizes)))
                 ratios.append(pair.speedup / math.exp(at_active))
                 used.append([pair, *dense])
     return _factor("speedup of the expert model over that of dense ones at its active size", ratios, used)
@@ -189,7 +185,7 @@ def more_bits(paired: PairedTrials) -> TestOutcome | None:
 
 def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     """Would a small target gain if drafting took no time, and does it not gain as it is?"""
-    pairs = [p for p in paired.draft_models() if 0 < _total(paired, p) < SMALL_TARGET]
+    pairs = [p for p in paired.draft_models() if 0 < _parameters(paired, p.target) < SMALL_TARGET]
     if not pairs:
         return None
     speedup, _ = _ratio(pairs, [p.speedup for p in pairs])
@@ -267,17 +263,16 @@ def perplexity_predicts(paired: PairedTrials) -> TestOutcome | None:
 def parallel_hybrids(paired: PairedTrials) -> TestOutcome | None:
     """By how much is acceptance of component-aware drafting higher in parallel hybrids than in sequential ones?"""
     pairs = [p for p in paired.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
-    groups: dict[str, list[Pair]] = {"parallel": [], "sequential": []}
-    for pair in pairs:
-        facts = paired.models.get(pair.target)
-        if facts is not None and facts.architecture in PARALLEL + SEQUENTIAL:
-            groups["parallel" if facts.architecture in PARALLEL else "sequential"].append(pair)
+
+    def of(architectures: Sequence[str]) -> list[Pair]:
+        known = {name for name, facts in paired.models.items() if facts.architecture in architectures}
+        return [pair for pair in pairs if pair.target in known]
+
     differences, used = [], []
-    for parallel in groups["parallel"]:
-        for other in groups["sequential"]:
-            if (parallel.gamma, parallel.prompt, parallel.repeat) == (other.gamma, other.prompt, other.repeat):
-                differences.append(parallel.accepted / parallel.proposed - other.accepted / other.proposed)
-                used.append([parallel, other])
+    for parallel, other in itertools.product(of(PARALLEL), of(SEQUENTIAL)):
+        if (parallel.gamma, parallel.prompt, parallel.repeat) == (other.gamma, other.prompt, other.repeat):
+            differences.append(parallel.accepted / parallel.proposed - other.accepted / other.proposed)
+            used.append([parallel, other])
     if not differences:
         return None
     effect = mean_over(differences, groups_of([group[0] for group in used]))
@@ -370,18 +365,13 @@ def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:
     return tuple(dict.fromkeys(pair for group in groups for pair in group))
 
 
-def _slope(x: Sequence[float], y: Sequence[float]) -> float:
-    centred = np.asarray(x) - np.mean(x)
-    return float(centred @ np.asarray(y) / (centred @ centred))
-
-
-def _active(paired: PairedTrials, pair: Pair) -> float:
-    facts = paired.models.get(pair.target)
+def _active(paired: PairedTrials, model: str) -> float:
+    facts = paired.models.get(model)
     return float((facts.n_parameters_active or 0) if facts else 0)
 
 
-def _total(paired: PairedTrials, pair: Pair) -> float:
-    facts = paired.models.get(pair.target)
+def _parameters(paired: PairedTrials, model: str | None) -> float:
+    facts = paired.models.get(model or "")
     return float((facts.n_parameters or 0) if facts else 0)
 
 
