@@ -54,8 +54,6 @@ class PublishedTable(Record, frozen=True, kw_only=True):
     pooled_mgl: bool = False
     n_predict: int | None = None
     program: str | None = None
-    note: str = ""
-    date: str = ""  # of the figures, where the study's is not the table's
     same: dict[str, str] = msgspec.field(default_factory=dict)  # columns whose cell is the same in every row
     known_wrong: str = ""  # why no row of the table should be believed, where that is known
 
@@ -144,7 +142,6 @@ def context(study: PublishedStudy) -> AuditContext:
     return AuditContext(
         rows=rows,
         peak_gb_s=None if machine is None else machine.peak_gb_s,
-        peak_source="" if machine is None else machine.source,
         pass_bytes=pass_bytes,
         draft_token_ms=draft_token_ms(study, AuditContext(rows=rows)),
         notes=(f"Source: {study.address} ({study.date}).", study.verdict.strip(), *study.notes, *sources),

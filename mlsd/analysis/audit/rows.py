@@ -172,7 +172,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     rows: tuple[AuditRow, ...]
     peak_gb_s: float | None = None  # of all rows; None takes the peak of each row's chip
-    peak_source: str = ""
     exact_counts: bool = True  # n_predict is the count of one output: not pooled over turns, not cut by an early end
     pass_bytes: dict[str, float] = msgspec.field(default_factory=dict)  # model -> bytes that one token at least reads
     draft_token_ms: dict[str, float] = msgspec.field(default_factory=dict)  # draft -> least time of one draft token

@@ -220,7 +220,6 @@ def _with_knowledge(
     timed = {name: [r.tok_s.high for r in own.plain_runs(name) if r.tok_s is not None] for name in known}
     draft_ms = {name: DRAFT_SHARE * 1e3 / max(values) for name, values in timed.items() if values}
     sizes: dict[str, float] = {}
-    source = "as told"
     for name in published.names():
         study = published.load(name)
         if study.machine is None or chips != {study.machine.chip} or not known <= {model.id for model in study.models}:
@@ -228,14 +227,7 @@ def _with_knowledge(
         sizes = {m.id: m.pass_bytes for m in study.models if m.pass_bytes is not None}
         in_print = published.context(study).draft_token_ms
         draft_ms = in_print | published.draft_token_ms(study, own) | draft_ms
-        peak_gb_s, source = peak_gb_s or study.machine.peak_gb_s, study.machine.source
+        peak_gb_s = peak_gb_s or study.machine.peak_gb_s
         taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
         notes += (f"Chip and models are those of {study.title}: {taken}.",)
-    return AuditContext(
-        rows=rows,
-        peak_gb_s=peak_gb_s,
-        peak_source=source if peak_gb_s else "",
-        pass_bytes=sizes,
-        draft_token_ms=draft_ms,
-        notes=notes,
-    )
+    return AuditContext(rows=rows, peak_gb_s=peak_gb_s, pass_bytes=sizes, draft_token_ms=draft_ms, notes=notes)

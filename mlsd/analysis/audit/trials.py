@@ -62,7 +62,6 @@ def trials_context(
     return AuditContext(
         rows=(*map(trial_row, finished), *broken),
         peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
-        peak_source="" if environment is None else environment.peak_bandwidth_source or "",
         pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
         notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
     )
