@@ -18,7 +18,7 @@ from mlsd.planning.prepare import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision
-from mlsd.trials.results import SessionPlan, as_measured, decisions
+from mlsd.trials.results import SessionPlan, as_measured
 from tests.measure.examples import case, trial
 
 GAINS = {0: 1.0, 1: 1.2, 2: 1.6, 4: 1.5, 8: 0.8, 16: 0.5}
@@ -154,19 +154,6 @@ def test_earlier_trials_count_as_blocks_of_their_own() -> None:
     later = [msgspec.structs.replace(slot, block=slot.block + 1_000, repeat=slot.repeat + 3) for slot in slots(40)]
     fresh, informed = Race(Goal()), Race(Goal(), earlier=before)
     assert len(run(informed, later, noisy())) < len(run(fresh, slots(40), noisy()))
-
-
-def test_standings_at_the_end_are_those_of_all_trials() -> None:
-    race, trials = Race(Goal()), list[tuple[Case, Trial]]()
-
-    def measure(slot: Slot) -> Trial:
-        trials.append((slot.case, made := noisy()(slot)))
-        return made
-
-    run(race, slots(40), measure)
-    (final,) = decisions(as_measured(trials), SessionPlan(looks="any")).values()
-    assert [one.name for one in final.standings] == [one.name for one in of_text(race, "code").standings]
-    assert [one.ratio for one in final.standings] == [one.ratio for one in of_text(race, "code").standings]
 
 
 def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:

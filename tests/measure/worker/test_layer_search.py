@@ -33,30 +33,6 @@ TEXT = (
     "give oxygen back. Explain the two stages of this process in simple words, and say where each of them happens."
 )
 
-CODE = """
-
-class Queue:
-    def __init__(self, maxsize=0):
-        self.maxsize = maxsize
-        self._items = []
-
-    def put(self, item, block=True, timeout=None):
-        if self.maxsize > 0 and len(self._items) >= self.maxsize:
-            raise ValueError("queue is full")
-        self._items.append(item)
-
-    def get(self, default=None):
-        try:
-            return self._items.pop()
-        except IndexError:
-            return default
-
-
-def read_lines(path, encoding=None):
-    with open(path, encoding=encoding) as file:
-        for line in file:
-            yield line.strip()
-"""
 PROMPT = prompt_of(3)
 
 
@@ -139,7 +115,7 @@ def test_a_block_with_attention_stays_whatever_the_share(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["tiny-moe", "tiny-dense"])
 def test_on_a_trained_hybrid_a_searched_set_is_at_least_as_good_as_an_even_one(arena: Arena, name: str) -> None:
-    text = load_prompt("code").text + CODE
+    text = load_prompt("code").text + TEXT
     found = search(arena.path(name), "greedy", 0.25, text=text, n_tokens=64)
     assert len(found.skipped) == 2
     assert found.acceptance_rate >= found.uniform_acceptance_rate
