@@ -9,7 +9,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 from mlsd.errors import InputError, TableError, choose
 from mlsd.folders import replacing
@@ -24,14 +24,6 @@ EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 _CALLED = {"csv": "delimited", "json": "document"}  # formats whose names Python's own modules have
 
 
-class _Writer(Protocol):
-    def write(self, store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int: ...
-
-
-class _Reader(Protocol):
-    def read(self, data: bytes, source: str, sha256: str) -> list[ImportedRow]: ...
-
-
 def export(
     store: Store, kind: ExportFormat, out: BinaryIO, chosen: TrialFilter = ALL, *, content: Content = "trials"
 ) -> int:
@@ -43,8 +35,8 @@ def export(
         raise InputError(f"There is no export format {kind!r}.", hint=choose(kind, EXPORTS))
     if content == "rounds" and kind != "csv":
         raise InputError(f"{kind} holds no table of rounds.", hint="Rounds go to csv, and all of json.")
-    writer: _Writer = _format(kind)
-    return writer.write(store, out, chosen, content)
+    count: int = _format(kind).write(store, out, chosen, content)
+    return count
 
 
 def _format(kind: str) -> Any:
@@ -70,5 +62,5 @@ def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
     Raises: TableError naming file, line and column of the first thing that cannot be read.
     """
     data = read_given(path, TableError, "Give the path of a file.")
-    reader: _Reader = _format(kind)
-    return reader.read(data, path.name, hashlib.sha256(data).hexdigest())
+    rows: list[ImportedRow] = _format(kind).read(data, path.name, hashlib.sha256(data).hexdigest())
+    return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
@@ -25,8 +25,6 @@ from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content
-
-T = TypeVar("T")
 
 COLUMNS = (
     "job_id", "timestamp", "machine", "chip", "target_model", "draft_model", "draft_len", "n_prompt", "n_predict",
@@ -82,14 +80,9 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
 
 
 def _status(row: Mapping[str, Any]) -> str:
-    status = str(row["status"])
-    return (
-        status
-        if status != "ok"
-        else "invalid"
-        if not row["valid"]
-        else ("control" if row["drafter"] in CONTROLS else "ok")
-    )
+    if row["status"] == "ok":
+        return "invalid" if not row["valid"] else "control" if row["drafter"] in CONTROLS else "ok"
+    return str(row["status"])
 
 
 def _ratios(store: Store) -> dict[int, float]:
@@ -108,88 +101,52 @@ def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
     status. Raises: TableError where the file is no table of this layout, or none of its rows is understood.
     """
     reader = csv.DictReader(io.StringIO(text_of(data, source), newline=""), strict=True)
-    lines: list[_CsvLine] = []
+    lines: list[tuple[int, dict[Any, Any]]] = []
     try:
         _check_header(source, list(reader.fieldnames or []))
-        lines += [_CsvLine(source, reader.line_num, record) for record in reader]
+        lines += [(reader.line_num, record) for record in reader]
     except csv.Error as error:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
     if not lines:
         raise TableError(f"{source} holds no row.", hint="Below the header, give one line for each run.")
-    percent = in_percent(line.record.get(RATE) or "" for line in lines)
-    rows = [_row_or_reason(line, number, sha256, percent) for number, line in enumerate(lines, 1)]
+    percent = in_percent(record.get(RATE) or "" for _, record in lines)
+    rows = []
+    for number, (line, record) in enumerate(lines, 1):
+        try:
+            fields = _fields(line, record, percent)
+        except ValueError as error:
+            fields = {"status": f"{NOT_UNDERSTOOD}{error}"}
+        fields["raw"] = {str(column): value or "" for column, value in record.items() if column is not None}
+        rows.append(ImportedRow(source=source, source_sha256=sha256, format="study-csv", row=number, **fields))
     if all(row.status.startswith(NOT_UNDERSTOOD) for row in rows):
         reason = rows[0].status.removeprefix(NOT_UNDERSTOOD)
         raise TableError(f"{source}, {reason}.", hint="No row of the table could be read.")
     return rows
 
 
-class _CsvLine:
-    """One line of the table, its cells read on demand."""
+def _fields(line: int, record: Mapping[Any, Any], percent: bool) -> dict[str, Any]:
+    """The fields of a row by its cells. Raises: ValueError naming line and column."""
 
-    def __init__(self, source: str, number: int, record: dict[Any, Any]) -> None:
-        self.source, self.number, self.record = source, number, record
-
-    def cell(self, column: str, kind: Callable[[str], T]) -> T | None:
-        """The cell's value, None when it is empty or absent. Raises: ValueError naming line and column."""
-        text = (self.record.get(column) or "").strip()
+    def cell(column: str, kind: Callable[[str], Any]) -> Any:
+        text = (record.get(column) or "").strip()
         if not text or (kind is not str and says_nothing(text)):
             return None
         try:
             return kind(text)
         except ValueError as error:
-            raise ValueError(f"line {self.number}, column {column}: {error}") from error
+            raise ValueError(f"line {line}, column {column}: {error}") from error
 
-
-def _row_or_reason(line: _CsvLine, number: int, sha256: str, percent: bool) -> ImportedRow:
-    """The row; with what was not understood as its status where that is so."""
-    raw = {str(column): value or "" for column, value in line.record.items() if column is not None}
-    try:
-        if None in line.record:
-            raise ValueError(f"line {line.number}: {len(line.record[None])} more cells than columns")
-        return _row(line, number, sha256, percent, raw)
-    except ValueError as error:
-        return ImportedRow(
-            source=line.source,
-            source_sha256=sha256,
-            format="study-csv",
-            row=number,
-            status=f"{NOT_UNDERSTOOD}{error}",
-            raw=raw,
-        )
-
-
-def _row(line: _CsvLine, number: int, sha256: str, percent: bool, raw: dict[str, str]) -> ImportedRow:
-    draft = line.cell("draft_model", str)
+    if None in record:
+        raise ValueError(f"line {line}: {len(record[None])} more cells than columns")
+    draft = cell("draft_model", str)
     if draft is None:
-        raise ValueError(f"line {line.number}, column draft_model: the cell is empty; write none for plain decoding")
-    prompt_ms = line.cell("prompt_eval_ms", _positive)
-    ms_per_token = line.cell("eval_ms_per_token", _positive)
-    plain = draft.lower() in (NO_DRAFTER, "-", "n/a")
-    return ImportedRow(
-        source=line.source,
-        source_sha256=sha256,
-        format="study-csv",
-        row=number,
-        status=line.cell("status", str) or "ok",
-        job_id=line.cell("job_id", str),
-        measured_at=line.cell("timestamp", str),
-        machine=line.cell("machine", str),
-        chip=line.cell("chip", str),
-        target_model=line.cell("target_model", str),
-        draft_model=None if plain else draft,
-        gamma=0 if plain else line.cell("draft_len", _count),
-        n_prompt=line.cell("n_prompt", _count),
-        n_predict=line.cell("n_predict", _count),
-        repeat=line.cell("repeat", _count),
-        prompt_key=line.cell("prompt_key", str),
-        decode_tok_s=line.cell("tokens_per_sec", _positive),
-        prefill_ns=None if prompt_ms is None else round(prompt_ms * NS_PER_MS),
-        decode_ns_per_token=None if ms_per_token is None else ms_per_token * NS_PER_MS,
-        acceptance_rate=None if plain else line.cell(RATE, _percentage if percent else _fraction),
-        speedup=line.cell("speedup_vs_baseline", _positive),
-        raw=raw,
-    )
+        raise ValueError(f"line {line}, column draft_model: the cell is empty; write none for plain decoding")
+    found = {field: cell(column, kind) for field, (column, kind) in _CELLS.items()}
+    found["status"] = found["status"] or "ok"
+    if draft.lower() in (NO_DRAFTER, "-", "n/a"):
+        return found | {"gamma": 0}
+    rate = cell(RATE, _percentage if percent else _fraction)
+    return found | {"draft_model": draft, "gamma": cell("draft_len", _count), "acceptance_rate": rate}
 
 
 def _check_header(source: str, header: list[str]) -> None:
@@ -233,3 +190,21 @@ def _number(text: str) -> float:
         return parse_printed(text).value
     except ValueError as error:
         raise ValueError(f"{text!r} is not a {'finite ' if 'finite' in str(error) else ''}number") from None
+
+
+_CELLS: dict[str, tuple[str, Callable[[str], Any]]] = {  # by field of an ImportedRow: its column, and how it is read
+    "status": ("status", str),
+    "job_id": ("job_id", str),
+    "measured_at": ("timestamp", str),
+    "machine": ("machine", str),
+    "chip": ("chip", str),
+    "target_model": ("target_model", str),
+    "n_prompt": ("n_prompt", _count),
+    "n_predict": ("n_predict", _count),
+    "repeat": ("repeat", _count),
+    "prompt_key": ("prompt_key", str),
+    "decode_tok_s": ("tokens_per_sec", _positive),
+    "prefill_ns": ("prompt_eval_ms", lambda text: round(_positive(text) * NS_PER_MS)),
+    "decode_ns_per_token": ("eval_ms_per_token", lambda text: _positive(text) * NS_PER_MS),
+    "speedup": ("speedup_vs_baseline", _positive),
+}

@@ -75,29 +75,14 @@ class Store(MachineTables):
                 "AND json_extract(environment, '$.host') = ?",
                 (environment.host,),
             )
-            cursor = db.execute(
-                "INSERT INTO run (status, started_at, seed, environment_key, environment, plan) VALUES (?,?,?,?,?,?)",
-                (
-                    "started",
-                    _now(),
-                    seed,
-                    environment_key(environment),
-                    rowcodec.encode(environment),
-                    rowcodec.plan(plan),
-                ),
-            )
-        return _row_id(cursor)
+            values = ("started", _now(), None, seed, environment_key(environment))
+            return _add_run(db, (*values, rowcodec.encode(environment), rowcodec.plan(plan)))
 
     def add_run(self, run: Run) -> int:
         """Record a run that happened elsewhere, as it was told, and return its id here; its own id does not count."""
         values = (run.status, run.started_at, run.ended_at, run.seed, environment_key(run.environment))
         with self._transaction() as db:
-            cursor = db.execute(
-                "INSERT INTO run (status, started_at, ended_at, seed, environment_key, environment, plan) "
-                "VALUES (?,?,?,?,?,?,?)",
-                (*values, rowcodec.encode(run.environment), rowcodec.plan(run.plan)),
-            )
-        return _row_id(cursor)
+            return _add_run(db, (*values, rowcodec.encode(run.environment), rowcodec.plan(run.plan)))
 
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
         with self._transaction() as db:
@@ -388,6 +373,11 @@ class Store(MachineTables):
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _add_run(db: sqlite3.Connection, values: tuple[object, ...]) -> int:
+    columns = "status, started_at, ended_at, seed, environment_key, environment, plan"
+    return _row_id(db.execute(f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?)", values))
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:
