@@ -67,11 +67,6 @@ def layout(tree: Tree) -> TreeLayout:
     return TreeLayout(depths=tuple(depths), first_leaf=tuple(first), end_leaf=tuple(end), n_leaves=n_leaves)
 
 
-def chain(tokens: Sequence[int]) -> Tree:
-    """A tree with one path."""
-    return Tree(tokens=tuple(tokens), parents=tuple(range(-1, len(tokens) - 1)))
-
-
 def merge(paths: Iterable[Sequence[int]], max_nodes: int, max_depth: int) -> Tree:
     """The tree of all `paths`, common beginnings shared; earlier paths come first and fill `max_nodes` first."""
     children: dict[int, dict[int, int]] = {ROOT: {}}

@@ -26,8 +26,6 @@ from mlsd.records import Conditions, Environment, Record
 if TYPE_CHECKING:
     from mlsd.engine.llama.native import BackendInfo
 
-__all__ = ["Machine", "read_conditions", "read_environment", "read_machine"]
-
 _MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
 
 

@@ -26,7 +26,7 @@ from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.tree import ROOT, chain
+from mlsd.engine.tree import ROOT, merge
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Trial
 from mlsd.trials.identities import broken
 from tests.engine.fake import FakeClock
@@ -80,7 +80,7 @@ class Watched(Drafter):
 
     def observe(self, outcome: Outcome) -> None:
         self.inner.observe(outcome)
-        tree = self._draft.tree or chain(self._draft.tokens)
+        tree = self._draft.tree or merge([self._draft.tokens], len(self._draft.tokens), len(self._draft.tokens))
         node, n_same = ROOT, 0
         for token in outcome.committed:
             child = tree.child(node, token)

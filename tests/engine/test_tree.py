@@ -13,7 +13,7 @@ from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.tree import ROOT, Tree, chain, depth_first, layout, merge
+from mlsd.engine.tree import ROOT, Tree, depth_first, layout, merge
 from mlsd.engine.verify import accept_tree, draw
 from mlsd.errors import EngineError
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
@@ -89,7 +89,9 @@ def test_riders_are_never_accepted() -> None:
     assert accept_tree(tree, lambda node: 2).accepted == 0
 
 
-@pytest.mark.parametrize("tree", [chain([1, 2]), merge([(0, 1), (1, 1), (2,)], 9, 9), merge([(0,), (1,), (2,)], 9, 9)])
+@pytest.mark.parametrize(
+    "tree", [merge([(1, 2)], 2, 2), merge([(0, 1), (1, 1), (2,)], 9, 9), merge([(0,), (1,), (2,)], 9, 9)]
+)
 def test_committed_tokens_follow_the_targets_distribution_whatever_the_tree(tree: Tree) -> None:
     law = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.2, 0.6]])  # after ROOT, 0, 1, 2
     rng = np.random.default_rng(3)

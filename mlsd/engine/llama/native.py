@@ -95,6 +95,25 @@ class NativeLog:
         return lines
 
 
+_TEXT, _POINTER, _SIZE, _SIZES = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
+# What is called of ggml itself, which the binding does not declare: result, then arguments.
+_GGML: dict[str, tuple[Any, ...]] = {
+    "ggml_version": (_TEXT,),
+    "ggml_commit": (_TEXT,),
+    "ggml_get_name": (_TEXT, _POINTER),
+    "ggml_op_desc": (_TEXT, _POINTER),
+    "ggml_nbytes": (_SIZE, _POINTER),
+    "ggml_backend_load": (_POINTER, _TEXT),
+    "ggml_backend_dev_count": (_SIZE,),
+    "ggml_backend_dev_get": (_POINTER, _SIZE),
+    "ggml_backend_dev_name": (_TEXT, _POINTER),
+    "ggml_backend_dev_description": (_TEXT, _POINTER),
+    "ggml_backend_dev_type": (ctypes.c_int, _POINTER),
+    "ggml_backend_dev_memory": (None, _POINTER, _SIZES, _SIZES),
+    "ggml_backend_register": (None, _POINTER),
+    "ggml_backend_tensor_get": (None, _POINTER, _POINTER, _SIZE, _SIZE),
+    "ggml_backend_tensor_set": (None, _POINTER, _POINTER, _SIZE, _SIZE),
+}
 LOG = NativeLog()
 _keep_alive: list[Any] = []  # callbacks that native code holds pointers to
 
@@ -129,6 +148,10 @@ def library() -> Any:
     callback = llama_cpp.llama_log_callback(on_log)
     _keep_alive.append(callback)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    for name, (result, *arguments) in _GGML.items():
+        if hasattr(llama_cpp._lib, name):  # not each build has all
+            function = getattr(llama_cpp._lib, name)
+            function.restype, function.argtypes = result, arguments
     package = str(Path(llama_cpp.__file__).parent)
     require(package, inodes, identity)  # of another build no backend is known, and the reason would be another one
     _require_fit(llama_cpp)
@@ -194,11 +217,9 @@ def _load_backends(native: Any, backends: Mapping[str, Sequence[Path]]) -> None:
     Raises: NativeError where none can be loaded.
     """
     shared = native._lib
-    shared.ggml_backend_dev_count.restype = ctypes.c_size_t
     if shared.ggml_backend_dev_count():
         return
     if hasattr(shared, "ggml_backend_load"):
-        shared.ggml_backend_load.argtypes, shared.ggml_backend_load.restype = [ctypes.c_char_p], ctypes.c_void_p
         for variants in backends.values():
             scores = {path: _score(path) for path in variants}
             best = max(variants, key=lambda path: scores[path])
@@ -303,7 +324,7 @@ def _add_server(libraries: Sequence[Path], endpoint: str, found: Any) -> None:
     devices = rpc.ggml_backend_rpc_add_server(endpoint.encode())
     if not devices:
         raise UnsupportedError(f"The rpc-server at {endpoint} has no device.", hint="Start it again.")
-    found.ggml_backend_register(ctypes.c_void_p(devices))
+    found.ggml_backend_register(devices)
 
 
 def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
@@ -374,44 +395,20 @@ def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
 
 
 def _devices() -> Sequence[tuple[Device, int]]:
-    base = ggml()
-    base.ggml_backend_dev_count.restype = ctypes.c_size_t
-    base.ggml_backend_dev_get.restype = ctypes.c_void_p
-    base.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    for function in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
-        getattr(base, function).restype = ctypes.c_char_p
-        getattr(base, function).argtypes = [ctypes.c_void_p]
-    base.ggml_backend_dev_type.restype = ctypes.c_int
-    base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
-    base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, *(ctypes.POINTER(ctypes.c_size_t),) * 2]
-    base.ggml_backend_dev_memory.restype = None
-    handles = [base.ggml_backend_dev_get(i) for i in range(base.ggml_backend_dev_count())]
-    return [
-        (
-            Device(
-                name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
-                description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
-                kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
-                memory_bytes=_memory_bytes(base, handle),
-            ),
-            handle,
+    base, found = ggml(), []
+    for i in range(base.ggml_backend_dev_count()):
+        handle, free, total = base.ggml_backend_dev_get(i), ctypes.c_size_t(), ctypes.c_size_t()
+        base.ggml_backend_dev_memory(handle, free, total)
+        device = Device(
+            name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
+            description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
+            kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
+            memory_bytes=total.value or None,
         )
-        for handle in handles
-    ]
-
-
-def _memory_bytes(base: Any, device: int) -> int | None:
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    base.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-    return total.value or None
+        found.append((device, handle))
+    return found
 
 
 def _text_function(function: str) -> str | None:
-    shared = ggml()
-    if not hasattr(shared, function):
-        return None
-    call = getattr(shared, function)
-    call.restype = ctypes.c_char_p
-    call.argtypes = []
-    value: bytes | None = call()
+    value: bytes | None = getattr(ggml(), function)() if hasattr(ggml(), function) else None
     return value.decode("utf-8", "replace") if value else None

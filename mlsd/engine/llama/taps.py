@@ -89,7 +89,7 @@ class TapSwitch:
     """The callback of one context: at most one tap is active, and what it raises waits until the pass is over."""
 
     def __init__(self) -> None:
-        self._base = _functions()
+        self._base = ggml()
         self._tap: Tap | None = None
         self._failure: BaseException | None = None
         self.callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
@@ -203,16 +203,3 @@ class CollectTap:
         data = np.frombuffer(value.read(), dtype=np.float32)
         if data.size % self._width == 0:
             self.values[name] = data.reshape(-1, self._width)
-
-
-def _functions() -> Any:
-    base = ggml()
-    for function in (base.ggml_get_name, base.ggml_op_desc):
-        function.restype = ctypes.c_char_p
-        function.argtypes = [ctypes.c_void_p]
-    base.ggml_nbytes.restype = ctypes.c_size_t
-    base.ggml_nbytes.argtypes = [ctypes.c_void_p]
-    for function in (base.ggml_backend_tensor_get, base.ggml_backend_tensor_set):
-        function.restype = None
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
-    return base
