@@ -28,6 +28,7 @@ _MAGIC = b"MLSDREST"
 _VERSION = 1
 _PAGE_BYTES = 4096
 _HEAD_BYTES = len(_MAGIC) + 8
+_MOST_HEADER_BYTES = 1 << 20
 _KEY_BITS = 63
 _PIECE_BYTES = 1 << 20
 
@@ -106,6 +107,8 @@ class SuffixStore:
 
 def read_header(path: Path) -> tuple[StoreHeader, int]:
     """The header of a store and where its tokens begin. Raises: InputError for anything else."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not a regular file.", hint="Make a store with `mlsd models make store`.")
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -117,7 +120,7 @@ def read_header(path: Path) -> tuple[StoreHeader, int]:
                     f"{path} is a REST store of version {version}; this mlsd reads up to {_VERSION}.",
                     hint="Update mlsd, or build the store again.",
                 )
-            header = msgspec.json.decode(file.read(n_header), type=StoreHeader)
+            header = msgspec.json.decode(file.read(min(n_header, _MOST_HEADER_BYTES)), type=StoreHeader)
     except OSError as error:
         raise InputError(
             f"The REST store {path} cannot be read: {error.strerror}.", hint="Make one with `mlsd models make store`."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,6 +114,20 @@ def test_a_damaged_store_is_refused(tmp_path: Path, damage, complaint: str) -> N
 def test_a_missing_store_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mlsd models make store"):
         read_header(tmp_path / "none")
+
+
+def test_a_pipe_is_not_waited_for_and_a_gigabyte_of_header_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        read_header(tmp_path / "pipe")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(b"MLSDREST" + (1).to_bytes(4, "little") + (2**30 - 99).to_bytes(4, "little"))
+        file.truncate(2**30)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"header of .* is damaged"):
+        read_header(tmp_path / "sparse")
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
 
 
 def test_texts_without_a_token_are_refused(tmp_path: Path) -> None:
