@@ -48,9 +48,8 @@ def test_any_other_name_stays(name: str) -> None:
         assert msgspec.json.decode(clean_json(text), type=str) == name
 
 
-@pytest.mark.parametrize("name", ["m\x1b[31m", "\x00m\x0b\x07", "m\ufffe\uffff"])
-def test_a_server_with_such_a_name_is_reported_on(name: str, mlsd: Mlsd, tmp_path: Path) -> None:  # noqa: F811
-    database, page = tmp_path / "s.sqlite", tmp_path / "report"
+def test_a_server_with_such_a_name_is_reported_on(mlsd: Mlsd, tmp_path: Path) -> None:  # noqa: F811
+    database, page, name = tmp_path / "s.sqlite", tmp_path / "report", "\x00m\x1b[31m\x0b\x07\ufffe\uffff"
 
     def renamed(path: str, value: object) -> object:
         return {**value, "data": [{"id": name}]} if "/models" in path and isinstance(value, dict) else value

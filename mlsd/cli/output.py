@@ -22,8 +22,10 @@ import msgspec
 
 from mlsd.redact import redacted
 from mlsd.report.render.terminal import plain, steers
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
+    from mlsd.hashes import OnBytes
     from mlsd.report.render.table import Table
 
 
@@ -170,15 +172,57 @@ def _still(label: str, over: threading.Event) -> None:
 
 
 @contextmanager
+def byte_bars() -> Iterator[Callable[[str], OnBytes]]:
+    """Yields what begins a step and gives its counter of bytes: a bar each on a terminal, else now and then a line."""
+    if not shows_progress():
+        yield _byte_lines
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(text, *columns, console=Console(stderr=True), transient=True) as bars:
+
+        def begin(step: str) -> OnBytes:
+            task = bars.add_task(plain(step), total=None)
+            return lambda done, total: bars.update(task, completed=done, total=total)
+
+        yield begin
+
+
+def _byte_lines(step: str) -> OnBytes:
+    note(step)
+    said_s = time.monotonic()
+
+    def count(done: int, total: int | None) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= _STILL_S:
+            said_s = time.monotonic()
+            note(f"{step}: {format_bytes(done)} of {format_bytes(total)}")
+
+    return count
+
+
+@contextmanager
 def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callable[[str, int], None] | None]:
-    """A progress line of bytes written, on standard error and only on a terminal; yields its callback, else None."""
+    """A bar of bytes written, on a terminal only; yields what takes the name and the bytes of a piece, else None."""
     if not shows_progress():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    with byte_bars() as begin:
+        count, done = begin(label), 0
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(plain(label), total=total_bytes)
-        yield lambda name, n_bytes: bar.update(task, advance=n_bytes, description=plain(f"{label} {name}"))
+        def add(name: str, n_bytes: int) -> None:
+            nonlocal done
+            done += n_bytes
+            count(done, total_bytes)
+
+        yield add

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, verbosity
 from mlsd.measure.cool_down import STEP_S
@@ -19,7 +19,7 @@ from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import Sums, counts_of, speed
-from mlsd.units import format_bytes, format_number, format_percent, quoted
+from mlsd.units import format_number, format_percent, quoted
 
 
 def say_default(prepared: Prepared) -> None:
@@ -199,57 +199,3 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     if trial.arm == "sd":
         parts.insert(1, f"acceptance {format_percent((counts_of(trial) or Sums()).acceptance_rate)}")
     return f"{what} {', '.join(parts)}"
-
-
-class _NowAndThen:
-    """A line every half minute on what comes in."""
-
-    def __init__(self, step: str) -> None:
-        self._step, self._said_s = step, time.monotonic()
-
-    def __call__(self, done: int, total: int | None) -> None:
-        if time.monotonic() - self._said_s >= STEP_S:
-            self._said_s = time.monotonic()
-            note(f"{self._step}: {format_bytes(done)} of {format_bytes(total)}")
-
-
-class ByteBars:
-    """Bars of bytes on a terminal's standard error; elsewhere one line a step."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        console = Console(stderr=True)
-        self._quiet = not shows_progress()
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=self._quiet,
-        )
-
-    def watch(self, step: str) -> Any:
-        if self._quiet:
-            note(step)
-            return _NowAndThen(step)
-        task = self._bars.add_task(plain(step), total=None)
-        return lambda done, total: self._bars.update(task, completed=done, total=total)
-
-    def __enter__(self) -> ByteBars:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()

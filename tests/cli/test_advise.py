@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -56,22 +55,6 @@ def test_another_mac_runs_the_build_that_set_up_installs_there(capsys: pytest.Ca
         main([*asked, *build])
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] and "use mtp at gamma" in told[0]
-
-
-def test_a_calibration_is_enough_for_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    short = "--n-threads 1 --budget-s 20 --precision 10 --depth 16 --rows 1,2,3,5 --no-coverage"
-    main(["calibrate", "tiny-moe", "--draft", "tiny-draft", *short.split()])
-    capsys.readouterr()
-    main(["advise", "tiny-moe", "--gamma", "1,2,4", "--n-threads", "1", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    advice = printed["advice"]
-    assert printed["answer"].startswith("tiny-moe: ") and bool(printed["flags"]) == (advice["verdict"] != "not decided")
-    assert advice["costs_source"] == "calibration on this machine"
-    drafted = {("tiny-draft", gamma) for gamma in (1, 2, 4)}
-    assert {(p["draft"], p["gamma"]) for p in advice["prospects"]} == {(None, 0), *drafted}
 
 
 def test_what_is_left_open_is_measured_and_asked_again(

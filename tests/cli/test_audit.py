@@ -69,10 +69,3 @@ def test_only_one_source_is_taken() -> None:
     result = run("a.csv", "--published", "study")
     assert result.exit_code == 2
     assert "Give only one of: a FILE" in result.output
-
-
-def test_an_imported_table_and_its_file_agree(tmp_path: Path) -> None:
-    file, db = str(EXCERPT), str(tmp_path / "x.sqlite")
-    assert CliRunner().invoke(cli, ["import", "--format", "study-csv", file, "--db", db]).exit_code == 0
-    assert run("--db", db).output.splitlines()[-1] == run(file).output.splitlines()[-1]
-    assert "6 impossible" in run("--db", db).output

@@ -85,12 +85,6 @@ def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) ->
     assert head_line(unread, nothing, {}) == "llama: 24 output tokens", "what is not stored is not named"
 
 
-def test_plain_decoding_alone_needs_no_draft(mlsd: Mlsd, tiny: Path) -> None:
-    answer = bench_json(mlsd, tiny / "llama.gguf", *QUICK)
-    assert {trial["arm"] for trial in answer["trials"]} == {"ar"}
-    assert answer["database"] == "results/bench.sqlite"
-
-
 def test_unchecked_rollback_shows_the_artefact_and_calls_it_invalid(mlsd: Mlsd, tiny: Path) -> None:
     pair = (tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-other.gguf")
     answer = bench_json(mlsd, *pair, "--gamma", "4,16", "--rollback", "unchecked", *QUICK)
@@ -105,18 +99,12 @@ def test_unchecked_rollback_shows_the_artefact_and_calls_it_invalid(mlsd: Mlsd, 
     assert "native calls failed and were ignored" in result.err
 
 
-def test_sampled_trials_have_no_losslessness_verdict_but_count(mlsd: Mlsd, tiny: Path) -> None:
-    pair = (tiny / "llama.gguf", "--draft", tiny / "llama-noise003.gguf")
-    answer = bench_json(mlsd, *pair, "--gamma", "2", "--temperature", "1", "--top-k", "20", *QUICK)
-    assert {trial["verdict"] for trial in answer["trials"]} == {None}
-    assert all(trial["valid"] for trial in answer["trials"])
-
-
 def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> None:
     arguments = (tiny / "llama.gguf", "--temperature", "1", "--fresh", *QUICK)
     first, second, other = (bench_json(mlsd, *arguments, "--seed", seed)["trials"] for seed in (1, 1, 2))
     assert [t["tokens"] for t in first] == [t["tokens"] for t in second]
     assert [t["tokens"] for t in first] != [t["tokens"] for t in other]
+    assert all(t["verdict"] is None and t["valid"] for t in first), "nothing to compare with, and yet it counts"
 
 
 def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
@@ -164,19 +152,6 @@ def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_m
     with Store.open(tmp_path / "b.sqlite", create=False) as store:
         assert len(list(store.trials(rounds=False))) == 4
         assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 12
-
-
-def test_what_a_bench_measured_is_what_advise_and_report_read(mlsd: Mlsd) -> None:
-    assert mlsd("bench", "tiny-dense", "--drafter", "pld", "--gamma", "1,2,4", *QUICK).code == 0
-    assert mlsd("calibrate", "tiny-dense", "--rows", "1,2,3,5", "--budget-s", 1, "--n-threads", 1).code == 0
-    advice = json.loads(mlsd("advise", "tiny-dense", "--gamma", "1,2,4", "--n-threads", 1, "--json").out)
-    assert advice["databases"] == ["results/bench.sqlite"], "the calibration went to the newest study, beside trials"
-    prospects = [row for row in advice["advice"]["prospects"] if row["drafter"] == "pld"]
-    assert {row["gamma"] for row in prospects} == {1, 2, 4}
-    assert not any(row["acceptance_assumed"] for row in prospects)
-    report = mlsd("report", "-o", "page")
-    assert report.code == 0, report.err
-    assert "pld" in Path("page/report.md").read_text(encoding="utf-8")
 
 
 def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +207,7 @@ def broken(tiny: Path, tmp_path: Path) -> Path:
         (("{tmp}/missing.gguf",), "does not exist"),
         (("{tmp}/text.gguf",), "is not a GGUF file"),
         (("{tmp}/truncated.gguf",), "truncated"),
-        (("no-such-model",), "no-such-model"),
         (("{tiny}/llama.gguf", "--draft", "{foreign}"), "do not share a vocabulary"),
-        (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "0"), "--gamma holds 0"),
-        (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "-4"), "--gamma holds -4"),
         (("{tiny}/llama.gguf", "--gamma", "two"), "not a list of integers"),
         (("{tiny}/llama.gguf", "--prompt", "nonsense"), "no prompt called 'nonsense'"),
         (("{tiny}/llama.gguf", "--prompt", "{tmp}/nothing.txt"), "nothing.txt"),
@@ -249,7 +221,6 @@ def broken(tiny: Path, tmp_path: Path) -> Path:
         ),
         (("{tiny}/llama.gguf", "--drafter", "no-such-method"), "no drafting method 'no-such-method'"),
         (("{tiny}/llama.gguf", "--drafter", "draft-model"), "needs a draft"),
-        (("{tiny}/llama.gguf", "--n-predict", "1"), "--n-predict is 1"),
     ],
 )
 def test_bad_input_ends_with_a_clear_message_and_code_2(

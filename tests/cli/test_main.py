@@ -33,11 +33,6 @@ def test_help_lists_every_command_once_in_five_sections(mlsd: Mlsd) -> None:
         assert sum(line.split()[:1] == [name] and line.startswith("  ") for line in lines) == 1, name
 
 
-@pytest.mark.parametrize("name", ["synth", "tiny", "perturb", "draft-from", "rest", "ppl"])
-def test_old_names_are_gone(mlsd: Mlsd, name: str) -> None:
-    assert "No such command" in mlsd(name).err
-
-
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
     found = []

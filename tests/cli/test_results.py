@@ -87,15 +87,6 @@ def test_the_files_integrity_can_be_checked(db: Path) -> None:
         run("results", "--check", "--db", db)
 
 
-def test_the_newest_database_under_results_is_read(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreError, match="no study database under results/"):
-        run("results")
-    (tmp_path / "results").mkdir()
-    db.rename(tmp_path / "results" / "tiny.sqlite")
-    assert "3 trials" in run("results").output
-
-
 # --- import -----------------------------------------------------------------------------------------------------
 
 

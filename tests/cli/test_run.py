@@ -21,12 +21,6 @@ Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompt", "factual", "--gamma", "4")
 
 
-def test_the_first_line_says_that_nobody_chose_the_profile(mlsd: Mlsd, tmp_path: Path) -> None:
-    result = mlsd("run", "D", "--db", tmp_path / "d.sqlite", *QUICK)
-    assert result.code == 0, result.err
-    assert result.err.splitlines()[0].startswith("No profile was chosen: tiny, nothing larger is downloaded")
-
-
 def test_a_run_can_be_limited_resumed_and_made_afresh(mlsd: Mlsd, tmp_path: Path) -> None:
     common = ("run", "B", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK, "--json")
     first = json.loads(mlsd(*common, "--limit", 1).out)["outcome"]
@@ -48,13 +42,6 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
     carried = json.loads(mlsd(*asked, "--json").out)["answer"]
     assert [f"Answer: {sentence}" for sentence in carried] == first.out.splitlines()
     assert "tiny-moe Q8_0, " in mlsd(*asked[:-1]).err, "and names what was measured, where and how"
-
-
-def test_a_dry_run_shows_the_plan_and_writes_nothing(mlsd: Mlsd, tmp_path: Path) -> None:
-    result = mlsd("run", "B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", "--dry-run")
-    assert result.code == 0
-    assert "study trials" in result.out
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from mlsd.gguf_tools.read import model_facts, trunk_layers
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt
 from tests.cli.conftest import Ran
@@ -37,13 +36,6 @@ def test_a_draft_is_written_described_and_measured(mlsd: Mlsd, tiny: Path, tmp_p
     sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
     assert sd["valid"] is True
     assert sd["decode_tok_s"] > 0
-
-
-def test_the_answer_names_the_blocks_the_parameters_and_the_bytes(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
-    result = mlsd("models", "make", "subset", tiny / "llama.gguf", "--exit", 3, "-o", tmp_path / "half.gguf")
-    assert "Blocks 0-2 of 0-5" in result.out
-    assert "parameters" in result.out
-    assert "of the model" in result.out
 
 
 @pytest.mark.parametrize("name", ["qwen35moe", "falcon-h1"])
@@ -73,10 +65,6 @@ def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_m
     ("model", "options", "words"),
     [
         ("llama", ("--skip", "2,6"), "no block 6: the model has blocks 0 to 5"),
-        ("llama", (), "The blocks of the draft are not given"),
-        ("llama", ("--keep", "0", "--exit", 2), "exclude each other"),
-        ("llama", ("--component", "recurrent"), "no recurrent part"),
-        ("qwen35", ("--component", "attention"), "no parallel blocks"),
         ("qwen35", ("--keep", "0-2"), "ends the process"),
     ],
 )
@@ -95,8 +83,6 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_written(
     [
         ("mtp", "no next-token block"),
         ("layer-skip:skip=99", "no block 99: the model has blocks 0 to 7"),
-        ("layer-skip", "whole target"),
-        ("medusa", "not available in llama.cpp"),
     ],
 )
 def test_a_drafter_that_a_target_cannot_support_is_refused_before_any_load(
@@ -117,14 +103,3 @@ def test_self_speculative_methods_are_measured_by_name(mlsd: Mlsd, tmp_path: Pat
     sd = next(trial for trial in json.loads(result.out)["trials"] if trial["arm"] == "sd")
     assert sd["valid"] is True
     assert sd["fell_back"] is None
-
-
-def test_a_file_that_would_end_the_process_is_refused_before_it_is_loaded(
-    mlsd: Mlsd, tiny: Path, tmp_path: Path
-) -> None:
-    source = Source(tiny / "qwen35.gguf")
-    write_edit(source, keep_layers(source, [0, 1, 2]), tmp_path / "recurrent.gguf")
-    options = ("--gamma", 2, "--n-threads", 1, "--n-predict", 16, "--repeats", 1)
-    result = mlsd("bench", tiny / "qwen35.gguf", "--draft", tmp_path / "recurrent.gguf", *options)
-    assert result.code == 2
-    assert "ends the process" in result.err

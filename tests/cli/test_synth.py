@@ -33,7 +33,6 @@ def test_a_shape_by_name_and_by_gguf(tiny: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["gpt-5", "--dry-run"], "no shape 'gpt-5'"),
-        (["smollm2-135m", "--quant", "Q4_K", "--dry-run"], "does not divide"),
         (["smollm2-135m"], "--output"),
         (["missing.gguf", "--dry-run"], "missing.gguf"),
         (["smollm2-135m", "--router-shared", "0.5", "-o", "x.gguf"], "mixture of experts"),

@@ -22,14 +22,6 @@ def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
     assert all(digest(Path(file["path"])) == file["sha256"] for file in files)
 
 
-def test_tiny_prints_a_table_and_can_write_one_architecture(tmp_path: Path) -> None:
-    result = run("models", "make", "tiny", "-o", str(tmp_path), "--only", "llama")
-    assert result.exit_code == 0
-    assert "llama-noise003.gguf" in result.stdout
-    assert "0.3 %" in result.stdout
-    assert len(list(tmp_path.iterdir())) == 4
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

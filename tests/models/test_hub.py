@@ -53,43 +53,32 @@ def files_of(hub: Hub) -> list[Path]:
     return [path for path in hub.cache_dir.rglob("*") if path.is_file() and path.parent.name in ("blobs", "quants")]
 
 
-class Interrupt:
-    """Stops a download after some bytes, as Ctrl-C does."""
+def begin(hub: Hub) -> None:
+    """Half a download, stopped as Ctrl-C does."""
 
-    def __init__(self, after_bytes: int) -> None:
-        self.after_bytes = after_bytes
-
-    def __call__(self, done: int, total: int | None) -> None:
-        if done >= self.after_bytes:
+    def stop(done: int, total: int | None) -> None:
+        if done >= 20 * CHUNK:
             raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=stop)
 
 
 def test_a_fresh_pull_is_whole_and_found_by_every_program_that_uses_the_cache(hub: Hub, server: HubServer) -> None:
     assert hub.cached(WANTED) is None
-    pulled = pull(hub)
+    seen: list[tuple[int, int | None]] = []
+    pulled = pull(hub, on_bytes=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (len(DATA), len(DATA))
     assert pulled.path.read_bytes() == DATA
     assert (pulled.revision, pulled.sha256) == (COMMIT, server.sha256(WANTED.file))
     found = try_to_load_from_cache(REPO, WANTED.file, cache_dir=hub.cache_dir, revision=COMMIT)
     assert found == str(pulled.path)
-
-
-def test_a_second_pull_downloads_nothing(hub: Hub, server: HubServer) -> None:
-    first = pull(hub)
-    sent = server.sent_bytes
-    assert pull(hub) == first
-    assert server.sent_bytes == sent == len(DATA)
-
-
-def test_progress_counts_every_byte_once(hub: Hub) -> None:
-    seen: list[tuple[int, int | None]] = []
-    pull(hub, on_bytes=lambda done, total: seen.append((done, total)))
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (len(DATA), len(DATA))
+    assert pull(hub) == pulled
+    assert server.sent_bytes == len(DATA), "a second pull downloads nothing"
 
 
 def test_an_interrupted_pull_goes_on_where_it_stopped(hub: Hub, server: HubServer) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     assert files_of(hub) == []
     pulled = pull(hub)
     assert pulled.path.read_bytes() == DATA
@@ -110,8 +99,7 @@ def test_a_connection_that_drops_again_and_again_still_ends_in_the_right_file(
 
 
 def test_a_connection_that_gives_nothing_fails_with_what_to_do_and_keeps_what_came(hub: Hub, server: HubServer) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     server.cut_after_bytes = 0
     with pytest.raises(HubError, match="goes on where this one stopped"):
         pull(hub)
@@ -123,8 +111,7 @@ def test_a_connection_that_gives_nothing_fails_with_what_to_do_and_keeps_what_ca
 
 
 def test_a_server_that_ignores_the_range_does_not_double_the_file(hub: Hub, server: HubServer) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     server.ignores_range = True
     assert pull(hub).path.read_bytes() == DATA
 
@@ -144,8 +131,7 @@ def test_a_hash_other_than_the_manifests_is_refused_before_the_download(hub: Hub
 
 
 def test_a_part_of_another_file_cannot_poison_the_download(hub: Hub, server: HubServer) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     server.files[WANTED.file] = DATA[::-1]
     server.commit = OTHER_COMMIT
     assert pull(hub).path.read_bytes() == DATA[::-1]
@@ -187,8 +173,7 @@ def test_a_full_disk_is_noticed_before_the_download(
 def test_what_is_here_already_needs_no_disk(hub: Hub) -> None:
     stated = hub.stated(WANTED)
     assert hub.missing_bytes(WANTED, stated) == len(DATA)
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     assert 0 < hub.missing_bytes(WANTED, stated) <= len(DATA) - 19 * CHUNK
     pull(hub)
     assert hub.missing_bytes(WANTED, stated) == 0
@@ -219,8 +204,7 @@ def test_a_token_is_not_sent_to_the_storage_that_the_hub_points_to(
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with HubServer(server.files) as storage:
         server.storage_url = storage.url
-        with pytest.raises(KeyboardInterrupt):
-            pull(hub, on_bytes=Interrupt(20 * CHUNK))
+        begin(hub)
         assert pull(hub).path.read_bytes() == DATA
         assert storage.sent_bytes > 0 == server.sent_bytes
         assert storage.tokens == {None}
@@ -239,8 +223,7 @@ def test_a_token_is_not_sent_to_the_storage_that_the_hub_points_to(
 def test_a_hub_that_limits_requests_is_waited_for_as_long_as_it_asks_and_this_is_said(
     hub: Hub, server: HubServer, pauses: list[float], method: str, headers: list[dict[str, str]], waits: list[float]
 ) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     server.limits[method] = list(headers)
     said: list[str] = []
     assert hub.pull(WANTED, hub.stated(WANTED, said.append), on_wait=said.append).path.read_bytes() == DATA
@@ -254,8 +237,7 @@ def test_a_hub_that_limits_requests_is_waited_for_as_long_as_it_asks_and_this_is
 def test_a_hub_that_limits_requests_for_too_long_is_named_and_what_came_is_kept(
     hub: Hub, server: HubServer, pauses: list[float], method: str, asked: str, n_pauses: int
 ) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     server.limits[method] = [{"Retry-After": asked}] * 1000
     with pytest.raises(HubError, match=r"limits requests \(HTTP 429\).*waits 10 minutes at most.*goes on.*HF_TOKEN"):
         pull(hub)
@@ -345,8 +327,7 @@ def test_a_starved_download_is_given_up_and_keeps_what_came(
     hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(mlsd.models.hub, "PATIENCE_S", 0.5)
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     stated = hub.stated(WANTED)
     server.trickle_s = 0.05
     server.trickles = phase
@@ -360,8 +341,7 @@ def test_a_starved_download_is_given_up_and_keeps_what_came(
 
 
 def test_the_part_of_a_file_that_was_replaced_is_removed(hub: Hub, server: HubServer) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    begin(hub)
     assert len(list(hub.cache_dir.rglob("*.part"))) == 1
     server.files[WANTED.file] = DATA[::-1]
     server.commit = OTHER_COMMIT

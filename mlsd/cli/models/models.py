@@ -11,8 +11,7 @@ import msgspec
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
 from mlsd.cli.options import json_option, model_argument, quant_option
-from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import ByteBars
+from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
 from mlsd.models.library import CheckedFile, Library, resolve_model
@@ -83,8 +82,8 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
     for entry in entries:
-        with ByteBars() as progress:
-            paths = library.pull(entry, progress.watch)
+        with byte_bars() as begin:
+            paths = library.pull(entry, begin)
         for text in library.notes:
             note(text)
         library.notes.clear()
@@ -108,8 +107,8 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
         entries = [entry for entry in library.manifest if library.locate(entry) is not None]
     results, wrong = [], []
     for entry in entries:
-        with ByteBars() as progress:
-            files = library.check(entry, fresh=True, watch=progress.watch)
+        with byte_bars() as begin:
+            files = library.check(entry, fresh=True, watch=begin)
         results.append({"id": entry.id, "files": [_file_object(file) for file in files]})
         wrong += [f"{entry.id}: {file.path}" for file in files if file.right is False]
         if not as_json:

@@ -14,8 +14,8 @@ from mlsd.cli import complete
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
-from mlsd.cli.output import note, print_json, say
-from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
+from mlsd.cli.output import byte_bars, note, print_json, say
+from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
@@ -152,8 +152,8 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
 
 
 def _pull(library: Library, watcher: Watcher, id_: str) -> None:
-    with watcher.paused(), ByteBars() as bars:
-        library.pull(library.manifest.find(id_), bars.watch)
+    with watcher.paused(), byte_bars() as begin:
+        library.pull(library.manifest.find(id_), begin)
     while library.notes:
         note(library.notes.pop(0))
 
