@@ -35,10 +35,8 @@ class Costs(Record, frozen=True, kw_only=True):
     replays: bool = False  # the draft goes back to a checkpoint and takes accepted tokens in again
 
 
-def costs_from_points(
-    target: Sequence[CalibrationPoint], draft: Sequence[CalibrationPoint] = (), *, depth: int | None = None
-) -> Costs:
-    """Costs from a calibration at `depth` (default: the smallest): the median over repeats of each kind of pass.
+def costs_from_points(target: Sequence[CalibrationPoint], draft: Sequence[CalibrationPoint] = ()) -> Costs:
+    """Costs from a calibration at its smallest depth: the median over repeats of each kind of pass.
 
     On a machine so busy that passes were interrupted, the least instead: long passes are interrupted more often than
     short ones, so medians would bend T(k). Raises AnalysisError when T(1) was not timed.
@@ -46,7 +44,7 @@ def costs_from_points(
     depths = {p.depth for p in target if p.kind == "target_pass"}
     if not depths:
         raise AnalysisError("No target pass was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
-    depth = min(depths) if depth is None else depth
+    depth = min(depths)
     ours, theirs = _times(target, depth), _times(draft, depth)
     verify = {rows: ms for (kind, rows), ms in ours.items() if kind == "target_pass"}
     if 1 not in verify:

@@ -43,9 +43,7 @@ def runs_ahead(rounds: Iterable[Round], known: Mapping[int, RunAhead] | None = N
     return found
 
 
-def replay(
-    known: Mapping[int, RunAhead], gamma: int, n_tokens: int, alpha: float, *, seed: int = 0
-) -> dict[tuple[int, int], float]:
+def replay(known: Mapping[int, RunAhead], gamma: int, n_tokens: int, alpha: float) -> dict[tuple[int, int], float]:
     """Rounds of a generation of `n_tokens` at `gamma`: how many had so many proposed and accepted.
 
     `alpha` is the acceptance probability of a token where the position is not known. Raises AnalysisError when nothing
@@ -53,7 +51,7 @@ def replay(
     """
     if not known:
         raise AnalysisError("No round was measured, so there is nothing to replay.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     total: Counter[tuple[int, int]] = Counter()
     for _ in range(_DRAWS):
         position = 1
