@@ -196,7 +196,7 @@ def _modelled(
             rest_ms=rest,
         )
         ends.append(costs)
-    generation = "" if chip.generation is None else f" of an M{chip.generation}"
+    generation = "" if chip.generation is None else f" of the M{chip.generation} generation"
     kernels = metal_steps(f"b{build}" if build else SHIPPED) if engine == "llama.cpp" else None
     of_build = "" if kernels is None else f" b{build}" if build else " as llama-cpp-python compiles it"
     return CostRange(

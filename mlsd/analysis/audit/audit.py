@@ -70,7 +70,7 @@ def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
     if not row.speculative:
         known = [
             (row.tok_s, "a speed"),
-            (size, "the model's size (as in `8B Q4_K_M`)"),
+            (size, "the model's size and quantization (as in `8B Q4_K_M`)"),
             (context.peak(row), "the memory's peak bandwidth (--peak-gb-s, or a chip)"),
         ]
     else:

@@ -188,7 +188,7 @@ def _sizes(context: AuditContext) -> Iterator[str]:
     unknown = sorted({row.target for row in rows if row.pass_bytes is None and row.target not in context.pass_bytes})
     if unknown:
         named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
-        yield f"The memory's peak bounds nothing of {named}: say the size (`8B Q4_K_M`, or a column model_gb)."
+        yield f"The memory's peak bounds nothing of {named}: no bytes are known (`8B Q4_K_M` or model_gb tells)."
 
 
 def _looks_full(rows: list[AuditRow]) -> bool:
