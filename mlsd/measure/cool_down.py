@@ -85,15 +85,14 @@ class CoolDown:
 
     def _rest(self) -> float:
         """Rest while it is hot, and feel it after each rest. The longest rest ends in any case."""
-        rested_s, is_slow = 0.0, self._slowness > DISTURBED
-        while rested_s < MOST_S and (is_slow or self._is_warned):
-            why = f"until it is cool: {self._why(is_slow)}"
-            self._send(Resting(why=why, rested_s=rested_s, most_s=MOST_S))
+        rested_s, slow = 0.0, self._slow(DISTURBED)
+        while rested_s < MOST_S and (why := slow or self._warning()):
+            self._send(Resting(why=f"until it is cool: {why}", rested_s=rested_s, most_s=MOST_S))
             self._clock.sleep(STEP_S)
             rested_s += STEP_S
             if (now := self.warm()) is not None and self._clean is not None:
                 self._keep(now, self._clean, None)
-            is_slow = is_slow and self._slowness > CLEAN
+            slow = slow and self._slow(CLEAN)
         if rested_s >= MOST_S:  # as cool as it gets: no further rest brings the old speed back
             self._usual_state = self._state()
             if self.newest is not None:
@@ -104,18 +103,15 @@ class CoolDown:
         self.newest, self._clean = now, clean
         self._send(HeatReading(now=now, clean=clean, disturbed=why))
 
-    @property
-    def _slowness(self) -> float:
-        return 0.0 if self._clean is None or self.newest is None else _slowest(self._clean, self.newest)
+    def _slow(self, most: float) -> str:
+        """Words for passes that are slower than clean ones by more than `most`; empty: they are not."""
+        if self._clean is None or self.newest is None or _slowest(self._clean, self.newest) <= most:
+            return ""
+        return drift_words(self._clean, self.newest)
 
-    @property
-    def _is_warned(self) -> bool:
-        return self._state() not in (*_COOL, self._usual_state)
-
-    def _why(self, is_slow: bool) -> str:
-        if is_slow and self._clean is not None and self.newest is not None:
-            return drift_words(self._clean, self.newest)
-        return f"the system says {self._state()}"
+    def _warning(self) -> str:
+        state = self._state()
+        return "" if state in (*_COOL, self._usual_state) else f"the system says {state}"
 
 
 def _changes(clean: Anchors, now: Anchors) -> tuple[float, float]:

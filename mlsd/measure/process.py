@@ -85,8 +85,6 @@ def run_job(
         with (hire or _Worker)(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
-                if isinstance(event, Refused):
-                    raise event.error()
                 if isinstance(event, Finished):
                     break
                 if isinstance(event, Silent):
@@ -136,8 +134,6 @@ def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
     with _Worker(work, variables) as worker:
         for starting in (True, False) if question.start_patience else (False,):
             for event in worker.events((question.start_patience or 1.0) * _PATIENCE_S if starting else most_s):
-                if isinstance(event, Refused):
-                    raise event.error()
                 if isinstance(event, Silent):
                     _LOG.info(f"The worker is silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}")
                 if isinstance(event, kind):
@@ -158,8 +154,6 @@ def run_calibration(job: CalibrateJob, *, variables: Variables = None) -> Iterat
     """
     with _Worker(job, variables) as worker:
         for event in worker.events(_PATIENCE_S):
-            if isinstance(event, Refused):
-                raise event.error()
             if isinstance(event, Finished):
                 return
             if isinstance(event, Passes | Covered | Spent):
@@ -206,7 +200,7 @@ class Worker(Protocol):
 def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
     """The events of a worker's lines, and `Silent` every half minute without one.
 
-    Raises: queue.Empty when it is silent for `patience_s`, WorkerError.
+    Raises: queue.Empty when it is silent for `patience_s`, the worker's own MlsdError, WorkerError.
     """
     silent_s = 0.0
     while True:
@@ -229,6 +223,8 @@ def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
                 f"The worker process sent an invalid message: {line[:_LINE_SHOWN_BYTES]!r}.",
                 hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
             ) from error
+        if isinstance(event, Refused):
+            raise event.error()
         yield event
 
 

@@ -291,10 +291,10 @@ class RunInProgress:
             turn.remove(index)
 
         def judge(event: HeatReading) -> HeatReading:
-            chosen = {trial_key(measured[at]): at for at in unsure if measured[at].valid}
+            chosen = {slot_key(measured[at]): at for at in unsure if measured[at].valid}
             if event.disturbed is not None and chosen:
                 rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
-                ids = {row.id for row in rows if trial_key(row.trial) in chosen}
+                ids = {row.id for row in rows if slot_key(row.trial) in chosen}
                 kept = all(self._n_hot[key.case_id] >= HOT_TRIES for key in chosen)
                 self._n_hot.update(key.case_id for key in chosen)
                 self._store.mark_disturbed(dict.fromkeys(ids, event.disturbed), kept=kept)
@@ -319,14 +319,9 @@ class RunInProgress:
                 commit(index, failed_trial(slots[index], str(error)))
 
 
-def slot_key(slot: Slot) -> TrialKey:
-    """What makes a slot the same measurement in every run of a plan."""
-    return TrialKey(slot.case_id, slot.block, slot.repeat)
-
-
-def trial_key(trial: Trial) -> TrialKey:
-    """The slot that a trial filled."""
-    return TrialKey(trial.case_id, trial.block, trial.repeat)
+def slot_key(one: Slot | Trial) -> TrialKey:
+    """What makes a slot, and the trial that filled it, the same measurement in every run of a plan."""
+    return TrialKey(one.case_id, one.block, one.repeat)
 
 
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:

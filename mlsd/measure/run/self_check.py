@@ -70,23 +70,19 @@ def expected_backend(platform_name: str = sys.platform, machine: str | None = No
 
 def condition_checks(before: Conditions, after: Conditions) -> tuple[Check, ...]:
     """What power, heat and memory say, before and after the work."""
-
-    def said(name: str, bad: bool | None, words: str) -> Check:
-        return Check(name=name, ok=None if bad is None else not bad, answer=words)
-
-    heat = after.thermal_state
-    swapped = None
+    grew = None
     if before.swap_used_bytes is not None and after.swap_used_bytes is not None:
-        swapped = after.swap_used_bytes > before.swap_used_bytes
-    return (
-        said("power", after.on_battery, {None: "not known", True: "on battery", False: "connected"}[after.on_battery]),
-        said(
-            "low-power mode",
-            after.low_power_mode,
-            {None: "the machine has none", True: "on", False: "off"}[after.low_power_mode],
-        ),
-        said("heat", None if heat is None else heat != "nominal", heat or "not known"),
-        said("swap", swapped, {None: "not known", True: "grew meanwhile", False: "did not grow"}[swapped]),
+        grew = after.swap_used_bytes > before.swap_used_bytes
+    heat = after.thermal_state
+    states: dict[str, tuple[bool | None, str, str, str]] = {  # whether it is bad; words for not known, bad, good
+        "power": (after.on_battery, "not known", "on battery", "connected"),
+        "low-power mode": (after.low_power_mode, "the machine has none", "on", "off"),
+        "heat": (None if heat is None else heat != "nominal", "not known", heat or "", heat or ""),
+        "swap": (grew, "not known", "grew meanwhile", "did not grow"),
+    }
+    return tuple(
+        Check(name=name, ok=None if bad is None else not bad, answer=unknown if bad is None else yes if bad else no)
+        for name, (bad, unknown, yes, no) in states.items()
     )
 
 

@@ -65,7 +65,10 @@ def main() -> None:
     out = _private_stdout()
     lines = end_with_parent()
     work = msgspec.json.decode(lines.get(), type=Work)
-    send = _Sender(out)
+
+    def send(event: Event) -> None:
+        out.write(msgspec.json.encode(event) + b"\n")
+
     try:
         for file in models_of(work):
             check_weights(Path(file.path), file.ref)
@@ -97,14 +100,6 @@ def _private_stdout() -> BinaryIO:
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     return private
-
-
-class _Sender:
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-
-    def __call__(self, event: Event) -> None:
-        self._out.write(msgspec.json.encode(event) + b"\n")
 
 
 def run_slots(
@@ -143,7 +138,7 @@ def probe_model(job: ProbeJob) -> Probed:
     return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
 
 
-def calibrate(job: CalibrateJob, send: _Sender) -> None:
+def calibrate(job: CalibrateJob, send: Callable[[Event], None]) -> None:
     """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
     with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
         for repeat in calibration.repeats():
