@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from mlsd.children import start_child
+from mlsd.children import end_session, start_child
 from mlsd.engine.threads import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
@@ -24,7 +23,7 @@ from mlsd.servers.guardian import DIED
 
 _HOST = "127.0.0.1"
 _TRIES = 2  # another program may take the port between our look and the server's
-_LOG_BYTES, _STOP_S = 1_500, 10.0
+_LOG_BYTES = 1_500
 
 
 def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:
@@ -111,13 +110,8 @@ class Launched:
             self._endpoint.close()
         if self._process is not None:
             assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()  # the guardian ends the server, then itself
-            try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.stdin.close()
+            end_session(self._process)
         if self._log is not None:
             self._log.close()
         self._process = self._log = self._endpoint = None

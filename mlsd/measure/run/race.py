@@ -71,8 +71,10 @@ class Race:
         new = {self._plan.question(slot.case) for slot in block if self._is_new(slot.case)}
         chosen = [slot for slot in block if self._goes_on(slot.case, new)]
         if coming and all(self._plan.name(slot.case) is None for slot in chosen):
-            # A bench's arm that failed cannot win; of two servers it leaves the question open.
-            open_ = self._plan.base and not any(one.standings for one in self.decisions.values())
+            # A bench's arm that failed cannot win; of two servers it leaves the question open, as does no time at all.
+            open_ = not self.decisions or (
+                self._plan.base and not any(one.standings for one in self.decisions.values())
+            )
             self.stopped = "spoilt" if open_ else "decided"
             return ()
         if chosen and not (chosen := self._fitting(chosen)):
