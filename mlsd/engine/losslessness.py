@@ -93,7 +93,6 @@ class Gaps:
         self._wide.append(logits[:, 0] - logits[:, 1])
 
     def narrow(self) -> Gaps:
-        """The same without any wide passes."""
         same = Gaps(())
         same._tokens, same._pairs, same._alone = self._tokens, self._pairs, self._alone
         return same
@@ -248,7 +247,6 @@ class Judge:
         self._verdicts: dict[object, Losslessness] = {}
 
     def close(self) -> None:
-        """Free the context; it opens again when needed."""
         if self._asked is not None:
             self._asked.close()
             self._asked = None

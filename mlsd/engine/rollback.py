@@ -81,7 +81,6 @@ class Ladder(Rollback):
         self._session.save_state(self._session.n_past - self._n_marked)
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Load and cut; nothing to do when every position stays."""
         if n_past < self._session.n_past:
             self._session.load_state(n_past - self._n_marked)
             self._session.truncate(n_past)
@@ -98,7 +97,6 @@ class Checkpoint(Rollback):
         self._n_marked = self._session.n_past
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Load, cut, decode `replay` again; nothing to do when every position stays."""
         session = self._session
         if n_past == session.n_past:
             return 0

@@ -89,37 +89,20 @@ def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
 class Session(Protocol):
     """One model, one context, one growing sequence; every call raises an `EngineError` when the engine fails."""
 
-    @property
-    def options(self) -> SessionOptions:
-        """How it was opened."""
+    options: SessionOptions
+    n_ctx: int  # positions that fit into memory
+    last_width: int  # tokens of the last `decode` call; rollback by snapshots is exact only inside them
+    n_snapshots: int  # recurrent snapshots the engine really keeps (0: none)
+    window: int  # positions that layers with a sliding window see (0: no layer has one)
+    failed_native_calls: int  # that were ignored; always 0 in a checked session
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Its model's."""
 
     @property
-    def n_ctx(self) -> int:
-        """Positions that fit into memory."""
-
-    @property
     def n_past(self) -> int:
         """Positions in memory; the next token goes to this position."""
-
-    @property
-    def last_width(self) -> int:
-        """Tokens of the last `decode` call; rollback by snapshots is exact only inside them."""
-
-    @property
-    def n_snapshots(self) -> int:
-        """Recurrent snapshots the engine really keeps (0: none)."""
-
-    @property
-    def window(self) -> int:
-        """Positions that layers with a sliding window see (0: no layer has one)."""
-
-    @property
-    def failed_native_calls(self) -> int:
-        """Native calls that failed and were ignored; always 0 in a checked session."""
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         """Append `tokens` at `n_past` and compute outputs for the last `n_outputs` of them; returns when it is done."""

@@ -27,7 +27,6 @@ class Tree(Record, frozen=True, kw_only=True):
         return len(self.tokens) - self.n_riders
 
     def child(self, node: int, token: int) -> int | None:
-        """The candidate after `node` that carries `token`."""
         for i in range(node + 1, self.n_candidates):
             if self.parents[i] == node and self.tokens[i] == token:
                 return i

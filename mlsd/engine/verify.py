@@ -128,17 +128,14 @@ class ChainVerifier:
         self._accepted: tuple[int, ...] = ()
 
     def mark(self, draft: Draft) -> None:
-        """Mark, where something speculative comes."""
         if draft.tokens:
             self._rollback.mark()
 
     def run(self, last: int, draft: Draft) -> None:
-        """Decode the draft behind `last`, with an output for each position."""
         self._n_past, self._last = self._session.n_past, last
         self._session.decode((last, *draft.tokens), n_outputs=1 + len(draft.tokens))
 
     def accept(self, draft: Draft) -> Verified:
-        """The longest beginning of the draft that the target confirms."""
         acceptance = self._rule(draft)
         self._accepted = draft.tokens[: acceptance.accepted]
         return Verified(tokens=self._accepted, bonus=acceptance.bonus)
@@ -150,7 +147,6 @@ class ChainVerifier:
         return accept_sampled(draft.tokens, draft.probabilities, target, self._rng)
 
     def keep(self, draft: Draft) -> int:
-        """Rewind to behind what was accepted."""
         accepted = self._accepted
         if len(accepted) == len(draft.tokens):
             return 0

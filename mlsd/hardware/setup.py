@@ -89,13 +89,7 @@ def _ask(*command: str) -> str | None:
 
 def here() -> list[str]:
     """What is wrong with this machine and this Python."""
-    if requirement() is not None and os.environ.get("BUILD") != "source":  # nothing is compiled
-        return [problem for problem in _problems() if "compiler" not in problem]
-    return _problems()
-
-
-def _problems() -> list[str]:
-    return problems(
+    found = problems(
         sys.version_info[:2],
         platform.system(),
         platform.machine(),
@@ -103,6 +97,9 @@ def _problems() -> list[str]:
         _ask("xcode-select", "-p"),
         has_compiler=any(map(shutil.which, ("cc", "c++"))),
     )
+    if requirement() is not None and os.environ.get("BUILD") != "source":  # nothing is compiled
+        return [problem for problem in found if "compiler" not in problem]
+    return found
 
 
 def requirement(system: str | None = None, machine: str | None = None) -> str | None:

@@ -152,7 +152,6 @@ class RowContext:
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def truncate(self, n_past: int) -> None:
-        """Forget every position >= `n_past`."""
         if n_past < self.n_past:
             self._cut(n_past)
             self.n_past = n_past
@@ -227,13 +226,11 @@ class EagleHead(RowContext):
         return np.stack([self._logits(i) for i in range(width)])
 
     def _share(self) -> None:
-        """Let every sequence hold the text."""
         for sequence in range(1, self._n_sequences):
             self._native.llama_memory_seq_cp(self._memory, 0, sequence, self._n_shared, self.n_past)
         self._n_shared = self.n_past
 
     def truncate(self, n_past: int) -> None:
-        """Forget every position >= `n_past` and all levels of a tree."""
         if n_past < self.n_past or self._n_levels:
             self._cut(min(n_past, self.n_past))
         self.n_past = min(n_past, self.n_past)
@@ -249,7 +246,6 @@ class BlockHead(RowContext):
     """DFlash: fills a block of masked positions, which see each other unless attention is causal, in one pass."""
 
     def __init__(self, model: LlamaModel, target: LayerRowsSession, *, causal: bool, widest_block: int) -> None:
-        """Open the head beside the target."""
         super().__init__(model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_block))
         self._native.llama_set_causal_attn(self.handle, causal)
 

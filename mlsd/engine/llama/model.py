@@ -91,7 +91,6 @@ class LlamaModel:
         )
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
-        """Token ids of `text`."""
         data = text.encode()
         size = len(data) + 8
         for _ in range(2):
@@ -103,7 +102,6 @@ class LlamaModel:
         raise fail("llama.cpp cannot tokenize the prompt", count)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of `tokens`, special tokens spelled out."""
         ids = (self._native.llama_token * max(1, len(tokens)))(*tokens)
         size = 16 * len(tokens) + 16
         for _ in range(2):
@@ -125,7 +123,6 @@ class LlamaModel:
         return self.is_end(token) or bool(self._native.llama_vocab_is_control(self.vocab, token))
 
     def close(self) -> None:
-        """Free the weights; calling it twice is harmless."""
         if self.handle:
             self._native.llama_model_free(self.handle)
             self.handle = None

@@ -89,7 +89,6 @@ class NativeLog:
             self._part = ""
 
     def drain(self) -> tuple[str, ...]:
-        """The lines since the last call, oldest first."""
         lines = tuple(self._lines)
         self._lines.clear()
         return lines

@@ -105,7 +105,6 @@ class LayerRowsTreeSession(LayerRowsSession, LlamaTreeSession):
     """The same for batches that branch: the rows of the path that is kept are the ones that stay."""
 
     def keep_path(self, path: Sequence[int]) -> int:
-        """See `session.TreeSession`."""
         first, tree_rows = self._n_root, self._newest
         n_again = super().keep_path(path)
         if not self._layers:

@@ -121,7 +121,6 @@ class LlamaSession:
         self._counting = np.arange(size, dtype=np.int32)
 
     def close(self) -> None:
-        """Free context, batch and sampler; calling it twice is harmless."""
         self._stack.close()
         self.handle = self.memory = None
         self._states = {}
@@ -145,7 +144,6 @@ class LlamaSession:
     # --- decoding -------------------------------------------------------------------------------------------------
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
-        """Append `tokens` and wait for the device; outputs are kept for the last `n_outputs` tokens."""
         width = len(tokens)
         self._check_capacity(width)
         size = self.options.n_batch
@@ -187,7 +185,6 @@ class LlamaSession:
             )
 
     def _submit(self, width: int, what: str) -> None:
-        """Run the filled batch and wait for the device."""
         self._batch.n_tokens = width
         code = run_pass(self._native, self.handle, lambda: self._native.llama_decode(self.handle, self._batch))
         if code:
@@ -197,7 +194,6 @@ class LlamaSession:
         raise error
 
     def greedy(self) -> list[int]:
-        """The most likely next token after each output row of the last decode."""
         if not self.options.device_sampling:
             tokens: list[int] = self._rows().argmax(axis=1).tolist()
             return tokens
@@ -208,7 +204,6 @@ class LlamaSession:
         return tokens
 
     def logits(self) -> Logits:
-        """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
         return self._rows().copy()
 
     def _rows(self) -> Logits:
@@ -229,7 +224,6 @@ class LlamaSession:
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def truncate(self, n_past: int) -> None:
-        """Forget every position >= `n_past`."""
         if not self._native.llama_memory_seq_rm(self.memory, 0, n_past, -1):
             self._failed(
                 RollbackError(
@@ -257,7 +251,6 @@ class LlamaSession:
             native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
     def load_state(self, rung: int | None = None) -> None:
-        """Bring the recurrent state back."""
         state = self._states.get(rung)
         if state is None:
             raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
@@ -296,11 +289,9 @@ class LlamaSession:
         self.n_past = n_past
 
     def take_memory(self, other: LlamaSession) -> None:
-        """Make this memory a copy of that of `other`, a session over the same model, which stays as it is."""
         self.set_memory(other.copy_memory(), other.n_past)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._native.llama_memory_clear(self.memory, True)
         self.n_past = self.last_width = 0
         self._states = {}

@@ -64,7 +64,6 @@ class StateLink:
         self.n_bytes = 0  # written into the draft so far
 
     def reset(self) -> None:
-        """Start a new text: the draft forgets everything."""
         self._draft.clear()
         self._n_linked = self.n_bytes = 0
 

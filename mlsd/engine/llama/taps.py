@@ -49,8 +49,8 @@ class _TensorHead(ctypes.Structure):
 class TensorValue:
     """One computed tensor on its device."""
 
-    def __init__(self, base: ctypes.CDLL, handle: int) -> None:
-        self._base, self.handle = base, handle  # its address
+    def __init__(self, handle: int) -> None:
+        self._base, self.handle = ggml(), handle  # its address
 
     @property
     def n_bytes(self) -> int:
@@ -63,7 +63,6 @@ class TensorValue:
         return name.decode()
 
     def read(self) -> bytes:
-        """Its bytes."""
         buffer = ctypes.create_string_buffer(self.n_bytes)
         self._base.ggml_backend_tensor_get(self.handle, buffer, 0, len(buffer))
         return buffer.raw
@@ -89,7 +88,6 @@ class TapSwitch:
     """The callback of one context: at most one tap is active, and what it raises waits until the pass is over."""
 
     def __init__(self) -> None:
-        self._base = ggml()
         self._tap: Tap | None = None
         self._failure: BaseException | None = None
         self.callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
@@ -100,23 +98,21 @@ class TapSwitch:
         if tap is None or self._failure is not None:
             return not ask
         try:
-            name = self._base.ggml_get_name(tensor).decode("utf-8", "replace")
+            name = ggml().ggml_get_name(tensor).decode("utf-8", "replace")
             if ask:
                 return tap.wants(name)
-            tap.visit(name, TensorValue(self._base, tensor))
+            tap.visit(name, TensorValue(tensor))
         except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `raise_failure` raises it
             self._failure = error
         return not ask
 
     def raise_failure(self) -> None:
-        """Raise what the tap raised in the last pass."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     @contextmanager
     def on(self, tap: Tap) -> Iterator[None]:
-        """Passes inside the block show their tensors to `tap`."""
         self._tap, self._failure = tap, None
         try:
             yield
@@ -144,7 +140,6 @@ class TappedSession(LlamaSession):
             yield
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
-        """As `LlamaSession.decode`; raises what the tap raised."""
         try:
             super().decode(tokens, n_outputs=n_outputs)
         finally:
@@ -178,7 +173,6 @@ class SkipTap:
         return name in self.names
 
     def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`."""
         if name in self._silent:
             value.write(bytes(value.n_bytes))
         elif name in self._skipped:

@@ -77,7 +77,6 @@ class LlamaTreeSession(LlamaSession):
         super().decode(tokens, n_outputs=n_outputs)
 
     def decode_tree(self, root: int, tree: Tree) -> None:
-        """Decode `root` and the nodes after it in one pass; a chosen path stays with `keep_path`."""
         plan = layout(tree)
         width = 1 + len(tree.tokens)
         if plan.n_leaves > self.options.n_sequences or width > self.options.n_batch:
@@ -105,7 +104,6 @@ class LlamaTreeSession(LlamaSession):
         self.last_width = width
 
     def row(self, node: int) -> Logits:
-        """Logits after a node of the last tree; shape (n_vocab,), valid until the next decode."""
         pointer = self._native.llama_get_logits_ith(self.handle, 1 + node)
         if not pointer:
             raise fail(f"llama.cpp has no logits for node {node}")
@@ -146,7 +144,6 @@ class LlamaTreeSession(LlamaSession):
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def keep_path(self, path: Sequence[int]) -> int:
-        """Keep the root and the nodes of `path`, forget the other nodes; returns the rows decoded again."""
         n_first = self._n_root + 1
         if self.options.tree == "redecode":
             self._cut(-1, n_first, -1)
@@ -172,7 +169,6 @@ class LlamaTreeSession(LlamaSession):
             self._native.llama_memory_seq_cp(self.memory, winner, sequence, n_first, n_end)
 
     def truncate(self, n_past: int) -> None:
-        """Forget every position >= `n_past` in all sequences."""
         self._cut(-1, n_past, -1)
         self.n_past = n_past
         self._n_levels = 0
@@ -182,7 +178,6 @@ class LlamaTreeSession(LlamaSession):
             raise RollbackError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
     def clear(self) -> None:
-        """Forget everything."""
         super().clear()
         self._n_held, self._n_levels = 1, 0
         self._tree = Tree(tokens=(), parents=())

@@ -54,7 +54,6 @@ class StructureLayout(Record, frozen=True, kw_only=True):
         return f"b{self.first} on" if self.last is None else f"b{self.first} to b{self.last}"
 
     def fields(self, structure: str) -> tuple[Field, ...]:
-        """The fields of one structure, in order."""
         found: tuple[Field, ...] = getattr(self, structure)
         return found
 
