@@ -12,7 +12,7 @@ from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT
-from mlsd.errors import InputError, UnsupportedError
+from mlsd.errors import UnsupportedError
 from tests.drafters.arena import Arena, prompt_of
 
 
@@ -46,11 +46,6 @@ def test_nodes_stay_while_they_gain_more_than_they_cost() -> None:
 def test_a_draft_with_recurrent_memory_is_refused(arena: Arena) -> None:
     with pytest.raises(UnsupportedError, match="recurrent memory"):
         arena.run("llama", "draft-tree", 8, prompt_of(1), 4, draft="qwen35-noise01")
-
-
-def test_without_a_draft_there_is_nothing_to_draft_with(arena: Arena) -> None:
-    with pytest.raises(InputError, match="needs a draft"):
-        arena.run("llama", "draft-tree", 8, prompt_of(1), 4)
 
 
 def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:

@@ -93,9 +93,8 @@ def wrong_map(*tokens: int) -> Data:
     return {"d2t": np.array(tokens, dtype=np.int64)}
 
 
-@pytest.mark.parametrize(
-    ("options", "changed", "data", "words"),
-    [
+REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], Data, str]]] = {
+    "eagle3": [
         ({}, {"eagle3.target_layers": None}, {}, "does not say which target layers"),
         ({}, {"eagle3.target_layers": [1, 2]}, {}, "reads 2 target layers"),
         ({}, {"eagle3.block_count": 2}, {}, "has 2 blocks"),
@@ -110,19 +109,7 @@ def wrong_map(*tokens: int) -> Data:
         ({"n_vocab_draft": 4}, {}, wrong_map(1, 2, 3, 3), "two to one"),
         ({}, {"split.count": 2}, {}, "one of 2 files"),
     ],
-)
-def test_an_eagle3_head_that_would_end_the_process_is_refused(
-    tmp_path: Path, target: Source, options: dict[str, Any], changed: dict[str, Any], data: Data, words: str
-) -> None:
-    write_random_eagle3(tmp_path / "head.gguf", target, (1, 3, 5), **options)
-    head = rewrite(Source(tmp_path / "head.gguf"), tmp_path / "changed.gguf", changed, data)
-    with pytest.raises((UnsupportedError, ModelFileError), match=words):
-        read_head(head, target, "eagle3")
-
-
-@pytest.mark.parametrize(
-    ("options", "changed", "data", "words"),
-    [
+    "dflash": [
         ({}, {"dflash.hyper_connection_count": 2}, {}, "DeepSeek-V4"),
         ({"markov": True}, {}, {"selector_hidden.weight": np.zeros((4, 64), dtype=np.float32)}, "and a Markov head"),
         ({}, {"tokenizer.ggml.mask_token_id": None}, {}, "no mask token"),
@@ -133,14 +120,21 @@ def test_an_eagle3_head_that_would_end_the_process_is_refused(
         ({}, {"dflash.attention.value_length": 16}, {}, "keys of 32 numbers and values of 16"),
         ({}, {"dflash.attention.sliding_window": 8}, {}, "sliding window that no block uses"),
     ],
-)
-def test_a_dflash_head_that_cannot_be_driven_is_refused(
-    tmp_path: Path, target: Source, options: dict[str, Any], changed: dict[str, Any], data: Data, words: str
+}
+
+
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, cases in REFUSED.items() for case in cases])
+def test_a_head_that_would_end_the_process_is_refused(
+    tmp_path: Path, target: Source, kind: str, case: tuple[dict[str, Any], dict[str, Any], Data, str]
 ) -> None:
-    write_random_dflash(tmp_path / "head.gguf", target, (1, 5), **options)
+    options, changed, data, words = case
+    if kind == "eagle3":
+        write_random_eagle3(tmp_path / "head.gguf", target, (1, 3, 5), **options)
+    else:
+        write_random_dflash(tmp_path / "head.gguf", target, (1, 5), **options)
     head = rewrite(Source(tmp_path / "head.gguf"), tmp_path / "changed.gguf", changed, data)
-    with pytest.raises(UnsupportedError, match=words):
-        read_head(head, target, "dflash")
+    with pytest.raises((UnsupportedError, ModelFileError), match=words):
+        read_head(head, target, kind)
 
 
 def test_a_file_of_another_kind_or_vocabulary_is_refused(tmp_path: Path, tiny: Path, target: Source) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from evaluate import shipped_model
-from optim import optimisers, rate, set_rate
+from optim import descend, optimisers, rate, set_rate
 from torch import nn
 from train import ROWS, WIDTH, batch, budget, own_words
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
@@ -81,11 +81,7 @@ def train(run: Path) -> None:
     for step in range(1, steps + 1):
         set_rate(found, rate(step - 1, steps))
         loss, _ = lesson(trunk, block, batch(texts[step % 2], rng)[0])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(block.parameters(), 1.0)
-        for optimiser in found:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        descend(block, found, loss)
         if step % 50 == 0 or step == steps:
             with torch.no_grad():
                 x = torch.from_numpy(held[: ROWS * WIDTH].astype(np.int64)).view(ROWS, WIDTH)

@@ -75,3 +75,12 @@ def set_rate(found: list[torch.optim.Optimizer], share: float) -> None:
     for optimiser in found:
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * share
+
+
+def descend(model: torch.nn.Module, found: list[torch.optim.Optimizer], loss: torch.Tensor) -> None:
+    """One step down the gradient of `loss`, which is clipped to a norm of 1."""
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimiser in found:
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from optim import optimisers, rate, set_rate
+from optim import descend, optimisers, rate, set_rate
 from shapes import SHAPES, new_model
 from torch.nn import functional as F
 
@@ -146,11 +146,7 @@ def train(name: str, run: Path) -> None:
         who = step % 2
         x, y = batch(texts[1 + who] if teachers and step % 4 >= 2 else data, rng)
         loss, plain = lesson(model, teachers[who] if teachers else None, x, y)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser in found:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        descend(model, found, loss)
         recent.append(plain.item())
         step += 1
         if step % 20 == 0 or step >= steps:

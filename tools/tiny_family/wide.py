@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from evaluate import checkpoint
-from optim import optimisers, rate, set_rate
+from optim import descend, optimisers, rate, set_rate
 from train import ROWS, TARGETS, WIDTH, budget, held_out_nats, load
 
 NAME = "tiny-draft-wide"
@@ -101,11 +101,7 @@ def train(run: Path) -> None:
         rows = taught[TARGETS[step % 2], "read" if step // 2 % _READ_EVERY == 0 else "spoken"]
         n = ROWS * WIDTH // rows["tokens"].shape[1]
         loss = lesson(model, take(rows, rng.integers(0, len(rows["tokens"]), n)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser in found:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        descend(model, found, loss)
         recent.append(loss.item())
         step += 1
         if step % 200 == 0 or step >= steps:

@@ -264,14 +264,19 @@ def test_an_exit_outside_the_model_is_refused(tiny: Path, exit_after: int, tmp_p
         ("falcon-h1", "recurrent blocks"),
         ("qwen3", "is a qwen3 model, which normalises"),
         ("qwen3moe", "normalises every head"),
+        ("gemma", "is a gemma model, which is not supported with an adapter"),
     ],
 )
 def test_an_architecture_without_such_a_block_is_refused_with_the_reason(
     tiny: Path, name: str, words: str, tmp_path: Path
 ) -> None:
-    adapter = Adapter(write_adapter(tmp_path / "adapter", {**TINY, **TINY_ATTENTION}[name]))
+    path = tiny / f"{name}.gguf"
+    if name == "gemma":  # nobody has tried it
+        path = tmp_path / "gemma.gguf"
+        path.write_bytes((tiny / "llama.gguf").read_bytes().replace(b"llama", b"gemma"))
+    adapter = Adapter(write_adapter(tmp_path / "adapter", TINY["llama"]))
     with pytest.raises(ModelFileError, match=words):
-        compose(Source(tiny / f"{name}.gguf"), adapter, 2)
+        compose(Source(path), adapter, 2)
 
 
 @pytest.mark.parametrize(
@@ -288,10 +293,3 @@ def test_a_model_whose_blocks_differ_or_have_experts_is_refused(
     target = changed(tiny / "llama.gguf", tmp_path / "target.gguf", keys)
     with pytest.raises(ModelFileError, match=words):
         compose(Source(target), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)
-
-
-def test_an_architecture_nobody_has_tried_is_refused(tiny: Path, tmp_path: Path) -> None:
-    other = tmp_path / "gemma.gguf"
-    other.write_bytes((tiny / "llama.gguf").read_bytes().replace(b"llama", b"gemma"))
-    with pytest.raises(ModelFileError, match="is a gemma model, which is not supported with an adapter"):
-        compose(Source(other), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)

@@ -316,12 +316,6 @@ def test_a_shallow_cut_of_a_hybrid_runs_or_is_refused(tmp_path, tiny, name, dept
         assert runs(path)
 
 
-@pytest.mark.parametrize("name", [name for name, shape in FULL.items() if shape.full_attention_interval])
-@pytest.mark.parametrize("depth", range(2, 6))
-def test_a_shallow_cut_of_every_full_hybrid_has_both_kinds_of_blocks(name, depth):
-    assert mixers(from_shape(FULL[name], n_layers=depth)) == {"attention", "recurrent"}
-
-
 def test_a_cut_of_a_cut_model_keeps_both_kinds_of_blocks_wherever_they_are(tmp_path, tiny):
     source = Source(tiny / "qwen35.gguf")
     attention_first = tmp_path / "first.gguf"
