@@ -19,7 +19,7 @@ from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.study_fits import fit_curve
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials
 from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
-from mlsd.stats import Interval, independent, mean_over, smallest_effect
+from mlsd.stats import Interval, mean_over, smallest_effect
 
 BLOCK_NOISE = 0.05  # of the logarithm of one arm's throughput
 PROMPT_NOISE = 0.15  # how much the log speedup of a setting differs by text
@@ -39,12 +39,11 @@ def single_prompt(n_blocks: int, n_studies: int = 4000, seed: int = 0) -> float:
 def pooled(n_prompts: int, n_repeats: int, n_studies: int = 4000, seed: int = 0) -> float:
     """Coverage of a workload's mean where blocks of one prompt share its text."""
     rng = np.random.default_rng(seed)
-    prompts, blocks = np.repeat(np.arange(n_prompts), n_repeats), np.arange(n_prompts * n_repeats)
-    groups = independent(list(prompts), list(blocks))
+    prompts = np.repeat(np.arange(n_prompts), n_repeats)
     hits = 0
     for _ in range(n_studies):
         text = rng.normal(0, PROMPT_NOISE, n_prompts)[prompts]
-        hits += _covers(mean_over(list(text + rng.normal(0, 1.4 * BLOCK_NOISE, len(blocks))), groups), 0.0)
+        hits += _covers(mean_over(list(text + rng.normal(0, 1.4 * BLOCK_NOISE, len(prompts))), list(prompts)), 0.0)
     return hits / n_studies
 
 

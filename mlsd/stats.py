@@ -1,4 +1,4 @@
-"""Small pure statistics: medians, spreads, groups, intervals, and what they decide."""
+"""Small pure statistics: spreads, groups, intervals, and what they decide."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ class Interval(Record, frozen=True, kw_only=True):
         return not self.low <= against <= self.high
 
 
-def median(values: Sequence[float]) -> float | None:
-    """The median, or None of nothing."""
-    return statistics.median(values) if values else None
-
-
 class Percentiles(Record, frozen=True, kw_only=True):
     """Of some values, the smallest that so many per cent do not exceed (nearest rank)."""
 
@@ -76,11 +71,6 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def independent(prompts: Sequence[Hashable], blocks: Sequence[Hashable]) -> Sequence[Hashable]:
-    """What shares no noise: prompts where there are several, else blocks (those of a prompt share acceptance)."""
-    return prompts if len(set(prompts)) > 1 else blocks
 
 
 def mean_over(

@@ -16,9 +16,7 @@ from mlsd.stats import (
     anytime_quantile,
     dunnett_quantile,
     groups_needed,
-    independent,
     mean_over,
-    median,
     percentiles,
     relative_spread,
     smallest_effect,
@@ -33,11 +31,6 @@ def test_groups_weigh_equally_and_one_group_has_no_interval() -> None:
     assert mean_over([3.0, 5.0], ["a", "a"]).low is None
     with pytest.raises(AnalysisError):
         mean_over([], [])
-
-
-def test_prompts_are_what_is_independent_where_there_are_several() -> None:
-    assert independent(["a", "b", "a"], [1, 2, 3]) == ["a", "b", "a"]
-    assert independent(["a", "a", "a"], [1, 2, 3]) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("n", [4, 6, 12])
@@ -69,8 +62,8 @@ def test_the_best_of_several_has_the_wider_interval_that_all_of_them_hold_togeth
     assert one is not None and several is not None and several.up > one.up
 
 
-def test_median_and_spread_of_nothing_are_not_measured() -> None:
-    assert (median([]), relative_spread([1.0])) == (None, None)
+def test_the_spread_of_one_value_is_not_measured() -> None:
+    assert relative_spread([1.0]) is None
     assert relative_spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
 
 

@@ -35,11 +35,6 @@ def mgl_of(rate: float, meaning: Meaning, gamma: int | None) -> float | None:
     return gamma + 1.0 if rate >= 1.0 else (1.0 - rate ** (gamma + 1)) / (1.0 - rate)
 
 
-def of_output(mgl: float | None) -> float | None:
-    """The share of the output that was drafted, where rounds commit so many tokens."""
-    return None if mgl is None else rate_of(mgl, "output", None)
-
-
 def rate_of(mgl: float, meaning: Meaning, gamma: int | None) -> float | None:
     """The rate at which rounds commit so many tokens: `mgl_of` turned around. None where there is none."""
     if mgl < 1.0 or (gamma is not None and mgl > gamma + 1.0):

@@ -267,7 +267,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def accepted_of_output(self) -> float | None:
         """Accepted over output tokens, as mlx-lm counts: ``1 - 1 / MGL``."""
-        return None if self.case.arm == "ar" and not self.whole.accepted else acceptance.of_output(self.mgl)
+        known = None if self.case.arm == "ar" and not self.whole.accepted else self.mgl
+        return None if known is None else acceptance.rate_of(known, "output", None)
 
     @property
     def acceptance_by_position(self) -> float | None:

@@ -7,8 +7,9 @@ import random
 import msgspec
 import pytest
 
-from mlsd.analysis.results.server_arms import beside, margin_words, recommend, row_name, verdict_words
+from mlsd.analysis.results.server_arms import beside, recommend, row_name, verdict_words
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
+from mlsd.servers.judge import margin
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, as_measured
 
 DRAWN = 400
@@ -109,7 +110,7 @@ def test_a_difference_without_probabilities_is_different_and_with_them_diverged(
     one = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", valid=False)]
     assert verdict_words(drafted(one)) == "different"
     two = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", gap=1.5, valid=False)]
-    assert verdict_words(drafted(two)) == "diverged" and "1.5" in margin_words(drafted(two))
+    assert verdict_words(drafted(two)) == "diverged" and "1.5" in margin(drafted(two).losslessness)
     assert verdict_words(rows(two)[0], deterministic=False) == "lossless"
 
 

@@ -12,7 +12,6 @@ import msgspec
 
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, ModelFacts, Record
-from mlsd.stats import independent
 from mlsd.trials.arms import options_text
 from mlsd.trials.results import ArmResult, TrialPair
 from mlsd.trials.sums import speed
@@ -44,17 +43,14 @@ class Pair(Record, frozen=True, kw_only=True):
     rest_ms: float  # rollback, sampling and bookkeeping
 
     @property
-    def noise_group(self) -> tuple[str, str, int, int]:
-        return (self.target, self.prompt, self.block, self.repeat)
-
-    @property
     def round_ms(self) -> float:
         return self.draft_ms + self.verify_ms + self.rest_ms
 
 
 def groups_of(pairs: Sequence[Pair]) -> Sequence[Hashable]:
-    """What shares no noise among pairs: prompts, of one prompt blocks."""
-    return independent([pair.prompt for pair in pairs], [pair.noise_group for pair in pairs])
+    """What shares no noise among pairs: prompts where there are several, else blocks (those of one share its text)."""
+    prompts = [pair.prompt for pair in pairs]
+    return prompts if len(set(prompts)) > 1 else [(pair.target, pair.block, pair.repeat) for pair in pairs]
 
 
 class PairedTrials(Record, frozen=True, kw_only=True):

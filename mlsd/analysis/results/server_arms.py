@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from mlsd.records import NO_DRAFTER, Trial
 from mlsd.servers.flags import advice
-from mlsd.servers.judge import margin
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
@@ -49,11 +48,6 @@ def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = 
         return "-" if not measured else "not judged" if deterministic else "cannot be told"
     # Without log-probabilities nobody can say how near a tie was.
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
-
-
-def margin_words(arm: ArmResult) -> str:
-    """What decided a verdict that is not lossless."""
-    return margin(arm.losslessness)
 
 
 # --- beside our own loop ------------------------------------------------------------------------------------------

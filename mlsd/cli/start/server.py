@@ -117,6 +117,7 @@ def server(
 def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
     from mlsd.analysis.results import server_arms
     from mlsd.report.objects import answer_object, arm_object
+    from mlsd.servers.judge import margin
 
     return {
         "database": result.database,
@@ -130,7 +131,7 @@ def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> 
                 "by_category": server_arms.by_category(arm),
                 "impossible": arm.impossible,
                 "output": server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base)),
-                "margin": server_arms.margin_words(arm),
+                "margin": margin(arm.losslessness),
             }
             for arm in result.results
         ],
@@ -146,6 +147,7 @@ def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> 
 def _print(result: ServerResult) -> None:
     from mlsd.analysis.results import server_arms
     from mlsd.report.tables.arms import category_table, server_table
+    from mlsd.servers.judge import margin
 
     print_table(server_table(result))
     if any(server_arms.by_category(arm) for arm in result.results):
@@ -154,8 +156,8 @@ def _print(result: ServerResult) -> None:
         name = server_arms.row_name(arm)
         if arm.impossible:
             note(f"IMPOSSIBLE  {name}: {arm.impossible}; it is not used.")
-        if margin := server_arms.margin_words(arm):
+        if words := margin(arm.losslessness):
             verdict = server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base))
-            note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {margin}.")
+            note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {words}.")
         if arm.n_valid < arm.n_trials:
             note(f"INVALID  {name}: {arm.n_trials - arm.n_valid} of {arm.n_trials}: {arm.why_not}")

@@ -38,13 +38,6 @@ def test_a_kernel_step_is_found_where_it_is() -> None:
     assert curve.steps.jumps_ms[curve.steps.edges.index(9)] == pytest.approx(6, rel=0.15)
 
 
-def test_no_step_is_found_in_a_line() -> None:
-    curve = target_curve(points({k: 10 + 0.5 * k for k in range(1, 34)}, noise=0.003))
-    assert curve.steps is not None
-    assert curve.steps.edges == ()
-    assert curve.steps.per_row_ms == pytest.approx(0.5, rel=0.1)
-
-
 def test_efficiency_compares_with_one_row() -> None:
     curve = target_curve(points({1: 4.0, 2: 5.0, 4: 8.0}, noise=0.0))
     assert curve.efficiency[4] == pytest.approx(0.5, rel=1e-6)

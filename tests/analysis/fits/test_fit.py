@@ -8,13 +8,11 @@ from mlsd.analysis.fits.fit import Model, Observations, fit, held_out, observati
 from mlsd.errors import AnalysisError
 from tests.analysis.simulated import (
     CURVES,
-    N_BLOCKS,
     ROWS,
     SHAPE,
     SPEEDUPS,
     Truth,
     curve_data,
-    honest_loop,
     speedup_data,
 )
 
@@ -96,25 +94,19 @@ def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
     assert all(90 <= np.mean(counts) <= 99 for counts in held.values()), held
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("truth", CURVES, ids=lambda truth: truth.model.name)
-def test_the_true_curve_is_selected_by_what_it_predicts(truth: Truth) -> None:
-    chosen: Counter[str] = Counter()
-    for seed in range(REPEATS):
-        data = curve_data(truth, seed, n_blocks=8)
-        models = [other.model for other in CURVES]
-        chosen[select(models, data, data.columns["rows"], never=(1,), n_folds=3).chosen] += 1
-    assert chosen[truth.model.name] >= 90, chosen
+def chosen_of(truth: Truth, seed: int) -> str:
+    if truth in CURVES:
+        data, models = curve_data(truth, seed, n_blocks=8), [other.model for other in CURVES]
+        return select(models, data, data.columns["rows"], never=(1,), n_folds=3).chosen
+    data = speedup_data(truth, seed)
+    return select(fit_models.speedup_models(), data, data.columns["gamma"], n_folds=3).chosen
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("truth", SPEEDUPS, ids=lambda truth: truth.model.name)
-def test_the_true_cost_model_is_selected_by_what_it_predicts(truth: Truth) -> None:
-    chosen: Counter[str] = Counter()
-    for seed in range(REPEATS):
-        data = speedup_data(truth, seed)
-        chosen[select(fit_models.speedup_models(), data, data.columns["gamma"], n_folds=3).chosen] += 1
-    assert chosen[truth.model.name] >= 90, chosen
+@pytest.mark.parametrize("truth", CURVES + SPEEDUPS, ids=lambda truth: truth.model.name)
+def test_the_true_model_is_selected_by_what_it_predicts(truth: Truth) -> None:
+    chosen = Counter(chosen_of(truth, seed) for seed in range(30))
+    assert chosen[truth.model.name] >= 27, chosen
 
 
 def test_the_published_batch_form_misses_an_honest_loop_eightfold_as_far_as_the_measured_one() -> None:
@@ -127,31 +119,7 @@ def test_the_published_batch_form_misses_an_honest_loop_eightfold_as_far_as_the_
     assert 0.10 < error["batch-published"] < 0.30
 
 
-def test_the_published_batch_form_also_misses_a_loop_whose_draft_is_never_right() -> None:
-    rng = np.random.default_rng(11)
-    loop = honest_loop(rng) | {"mgl": np.ones(N_BLOCKS * 10)}
-    gamma = np.tile(np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16]), N_BLOCKS)
-    speedups = 1.0 / (loop["draft_ratio"] + loop["verify_ratio"] + 0.1) * rng.lognormal(0, 0.02, len(gamma))
-    data = observations(speedups, np.repeat(np.arange(N_BLOCKS), 10), gamma=gamma, **loop)
-    errors = {c.model: c.median_error for c in select(fit_models.speedup_models(), data, gamma).candidates}
-    assert errors["batch-published"] > 10 * errors["measured-cost"]
-
-
 # --- what a fit reports -----------------------------------------------------------------------------------------
-
-
-def test_fixed_time_and_bandwidth_separate_on_passes_of_known_bytes() -> None:
-    rng = np.random.default_rng(5)
-    n_bytes = np.tile(np.array([0.1e9, 0.5e9, 1e9, 2e9, 4e9]), 12)
-    blocks = np.repeat(np.arange(12), 5)
-    times = (1.5 + n_bytes / 250e9 * 1e3) * rng.lognormal(0, 0.01, 60)
-    fitted = fit(fit_models.bytes_line(), observations(times, blocks, pass_bytes=n_bytes))
-    for name, truth in (("fixed_ms", 1.5), ("bandwidth_gb_s", 250.0)):
-        estimate = fitted.estimates[name]
-        assert estimate.low is not None and estimate.high is not None
-        assert estimate.low < truth < estimate.high
-        assert (estimate.high - estimate.low) / truth < 0.1
-    assert fitted.units["bandwidth_gb_s"] == "GB/s"
 
 
 def test_measured_experts_explain_times_that_uniform_routing_cannot() -> None:

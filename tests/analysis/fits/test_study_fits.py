@@ -1,14 +1,12 @@
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs, held_out_targets
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, ModelRef
+from tests.analysis.fits.test_calibration import points
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 
 GAMMAS = (1, 2, 4, 6, 8)
@@ -46,28 +44,16 @@ def test_t_of_k_from_rounds_gives_the_line_it_was_made_with(tmp_path: Path) -> N
     assert line.values["per_row_ms"] == pytest.approx(0.2, rel=0.1)
 
 
-def timed(rows: Iterable[int], ms: Callable[[int], float], repeats: int = 8) -> list[CalibrationPoint]:
-    rng = np.random.default_rng(3)
-    return [
-        CalibrationPoint(
-            model_key="m", kind="target_pass", rows=k, depth=0, repeat=repeat,
-            span_ns=int(1e6 * ms(k) * rng.lognormal(0, 0.01)),
-        )
-        for repeat in range(repeats)
-        for k in rows
-    ]  # fmt: skip
-
-
 def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
-    points = timed(range(1, 25), lambda k: 5.0 + 0.1 * k + 2.0 * (k >= 2) + 3.0 * (k >= 9))
-    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    timed = points({k: 5.0 + 0.1 * k + 2.0 * (k >= 2) + 3.0 * (k >= 9) for k in range(1, 25)}, repeats=8)
+    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": timed}, peak_gb_s=100.0)[0]
     assert (curve.source, curve.chosen) == ("calibration", "stepped")
     assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
 
 
 def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decide() -> None:
-    points = timed((1, 2, 3, 5, 9, 17), lambda k: max(10.0, 21.5 * k / 17), 6)
-    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points})[0]
+    timed = points({k: max(10.0, 21.5 * k / 17) for k in (1, 2, 3, 5, 9, 17)}, repeats=6)
+    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": timed})[0]
     assert curve.chosen is None
     assert curve.doubt is not None and "6 widths" in curve.doubt
     assert {4, 6, 8, 12} <= set(curve.time_next) and max(curve.time_next) <= 17
@@ -75,8 +61,8 @@ def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decid
 
 def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
     facts = ModelFacts(ref=ModelRef(id="m"), architecture="qwen2", active_bytes=10**9, n_parameters_active=10**9)
-    points = timed(range(1, 33), lambda k: 2.0 + max(20.0, 2.0 * k))
-    curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    timed = points({k: 2.0 + max(20.0, 2.0 * k) for k in range(1, 33)}, repeats=8)
+    curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": timed}, peak_gb_s=100.0)[0]
     assert curve.chosen == "roofline"
     assert curve.bandwidth_gb_s == pytest.approx(50.0, rel=0.05)
     assert curve.peak_fraction == pytest.approx(0.5, rel=0.05)

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from mlsd.analysis.results import frames
-from mlsd.errors import StoreError
 from mlsd.measure.store.store import Store
 from mlsd.trials.sums import speed, sums
 from tests.analysis.studies import MOE, blocks, case, failed, trial, whole_study, write
@@ -62,11 +61,6 @@ def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path) -> None
         assert frame[name].isna().all(), name
 
 
-def test_plain_decoding_has_no_acceptance_rate(study: Path) -> None:
-    frame = read(study)
-    assert frame.loc[frame["arm"] == "ar", "acceptance_rate"].isna().all()
-
-
 def test_a_failure_that_was_measured_again_is_left_out(tmp_path: Path) -> None:
     of = case(MOE, "code", 4)
     frame = read(write(tmp_path / "s.sqlite", [(of, failed(of, 1)), (of, trial(of, 1, 0, 0))]))
@@ -93,8 +87,3 @@ def test_outcomes_grow_with_the_cases_and_not_with_the_rounds(tmp_path: Path) ->
         with Store.open(path, read_only=True) as store:
             sizes.append(len(frames.outcomes(store)))
     assert sizes[1] <= 20 and sizes[0] <= 20
-
-
-def test_a_missing_database_is_a_clear_message(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no\.sqlite"):
-        Store.open(tmp_path / "no.sqlite", create=False, read_only=True)
