@@ -124,13 +124,6 @@ def test_a_filter_narrows_every_format(store: Store) -> None:
     assert json.loads(exported(store, "llama-bench", speculative)) == []
 
 
-def test_an_empty_database_gives_empty_tables(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "empty.sqlite") as empty:
-        assert lines(exported(empty, "csv")) == lines(exported(empty, "study-csv")) == []
-        assert json.loads(exported(empty, "json"))["trials"] == []
-        assert json.loads(exported(empty, "llama-bench")) == []
-
-
 def test_unknown_formats_and_impossible_contents_are_refused(store: Store) -> None:
     with pytest.raises(InputError, match="no export format 'xlsx'"):
         exported(store, "xlsx")
@@ -305,7 +298,7 @@ def test_files_that_are_no_such_table_are_refused(data: bytes, message: str) -> 
 # --- llama-bench ------------------------------------------------------------------------------------------------
 
 
-def test_llama_bench_gets_the_plain_arm_with_its_repeats_as_samples(store: Store) -> None:
+def test_llama_bench_gets_the_plain_arm_with_its_repeats_as_samples_and_is_read_again(store: Store) -> None:
     prefill, decode = json.loads(exported(store, "llama-bench"))
     assert list(prefill) == list(llama_bench.FIELDS)
     assert (prefill["n_prompt"], prefill["n_gen"], prefill["samples_ns"]) == (64, 0, [10_000, 10_000])
@@ -315,6 +308,9 @@ def test_llama_bench_gets_the_plain_arm_with_its_repeats_as_samples(store: Store
     assert (decode["avg_ts"], decode["avg_ns"]) == (pytest.approx(1.5e6), 5_250)
     assert (decode["model_size"], decode["model_n_params"], decode["n_threads"]) == (900, 500, 1)
     assert decode["build_number"] is None
+    rows = llama_bench.read(exported(store, "llama-bench"), "own.json", "0" * 64)
+    assert [row.prefill_ns for row in rows] == [10_000, 10_000, None, None]
+    assert [row.decode_tok_s for row in rows][2:] == pytest.approx([1e6, 2e6])
 
 
 def test_llama_benchs_own_output_is_read_as_one_row_a_sample() -> None:
@@ -334,12 +330,6 @@ def test_a_test_of_prompt_and_output_together_gives_no_rate() -> None:
     mixed = LLAMA_BENCH[1] | {"n_prompt": 512}
     (row,) = llama_bench.read(json.dumps([mixed]).encode(), "x", "0")
     assert (row.decode_tok_s, row.prefill_ns) == (None, None)
-
-
-def test_what_mlsd_writes_for_llama_bench_it_reads_again(store: Store) -> None:
-    rows = llama_bench.read(exported(store, "llama-bench"), "own.json", "0" * 64)
-    assert [row.prefill_ns for row in rows] == [10_000, 10_000, None, None]
-    assert [row.decode_tok_s for row in rows][2:] == pytest.approx([1e6, 2e6])
 
 
 @pytest.mark.parametrize(
