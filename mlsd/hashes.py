@@ -33,8 +33,7 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
     try:
         key = str(path.resolve())
         status = path.stat()
-        known = {} if fresh else _known_hashes()
-        entry = known.get(key)
+        entry = None if fresh else _remembered(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
         if status.st_size > _LARGE_BYTES and 1024 * getattr(status, "st_blocks", status.st_size) < status.st_size:
@@ -74,9 +73,8 @@ def _hashes_path() -> Path:
     return user_dir() / "hashes.json"
 
 
-def _known_hashes() -> dict[str, FileHash]:
-    try:
+def _remembered(key: str) -> FileHash | None:
+    with contextlib.suppress(InputError):  # it only saves time: a damaged one is written anew
         known: dict[str, FileHash] = read_json(_hashes_path(), dict[str, FileHash])
-    except InputError:  # it only saves time: a damaged one is written anew
-        return {}
-    return known
+        return known.get(key)
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,35 +21,8 @@ def _offer(names: Callable[[], Iterable[str]], *, files: bool = True) -> Complet
     return complete
 
 
-def _models() -> Iterable[str]:
-    from mlsd.models.manifest import load_manifest
-
-    return load_manifest().models
-
-
-def _methods() -> Iterable[str]:
-    from mlsd.drafters import METHODS
-
-    return METHODS
-
-
-def _profiles() -> Iterable[str]:
-    from mlsd.planning.suite import load_profiles
-
-    return load_profiles()
-
-
-def _suites() -> Iterable[str]:
-    from mlsd.planning.suite import suite_names
-
-    return suite_names()
-
-
-def _prompts() -> Iterable[str]:
-    from mlsd.planning.prompts import prompt_names
-
-    return prompt_names()
-
-
-models, profiles, suites, prompts = map(_offer, (_models, _profiles, _suites, _prompts))
-methods = _offer(_methods, files=False)
+models = _offer(lambda: import_module("mlsd.models.manifest").load_manifest().models)
+methods = _offer(lambda: import_module("mlsd.drafters").METHODS, files=False)
+profiles = _offer(lambda: import_module("mlsd.planning.suite").load_profiles())
+suites = _offer(lambda: import_module("mlsd.planning.suite").suite_names())
+prompts = _offer(lambda: import_module("mlsd.planning.prompts").prompt_names())

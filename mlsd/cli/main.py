@@ -202,7 +202,7 @@ _KEPT = {
     "advise": "the trials that --measure ended are kept, and the same command uses them.",
     "calibrate": "the repeats that ended are stored; the same command adds to them.",
     "models": "what was downloaded is kept, and the same command continues; no other file was changed.",
-    "lab": "trials are kept where `mlsd run --lab` was started; the same command joins again.",
+    "lab": "trials are kept where `mlsd run --lab` was started; the same command continues.",
 }
 
 

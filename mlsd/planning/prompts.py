@@ -147,13 +147,8 @@ def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
 
 def task_prompts(tasks: Iterable[Task]) -> dict[str, Prompt]:
     """Every turn of every task as a prompt of its own, by key: ``task-81-turn-2``."""
-    turns = [(task, turn) for task in tasks for turn in range(len(task.turns))]
-    return {key: task_prompt(task, key, turn) for task, turn in turns for key in (task_key(task, turn),)}
-
-
-def task_key(task: Task, turn: int) -> str:
-    """What the prompt of one turn of a task from a file is called."""
-    return f"{TASK_KEY}{task.id}-turn-{turn + 1}"
+    named = {f"{TASK_KEY}{task.id}-turn-{turn + 1}": (task, turn) for task in tasks for turn in range(len(task.turns))}
+    return {key: task_prompt(task, key, turn) for key, (task, turn) in named.items()}
 
 
 def prompt_from_file(path: Path | str) -> Prompt:

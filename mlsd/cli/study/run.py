@@ -194,9 +194,11 @@ def _run_lab(
         note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
     if not as_json:
         _say_answer(result.answer)
+    if any(place.outcome.interrupted for place in result.outcome.places):
+        ctx.exit(130)
     if any(place.outcome.n_left for place in result.outcome.places):
         note("The same command continues where it stopped.")
-        ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
+        ctx.exit(1)
 
 
 def _tasks(file: str | None, per_kind: int | None) -> tuple[Task, ...]:
