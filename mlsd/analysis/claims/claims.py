@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -63,8 +62,7 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
 
 def claims() -> tuple[Claim, ...]:
     """All claims, in the order of the file."""
-    data = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    return tuple(msgspec.convert(data["claims"], list[Claim]))
+    return tuple(msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, list[Claim]])["claims"])
 
 
 def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
