@@ -246,72 +246,62 @@ class Arms:
         on_round: Callable[[int], None] | None = None,
     ) -> Trial:
         """Measure one trial. Raises what the engine raises; nothing is measured then, and the next starts anew."""
-        with self._using(slot.case) as arm:
-            return self._run(slot, arm, conditions, keep_text, on_round)
-
-    def _run(
-        self,
-        slot: Slot,
-        arm: _Arm,
-        conditions: Conditions | None,
-        keep_text: bool,
-        on_round: Callable[[int], None] | None,
-    ) -> Trial:
         case = slot.case
-        given = self._prompts.of(case, slot.repeat)
-        started_at = now()
-        failures_before = arm.failed_native_calls
-        backend = backend_info(case.engine.n_gpu_layers).backend
-        energy_before = read_energy(backend)
-        began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
-        with self._saved.reading(prompt_key(case.prompt), timed=True):
-            result = generate(
-                arm.session,
-                arm.drafter,
-                arm.rollback,
-                given.tokens,
-                _limits(case),
-                self._clock,
-                sampling=case.sampling,
-                rng=trial_rng(case.sampling, slot.repeat),
-                on_round=on_round,
-                prefill=self._saved.target,
+        with self._using(case) as arm:
+            given = self._prompts.of(case, slot.repeat)
+            started_at = now()
+            failures_before = arm.failed_native_calls
+            backend = backend_info(case.engine.n_gpu_layers).backend
+            energy_before = read_energy(backend)
+            began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
+            with self._saved.reading(prompt_key(case.prompt), timed=True):
+                result = generate(
+                    arm.session,
+                    arm.drafter,
+                    arm.rollback,
+                    given.tokens,
+                    _limits(case),
+                    self._clock,
+                    sampling=case.sampling,
+                    rng=trial_rng(case.sampling, slot.repeat),
+                    on_round=on_round,
+                    prefill=self._saved.target,
+                )
+            conditions = msgspec.structs.replace(
+                conditions or Conditions(),
+                generation_ns=self._clock.now_ns() - began_ns,
+                processor_ns=time.process_time_ns() - processor_ns,
             )
-        conditions = msgspec.structs.replace(
-            conditions or Conditions(),
-            generation_ns=self._clock.now_ns() - began_ns,
-            processor_ns=time.process_time_ns() - processor_ns,
-        )
-        if energy_before is not None and (energy := read_energy(backend)) is not None:
-            used_mj = energy.mj - energy_before.mj
-            conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
-        failed = arm.failed_native_calls - failures_before
-        with self._saved.reading(prompt_key(case.prompt)):
-            verdict = self._verdict(case, arm, given.tokens, result)
-        reason = invalid_reason(case, arm.target_strategy, failed, verdict)
-        return trial_of(
-            slot,
-            status="ok",
-            started_at=started_at,
-            n_prompt=len(given.tokens),
-            tokens=result.tokens,
-            text=self._text(case, result.tokens) if keep_text else None,
-            prefill_ns=result.prefill_ns,
-            draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
-            decode_ns=result.decode_ns,
-            rounds=result.rounds,
-            rollback_target=arm.rollback.name if case.arm == "sd" else None,
-            rollback_draft=arm.drafter.rollback_name,
-            fell_back=arm.drafter.fell_back,
-            failed_native_calls=failed,
-            losslessness=verdict,
-            valid=reason is None,
-            invalid_reason=reason,
-            peak_rss_bytes=peak_rss_bytes(),
-            stats=arm.drafter.stats(),
-            earlier=given.earlier if keep_text else (),
-            conditions=conditions,
-        )
+            if energy_before is not None and (energy := read_energy(backend)) is not None:
+                used_mj = energy.mj - energy_before.mj
+                conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
+            failed = arm.failed_native_calls - failures_before
+            with self._saved.reading(prompt_key(case.prompt)):
+                verdict = self._verdict(case, arm, given.tokens, result)
+            reason = invalid_reason(case, arm.target_strategy, failed, verdict)
+            return trial_of(
+                slot,
+                status="ok",
+                started_at=started_at,
+                n_prompt=len(given.tokens),
+                tokens=result.tokens,
+                text=self._text(case, result.tokens) if keep_text else None,
+                prefill_ns=result.prefill_ns,
+                draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
+                decode_ns=result.decode_ns,
+                rounds=result.rounds,
+                rollback_target=arm.rollback.name if case.arm == "sd" else None,
+                rollback_draft=arm.drafter.rollback_name,
+                fell_back=arm.drafter.fell_back,
+                failed_native_calls=failed,
+                losslessness=verdict,
+                valid=reason is None,
+                invalid_reason=reason,
+                peak_rss_bytes=peak_rss_bytes(),
+                stats=arm.drafter.stats(),
+                earlier=given.earlier if keep_text else (),
+                conditions=conditions,
+            )
 
     def _text(self, case: Case, tokens: Sequence[int]) -> str:
         return self.target.detokenize(tokens) if case.ignore_eog else answer_text(self.target, tokens)
