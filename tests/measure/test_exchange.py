@@ -137,17 +137,20 @@ def _break(store: Store, out: BinaryIO, *_: object) -> int:
 
 
 def test_a_file_appears_whole_or_not_at_all(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path) -> int:
+        return exchange.write_file(path, lambda out: exchange.export(store, "csv", out))
+
     place = tmp_path / "out"
     place.mkdir()
-    assert exchange.export_file(store, "csv", place / "x.csv") == 6
+    assert write(place / "x.csv") == 6
     assert [p.name for p in place.iterdir()] == ["x.csv"]
     before = (place / "x.csv").read_bytes()
     with monkeypatch.context() as broken, pytest.raises(RuntimeError):
         broken.setattr(delimited, "write", _break)
-        exchange.export_file(store, "csv", place / "x.csv")
+        write(place / "x.csv")
     assert (place / "x.csv").read_bytes() == before
     with pytest.raises(InputError, match="cannot be written"):
-        exchange.export_file(store, "csv", tmp_path / "nowhere" / "x.csv")
+        write(tmp_path / "nowhere" / "x.csv")
     assert [p.name for p in place.iterdir()] == ["x.csv"]
 
 

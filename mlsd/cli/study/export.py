@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,8 @@ def export(kind: str, output: Path | None, content: str, force: bool, db: Path |
     with reading(db) as store:
         if output is not None and output.exists() and output.samefile(store.path):
             raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")
-        if output is None:
-            stdout = sys.stdout.buffer
-            count = exchange.export(store, kind, stdout, chosen, content=content)  # type: ignore[arg-type]
-        else:
-            count = exchange.export_file(store, kind, output, chosen, content=content)  # type: ignore[arg-type]
+        write = partial(exchange.export, store, kind, chosen=chosen, content=content)  # type: ignore[arg-type]
+        count = write(sys.stdout.buffer) if output is None else exchange.write_file(output, write)
         note_left_out(store)
     note(f"{count} {'tests' if kind == 'llama-bench' else content} written{f' to {output}' if output else ''}.")
     if count == 0:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from mlsd.errors import InputError, TableError, choose
 from mlsd.folders import replacing
+from mlsd.measure.exchange.delimited import write_rounds
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
 from mlsd.measure.store.store import ALL, Store
 from mlsd.outside import read_given
@@ -33,21 +34,16 @@ def export(
     """
     if kind not in EXPORTS:
         raise InputError(f"There is no export format {kind!r}.", hint=choose(kind, EXPORTS))
-    if content == "rounds" and kind != "csv":
-        raise InputError(f"{kind} holds no table of rounds.", hint="Rounds go to csv, and all of json.")
-    count: int = _format(kind).write(store, out, chosen, content)
+    if content == "rounds":
+        if kind != "csv":
+            raise InputError(f"{kind} holds no table of rounds.", hint="Rounds go to csv, and all of json.")
+        return write_rounds(store, out, chosen)
+    count: int = _format(kind).write(store, out, chosen)
     return count
 
 
 def _format(kind: str) -> Any:
     return importlib.import_module(f"{__name__}.{_CALLED.get(kind, kind.replace('-', '_'))}")
-
-
-def export_file(
-    store: Store, kind: ExportFormat, path: Path, chosen: TrialFilter = ALL, *, content: Content = "trials"
-) -> int:
-    """`export` to a file that appears whole or not at all. Raises: InputError also where it cannot be written."""
-    return write_file(path, lambda out: export(store, kind, out, chosen, content=content))
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], int]) -> int:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 
-if TYPE_CHECKING:
-    from mlsd.measure.exchange import Content
-
 # A spreadsheet takes a cell that starts with one of these for a formula (OWASP, "CSV Injection").
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
-    """Write a header and the rows; returns how many rows."""
-    table = store.rounds(chosen) if content == "rounds" else trial_table(store, chosen)
+def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
+    """Write a header and a line a trial; returns how many."""
+    table = trial_table(store, chosen)
     text = [column_kind(column) == "text" for column in table.columns]
     rows = ([guarded(cell) if is_text else cell for cell, is_text in zip(row, text, strict=True)] for row in table.rows)
     return write_csv(out, table.columns, rows)
+
+
+def write_rounds(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
+    """Write a header and a line a round, all of them numbers; returns how many."""
+    return write_csv(out, *store.rounds(chosen))
 
 
 def guarded(cell: str | None) -> str | None:

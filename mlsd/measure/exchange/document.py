@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -12,11 +12,8 @@ from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Tria
 from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS
 
-if TYPE_CHECKING:
-    from mlsd.measure.exchange import Content
 
-
-def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     """Stream the document; `chosen` narrows the trials only. Returns how many trials."""
     count, cases = 0, store.cases()
 

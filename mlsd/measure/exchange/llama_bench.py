@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -21,9 +21,6 @@ from mlsd.records import Case, Environment, ModelFacts
 from mlsd.stats import grouped
 from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from mlsd.measure.exchange import Content
 
 FIELDS = (
     "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename", "model_type", "model_size",
@@ -39,7 +36,7 @@ _FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}
 # --- writing ----------------------------------------------------------------------------------------------------
 
 
-def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     """Write the array of tests; returns how many. The repeats of a session make one test."""
     models, tests = store.models(), list[dict[str, Any]]()
     environments = {run.id: run.environment for run in store.runs()}

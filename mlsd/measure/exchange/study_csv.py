@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
@@ -22,9 +22,6 @@ from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS, NO_DRAFTER
 from mlsd.trials.sums import decode_tok_s, share
 from mlsd.units import NS_PER_MS
-
-if TYPE_CHECKING:
-    from mlsd.measure.exchange import Content
 
 COLUMNS = (
     "job_id", "timestamp", "machine", "chip", "target_model", "draft_model", "draft_len", "n_prompt", "n_predict",
@@ -39,7 +36,7 @@ NOT_UNDERSTOOD = "not understood: "  # how the status of a row begins that could
 # --- writing ----------------------------------------------------------------------------------------------------
 
 
-def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     """Write the header and a line a trial; returns how many."""
     return write_csv(out, COLUMNS, _lines(store, chosen))
 
