@@ -160,7 +160,7 @@ def test_a_stream_whose_tokens_stop_ends_though_its_events_go_on(monkeypatch: py
             connect(server.url, 60.0).complete(Request(prompt=(1, 2), n_predict=10_000))
 
 
-@pytest.mark.parametrize("held", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("held", [0.0, 0.15, 0.5, 1.0])
 def test_a_server_that_holds_its_stream_back_is_not_faster(held: float, tmp_path: Path) -> None:
     with FakeServer("openai", token_s=0.004) as plain, FakeServer("openai", token_s=0.004) as holding:
         holding.held = held

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.analysis.results.server_arms import first_token_ms, rival, row_name, token_ms, verdict_words
+from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms, verdict_words
 from mlsd.errors import MlsdError
 from mlsd.planning.prepare import Goal
 from mlsd.report.objects import arm_object
@@ -80,8 +80,9 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
 
 def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:
     with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
-        result = compared(one, other, tmp_path / "same.sqlite", n_predict=8, repeats=1)
-        assert result.agreement == ("m @ llama-server 2 writes what m @ llama-server 1 does on 1 of 1 prompts.",)
+        result = compared(one, other, tmp_path / "same.sqlite", n_predict=8, repeats=1, prompts=("code", "factual"))
+        assert result.agreement == ("m @ llama-server 2 writes what m @ llama-server 1 does on 2 of 2 prompts.",)
+        assert not any(map(by_category, table(result))), "what drafts nothing accepts no share of anything"
 
         def altered(path: str, value: Any) -> Any:
             if path == "/completion" and value.get("content"):

@@ -34,7 +34,11 @@ def by_category(arm: ArmResult) -> dict[str, float]:
     """Acceptance of each kind of text, where there are several."""
     kinds = grouped(counting(arm.trials), lambda one: one.case.prompt.workload or one.case.prompt.key)
     sums = {kind: total(one.whole for one in some) for kind, some in kinds.items()}
-    rates = {kind: share(one.accepted, one.proposed or one.committed) for kind, one in sums.items()}
+    rates = {
+        kind: share(one.accepted, one.proposed or one.committed)
+        for kind, one in sums.items()
+        if one.proposed or one.accepted
+    }
     return {kind: rate for kind, rate in rates.items() if rate is not None} if len(kinds) > 1 else {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -28,17 +29,8 @@ _TICKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 _WORDS = {"undecided": "not decided"}
 
 
-def gains(study: Study) -> Figure:
+def gains(study: Study, *, narrow: bool = False) -> Figure:
     """Each setting on each text against plain decoding (1); bars are 95 % intervals."""
-    return _chart(study, narrow=False)
-
-
-def narrow_gains(study: Study) -> Figure:
-    """The same for a narrow screen."""
-    return _chart(study, narrow=True)
-
-
-def _chart(study: Study, *, narrow: bool) -> Figure:
     arms = [arm for arm in study.results if arm.ratio is not None and not arm.is_plain and arm.n_valid]
     if not arms:
         raise AnalysisError("No valid pair of SD and AR trials.", hint="Measure some: mlsd run B D.")
@@ -115,12 +107,10 @@ def arm_labels(arms: Sequence[ArmResult], naming: Callable[[ArmResult], str] | N
 
 def _common(arms: Sequence[ArmResult]) -> str:
     """What labels leave out, for it is the same of all."""
-    same = [part(arms[0]) for part in (_target, *_ALWAYS) if len({part(arm) for arm in arms}) == 1]
+    same = [
+        part(arms[0]) for part in (lambda arm: arm.case.target.id, *_ALWAYS) if len({part(arm) for arm in arms}) == 1
+    ]
     return ", ".join((*same, "log scale"))
-
-
-def _target(arm: ArmResult) -> str:
-    return arm.case.target.id
 
 
 def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
@@ -136,4 +126,4 @@ def _ends(ratio: Interval) -> tuple[float, float] | None:
     return None if ratio.low is None or ratio.high is None or ratio.too_wide else (ratio.low, ratio.high)
 
 
-ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=narrow_gains)
+ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=partial(gains, narrow=True))
