@@ -88,9 +88,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         def _answer(self, *, body: bool) -> None:
             hub.requests.append((self.command, self.path, self.headers.get("Range")))
             hub.tokens.add(self.headers.get("Authorization"))
-            if not self.path.startswith("/api/") and hub.limits.get(
-                self.command
-            ):  # the library asks things of its own as well
+            # The library asks things of its own as well.
+            if not self.path.startswith("/api/") and hub.limits.get(self.command):
                 return self._refuse(429, "RateLimited", **hub.limits[self.command].pop(0))
             if self.path.startswith("/storage/"):
                 return self._send(unquote(self.path).removeprefix("/storage/"), body=body)

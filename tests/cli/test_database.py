@@ -83,9 +83,3 @@ def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mls
     assert ran.code == 2
     assert "There is no study database under results/" in ran.err and "mlsd run B" in ran.err
     assert newest_or_new() == Path("results/bench.sqlite")
-
-
-@pytest.mark.parametrize("command", ["results", "report", "fit", "claims", "export", "calibrate", "bandwidth"])
-def test_help_says_the_rule_in_one_sentence(mlsd: Mlsd, command: str) -> None:
-    said = " ".join(mlsd(command, "--help").out.split())
-    assert "the newest study database under results/" in said

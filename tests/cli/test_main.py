@@ -48,20 +48,8 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> list[tuple[tupl
 def test_one_name_means_one_thing_on_every_command() -> None:
     """A word that stands for two things, or two words for one, cannot be learnt."""
     short = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
-    gone = {
-        "--out",
-        "--quants",
-        "--quantization",
-        "--type",
-        "--widths",
-        "--blocks",
-        "--prompt-file",
-        "--drafts",
-        "--prompts",
-    }
     for words, command in commands(cli):
         flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
-        assert not flags & gone, words
         for letter, name in short.items():
             assert (letter in flags) == (name in flags), (words, letter)
         assert {"--quiet", "--verbose"} <= flags, words

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
-_BUDGET_S = 600.0
 _FAIL_ON = ("slower", "different", "undecided")
 
 
@@ -127,7 +126,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
         rows=options["rows"],
         control=not options["no_control"],
         looks="any" if until else "end",
-        budget_s=options["budget_s"] or (_BUDGET_S if until else None),
+        budget_s=options["budget_s"] or (shared.BUDGET_S if until else None),
     )
 
 
