@@ -80,6 +80,8 @@ def other_release(version: str, out: Path, jobs: int) -> Path:
 def remote(out: Path) -> Path:
     """The libraries that are installed, and beside them llama.cpp's backend for a server: half a minute."""
     shipped, libraries = Path(importlib.util.find_spec("llama_cpp").origin).parent / "lib", out / "rpc"
+    if not shipped.is_dir():
+        raise SystemExit("This environment's libraries were compiled by others: make setup BUILD=source first.")
     shutil.copytree(shipped, libraries, symlinks=True, dirs_exist_ok=True)
     ggml = source(out, installed()) / "ggml"
     rpc = ggml / "src" / "ggml-rpc"

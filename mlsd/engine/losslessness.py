@@ -145,27 +145,27 @@ def of_recorded(tokens: Sequence[int], reference: Sequence[int], alone: Logits, 
     Rows of logits before each token (column 0: the token itself, then the likeliest) from passes of one token and of
     the run's width. Kernels may differ there, so the noise is at least a share of the logits' spread.
     """
+    return _of_columns(tokens, reference, alone, wide, floor=_OTHER_KERNELS * Answers(alone).spread)
+
+
+def _of_columns(
+    tokens: Sequence[int], reference: Sequence[int], alone: Logits, wide: Logits, floor: float = 0.0
+) -> Losslessness:
+    """The rule of `Gaps.verdict` for rows that have the emitted token in column 0."""
     gaps = Gaps([0] * len(tokens))
     gaps.alone(alone)
     gaps.wide(wide)
-    same_length = [0] * len(tokens) if len(tokens) == len(reference) else [0] * (len(tokens) + 1)
-    found = gaps.verdict(same_length, floor=_OTHER_KERNELS * Answers(alone).spread)
+    found = gaps.verdict([0] * (len(tokens) + (len(tokens) != len(reference))), floor=floor)
     return msgspec.structs.replace(found, first_difference=first_difference(tokens, reference))
 
 
 def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:
     """How the plain output of another build compares with the `reference` of this one.
 
-    Rows of logits before each emitted token (column 0: the token itself, then this build's likeliest). Rounding
-    explains differences up to the distance of leads where both chose alike; and both builds must say nearly the same
-    everywhere.
+    Rows as `of_recorded` takes them, of this build and of the other. Rounding explains differences up to the distance
+    of leads where both chose alike; and both builds must say nearly the same everywhere.
     """
-    gaps = Gaps([0] * len(emitted))
-    gaps.alone(own)
-    gaps.wide(other)
-    index = first_difference(emitted, reference)
-    same_length = [0] * len(emitted) if len(emitted) == len(reference) else [0] * (len(emitted) + 1)
-    found = gaps.verdict(same_length)
+    found = _of_columns(emitted, reference, own, other)
     known = Answers(own)
     off, limit = distance(known.read(other), known.fresh), _ANCHOR_FLOOR * known.spread
     agreed = own[:, 0] >= own.max(axis=1)
@@ -178,7 +178,6 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
     return msgspec.structs.replace(
         found,
         verdict="near_tie" if explained else "diverged",
-        first_difference=index,
         tolerance=calm,
         live_distance=off,
         live_limit=limit,

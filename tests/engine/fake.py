@@ -8,7 +8,6 @@ snapshots of the last batch, and outside that range a cut is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -172,9 +171,3 @@ class FakeSession:
 
     def close(self) -> None:
         self.closed = True
-
-    def __enter__(self) -> FakeSession:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
