@@ -20,7 +20,7 @@ from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Standing, against, decide
 from mlsd.trials.fates import Fate, fate_of
-from mlsd.trials.sums import Sums, client_speed, counts_of, share, speed, total
+from mlsd.trials.sums import Sums, client_speed, counts_of, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
 
@@ -331,6 +331,11 @@ def spoils(one: Measured) -> bool:
     """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
     fate = fate_of(one.trial)
     return not speed(one.trial) if fate is Fate.VALID else fate is not Fate.DISTURBED
+
+
+def prefill_speed(rows: Iterable[Measured]) -> float | None:
+    """Prompt tokens a second of valid trials: geometric mean over the blocks of a prompt, then over prompts."""
+    return _mean((one for one in rows if one.trial.valid), lambda one: prefill_tok_s(one.trial))
 
 
 def speed_over(

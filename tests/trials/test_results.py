@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
-from mlsd.trials.results import ArmResult, SessionPlan, arm_results, as_measured, pooled_results
+from mlsd.trials.results import ArmResult, SessionPlan, arm_results, as_measured, pooled_results, prefill_speed
 from tests.analysis.studies import MOE, blocks, case, failed, lasting, trial
 
 Made = list[tuple[Case, Trial]]
@@ -43,6 +43,13 @@ def test_two_columns_give_the_third_and_break_even_is_mgl_over_speedup(plan: Ses
         assert one.acceptance_rate == pytest.approx(one.whole.accepted / one.whole.proposed)
         assert one.accepted_of_output == pytest.approx(one.whole.accepted / one.whole.committed)
         assert one.acceptance_by_position is not None and one.acceptance_by_position > one.acceptance_rate
+
+
+def test_prompts_weigh_equally_in_the_speed_of_prefill() -> None:
+    made = blocks(MOE, prompts=("code", "factual"), repeats=1) + blocks(MOE, prompts=("code",), repeats=2)
+    fast = [(of, msgspec.structs.replace(t, prefill_ns=10**9 // (1 + 3 * (of.prompt.key == "code")))) for of, t in made]
+    n_prompt = made[0][1].n_prompt or 0
+    assert prefill_speed(as_measured(fast)) == pytest.approx(n_prompt * 2)
 
 
 def test_drift_of_the_machine_cancels_within_blocks() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 
@@ -17,8 +16,7 @@ from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Looks
-from mlsd.trials.results import Measured, SessionPlan, arm_results, as_measured
-from mlsd.trials.sums import prefill_tok_s
+from mlsd.trials.results import Measured, SessionPlan, arm_results, as_measured, prefill_speed
 
 Values = dict[Measure, float]
 
@@ -232,9 +230,7 @@ def _values(block: Sequence[Measured], whole: Mapping[str | None, Container[str]
         name, speedup = arm.arm.setting, None if arm.ratio is None else arm.ratio.value
         found = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
         if arm.is_plain:
-            fills = [fill for one in arm.trials if (fill := prefill_tok_s(one.trial)) is not None]
-            prefill = Measure(name="prefill", unit="tok/s", sense="rate")
-            found[prefill] = statistics.geometric_mean(fills) if fills else None
+            found[Measure(name="prefill", unit="tok/s", sense="rate")] = prefill_speed(arm.trials)
         else:
             found |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
             found[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from mlsd.report.render.table import Cell, Column, Table, number, numbers, perce
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
 from mlsd.stats import Interval, Percentiles
-from mlsd.trials.sums import prefill_tok_s
+from mlsd.trials.results import prefill_speed
 from mlsd.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -57,11 +56,11 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
     few, many = min(n_prompt.values(), default=0), max(n_prompt.values(), default=0)
     key = next(iter(n_prompt)) if len(n_prompt) == 1 else ""
     prompts = f"prompt {key}" if key else counted(len(n_prompt), "prompt")
-    fills = [rate for one in rows if one.trial.valid and (rate := prefill_tok_s(one.trial)) is not None]
+    prefill = prefill_speed(rows)
     what = (
         f"{prompts} ({few if few == many else f'{few} to {many}'} tokens)" if n_prompt else None,
         f"{' or '.join(dict.fromkeys(str(arm.question.n_predict) for arm in arms))} output tokens",
-        f"prefill {statistics.median(fills):.0f} tok/s" if fills else None,
+        None if prefill is None else f"prefill {prefill:.0f} tok/s",
     )
     return f"{', '.join(filter(None, where))}: {', '.join(filter(None, what))}"
 
