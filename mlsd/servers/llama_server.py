@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.errors import ServerError
 from mlsd.records import Round
@@ -68,14 +68,14 @@ class LlamaServer(Endpoint):
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The ids that the stream let out: it has no event for a token that ends inside a character."""
         if len(answer.seen) == answer.n_tokens:
-            return _with(answer, tokens=tuple(answer.seen[place] for place in range(answer.n_tokens)))
+            return replace(answer, tokens=tuple(answer.seen[place] for place in range(answer.n_tokens)))
         key = (request.prompt, request.sampling, request.n_predict, answer.text)
         if key not in self._known:
             again = self._whole(request)
             if again.n_tokens != answer.n_tokens or again.text != answer.text:
                 raise ServerError("Asked again for its token ids, the server wrote something else.")
             self._known[key] = again.tokens
-        return _with(answer, tokens=tuple(answer.seen.get(i, token) for i, token in enumerate(self._known[key])))
+        return replace(answer, tokens=tuple(answer.seen.get(i, token) for i, token in enumerate(self._known[key])))
 
     def _body(self, request: Request, stream: bool) -> dict[str, Any]:
         sampling = request.sampling
@@ -102,7 +102,7 @@ class LlamaServer(Endpoint):
             {top.id: top.logprob for top in place.top_logprobs or () if top.logprob is not None}
             for place in final.completion_probabilities or ()
         )
-        return _with(answer, tokens=final.tokens or (), candidates=candidates)
+        return replace(answer, tokens=final.tokens or (), candidates=candidates)
 
     def _streamed(self, request: Request) -> ServerAnswer:
         timed, events, final = self._stream(
@@ -123,7 +123,7 @@ class LlamaServer(Endpoint):
             if event.tokens and event.timings is not None and event.timings.predicted_n
         }
         answer = self._answer(final, timed)
-        return _with(
+        return replace(
             answer,
             seen={place: token for place, token in seen.items() if place < answer.n_tokens},
             rounds=rounds(steps, answer) if answer.proposed else (),
@@ -131,7 +131,7 @@ class LlamaServer(Endpoint):
 
     def _answer(self, final: LlamaEvent, timed: ServerAnswer) -> ServerAnswer:
         timings = final.timings or Timings()
-        return _with(
+        return replace(
             timed,
             n_tokens=final.tokens_predicted or timings.predicted_n or 0,
             n_prompt=final.tokens_evaluated,
@@ -189,7 +189,3 @@ def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int
         proposed=proposed, accepted=accepted, committed=committed, rows=rows, other_ns=wall_ns,
         draft_ns=0, verify_ns=0, rollback_ns=0, sample_ns=0,
     )  # fmt: skip
-
-
-def _with(answer: ServerAnswer, **changes: Any) -> ServerAnswer:
-    return msgspec.structs.replace(answer, **changes)

@@ -129,7 +129,7 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
 @pytest.mark.parametrize("page", ["/completion", "/tokenize"])
 @pytest.mark.parametrize("attack", ENDLESS)
 def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.ANSWER_S.variable, "2")
+    monkeypatch.setenv(limits.ANSWER_S.variable, "1")
     monkeypatch.setenv(limits.STREAM_BYTES.variable, str(4 << 20))
 
     def raw(path: str, send: Send) -> bool:
