@@ -2,15 +2,12 @@
 
 Run before any package is there, so it imports none: `check`; `install` (libraries that others compiled where
 `prebuilt.toml` trusts some, else compiled here); `gate`, which tries what is there and compiles where it does not fit,
-once more without the newest extensions where it dies; `amx`, a child of `install`; `launcher`. BUILD=source always
-compiles, BUILD=prebuilt never.
+once more without the newest extensions where it dies; `launcher`. BUILD=source always compiles, BUILD=prebuilt never.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import mmap
 import os
 import platform
 import shlex
@@ -29,13 +26,29 @@ _BINDING_ALONE = (
     *(f"-DCMAKE_{name}_COMPILER_FORCED=ON" for name in ("C", "CXX")),
     *(f"-DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
 )
-_OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothing needs leave of the system
+_OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothing needs the system's permission
 _OLDEST, _NEWEST = (3, 11), (3, 15)
 CHECKOUT = Path(__file__).resolve().parents[2]
 SIGN_OF_LIFE_S = 30.0
 CPUINFO = Path("/proc/cpuinfo")
-TRY_AMX = (sys.executable, str(Path(__file__).resolve()), "amx")
-_REFUSED = 3  # its exit code where the system gives no leave
+# Uses one tile register as llama.cpp does; without the system's permission llama.cpp leaves AMX alone.
+AMX_PROGRAM = """
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main() {
+    const int request_permission = 0x1023, tile_data = 18;
+    if (syscall(SYS_arch_prctl, request_permission, tile_data)) return 0;
+    struct { unsigned char palette, row, reserved[14]; unsigned short bytes[16]; unsigned char rows[16]; } tiles = {};
+    tiles.palette = 1;
+    tiles.bytes[0] = 64;
+    tiles.rows[0] = 16;
+    _tile_loadconfig(&tiles);
+    _tile_zero(0);
+    _tile_release();
+    return 0;
+}
+"""
 
 
 def problems(
@@ -153,40 +166,34 @@ def install() -> str:
         return "llama.cpp: compiled here before."
     chosen, cmake_args = os.environ.get("CMAKE_ARGS", ""), _cmake_args()
     if cmake_args != chosen:
-        _say(f"This processor announces AMX and does not grant it: compiling for older ones ({_OLDER_EXTENSIONS}).")
+        _say(f"AMX, as this compiler uses it, does not run on this processor: compiling without ({_OLDER_EXTENSIONS}).")
     _compile(cmake_args)
     return "llama.cpp: compiled here."
 
 
 def _cmake_args() -> str:
-    """What the user wishes; without the newest extensions where a processor does not grant what it announces."""
+    """What the user wishes; without the newest extensions where a program that uses them dies."""
     chosen = os.environ.get("CMAKE_ARGS", "")
-    return chosen if "GGML_NATIVE" in chosen or grants_amx() else f"{chosen} {_OLDER_EXTENSIONS}".strip()
+    return chosen if "GGML_NATIVE" in chosen or amx_runs() else f"{chosen} {_OLDER_EXTENSIONS}".strip()
 
 
-def grants_amx() -> bool:
-    """False where AMX is announced, and a child that uses it is refused it or dies."""
+def amx_runs() -> bool:
+    """Whether what the compiler makes of AMX runs on this processor, where it announces AMX.
+
+    GCC 12.2 drops most of a tile's configuration as unused, and llama.cpp dies in its first pass (its issue 20824,
+    pull request 26954); a virtual machine may announce AMX and fault on it.
+    """
     if platform.machine() != "x86_64" or not CPUINFO.exists() or "amx_tile" not in CPUINFO.read_text().split():
         return True
-    code = subprocess.run(TRY_AMX, check=False, capture_output=True).returncode
-    return code >= 0 and code != _REFUSED
-
-
-def use_amx() -> None:
-    """Use one tile register of this processor. Raises: SystemExit without leave; a signal may end the process.
-
-    In llama.cpp's order: first leave for the tiles' data (`ggml_amx_init`), then a configuration.
-    """
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    if ctypes.CDLL(None).syscall(*map(ctypes.c_long, (arch_prctl, request_permission, tile_data))):
-        raise SystemExit(_REFUSED)
-    instructions = "c4e2784907 c4e27b49c0 c4e27849c0 c3"  # ldtilecfg [rdi]; tilezero tmm0; tilerelease; ret
-    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    code.write(bytes.fromhex(instructions))
-    tiles = bytearray(64)  # palette 1; of the first tile 64 bytes a row and 16 rows
-    tiles[0], tiles[16], tiles[48] = 1, 64, 16
-    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
-    ctypes.CFUNCTYPE(None, ctypes.c_char_p)(address)(bytes(tiles))
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder) / "amx.cpp", Path(folder) / "amx"
+        source.write_text(AMX_PROGRAM, encoding="utf-8")
+        command = [os.environ.get("CXX") or "c++", "-O2", "-mamx-tile", str(source), "-o", str(program)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):  # no AMX in llama.cpp either
+            return True
+        return subprocess.run([str(program)], check=False).returncode == 0
 
 
 def _compile(cmake_args: str) -> None:
@@ -219,8 +226,8 @@ def gate() -> None:
     chosen = os.environ.get("CMAKE_ARGS", "")
     if _DIED in refusal and "GGML_NATIVE" not in _cmake_args():
         _say(
-            "It dies on this machine, which may announce an extension of its processor that it does not grant: "
-            f"compiling once more without the newest ones ({_OLDER_EXTENSIONS})."
+            "It dies on this machine: compiling once more without the newest extensions of its processor "
+            f"({_OLDER_EXTENSIONS})."
         )
         _compile(f"{chosen} {_OLDER_EXTENSIONS}".strip())
         if _refusal() is None:
@@ -256,8 +263,6 @@ if __name__ == "__main__":
         _say(install())
     elif sys.argv[1:] == ["gate"]:
         gate()
-    elif sys.argv[1:] == ["amx"]:
-        use_amx()
     elif sys.argv[1:] == ["launcher"]:
         launcher(Path(sys.executable).parent / "mlsd")
     else:
