@@ -18,16 +18,12 @@ def points(
     rng = np.random.default_rng(3)
     return [
         CalibrationPoint(
-            model_key="m",
-            kind="target_pass",
-            rows=rows,
-            depth=depth,
-            repeat=repeat,
+            model_key="m", kind="target_pass", rows=rows, depth=depth, repeat=repeat,
             span_ns=round(1e6 * ms * float(np.exp(noise * rng.standard_normal()))),
         )
         for repeat in range(repeats)
         for rows, ms in times_ms.items()
-    ]
+    ]  # fmt: skip
 
 
 def test_a_kernel_step_is_found_where_it_is() -> None:
