@@ -91,7 +91,7 @@ def audit(source: FilePath) -> Audit:
             return rules.audit(str(source), *database_contexts(store))
     if str(source) in published_tables.names():
         published = published_tables.load(str(source))
-        return rules.audit(published.citation, published_tables.context(published))
+        return rules.audit(published.citation, *published_tables.contexts(published))
     return rules.audit(str(source), *table_contexts(Path(source)))
 
 

@@ -34,7 +34,7 @@ def tune(
 ) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
 
-    Settings race beside plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
+    Settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
     of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
     from mlsd.drafters.options import parse_drafter

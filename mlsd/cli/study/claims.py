@@ -27,7 +27,7 @@ _COLORS = {
 @study_options
 @json_option
 def claims(db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
-    """Test each published claim on a study's trials, beside the published figures and their audit."""
+    """Test each published claim on a study's trials, next to the published figures and their audit."""
     verdicts = open_study(db, machine, settings).claims
     if as_json:
         print_json(verdicts)
