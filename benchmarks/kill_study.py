@@ -240,12 +240,14 @@ def strike(work: Study, blow: Blow, rng: random.Random) -> bool:
             hit = bool(files)
             for path in files:
                 path.unlink(missing_ok=True)
-        elif blow == "kill":
-            victim.kill()
         else:
-            victim.send_signal(signal.SIGSTOP)
-            time.sleep(rng.uniform(0.5, 2.0))
-            victim.send_signal(signal.SIGCONT)
+            try:
+                victim.send_signal(signal.SIGKILL if blow == "kill" else signal.SIGSTOP)
+                if blow == "stop":
+                    time.sleep(rng.uniform(0.5, 2.0))
+                    victim.send_signal(signal.SIGCONT)
+            except psutil.NoSuchProcess:  # it has ended meanwhile
+                hit = False
     work.release()
     process.wait(240)
     wait_for_orphans()
