@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mlsd.analysis.results.server_arms import beside, row_name, verdict_words
+from mlsd.analysis.results.server_arms import row_name, server_costs, verdict_words
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
 from mlsd.planning.prepare import Goal
@@ -137,7 +137,7 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
     assert not reasons(result) and not reasons(result, "ar")
     found = {(row.question.source, row_name(row)): row for row in result.results}
     assert set(found) == {(source, name) for source in ("server", "engine") for name in ("plain", "tiny-draft")}
-    said = "\n".join((*beside(result.trials), *result.notes))
+    said = "\n".join((*server_costs(result.trials), *result.notes))
     assert "of our loop's speed by its own clock" in said
     # The same rounds, or the first that differs; and other texts only with the margin that decided it.
     assert any(words in said for words in ("the same rounds", "part at round", "does not tell each round"))

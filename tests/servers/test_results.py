@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from mlsd.analysis.results.server_arms import beside, recommend, row_name, verdict_words
+from mlsd.analysis.results.server_arms import recommend, row_name, server_costs, verdict_words
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
 from mlsd.servers.judge import margin
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, as_measured
@@ -123,7 +123,7 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     found = {(row.question.source, row_name(row)): row for row in rows(made)}
     assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
     assert found["engine", "d"].ratio is not None and found["engine", "d"].ratio.value == pytest.approx(1.5)
-    said = beside(made)
+    said = server_costs(made)
     assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in said)
 
 

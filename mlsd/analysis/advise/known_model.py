@@ -40,14 +40,14 @@ def named(
     of a shape, where the name itself does not say. Raises: InputError for a name that is none of these, or whose end is
     no quantization.
     """
-    name, said = shape_of(text)
-    if elsewhere and name is not None and (known := _by_shape(text, name, said, quant)) is not None:
+    name, stated = shape_of(text)
+    if elsewhere and name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
         return known
     remembered = [facts for facts in stored if facts.ref.id == text]
     try:
         model = resolve_model(text, make=True)
     except (ModelFileError, InputError):
-        if name is not None and (known := _by_shape(text, name, said, quant)) is not None:
+        if name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
             return known
         if remembered:
             return KnownModel(facts=remembered[-1], here=False)
@@ -68,7 +68,7 @@ def named(
     from mlsd.gguf_tools.read import model_facts
 
     shape = None if name is None else FULL[name]
-    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=said, here=True)
+    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=stated, here=True)
 
 
 def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
@@ -89,10 +89,10 @@ def _ends(text: str) -> list[str]:
     return ["-".join(parts[i:]) for i in range(1, len(parts))]
 
 
-def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> KnownModel | None:
+def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> KnownModel | None:
     """The shape in the quantization that the name, the caller or the manifest's size says; None where none does."""
     assumed = quant is None and text.lower() in (*FULL, *SAME_SHAPE)
-    chosen = said or (None if quant is None else quant_of(quant)) or (_DEFAULT if assumed else None)
+    chosen = stated or (None if quant is None else quant_of(quant)) or (_DEFAULT if assumed else None)
     if chosen is not None:
         facts = shape_facts(text, FULL[name], chosen)
         return KnownModel(facts=facts, shape=FULL[name], quant=chosen, quant_assumed=assumed, here=False)

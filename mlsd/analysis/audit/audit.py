@@ -145,10 +145,10 @@ def least_speedup(row: AuditRow, context: AuditContext) -> float | None:
     None where the only baselines have a much deeper context, whose passes are slower than the row's own.
     """
     baseline = context.baseline(row)
-    said = [] if row.speedup is None else [row.speedup.low]
+    lows = [] if row.speedup is None else [row.speedup.low]
     if row.tok_s is not None and baseline is not None and baseline.fastest.high > 0:
-        said.append(row.tok_s.low / baseline.fastest.high)
-    return None if not said or (baseline is None and context.baselines(row)) else min(said)
+        lows.append(row.tok_s.low / baseline.fastest.high)
+    return None if not lows or (baseline is None and context.baselines(row)) else min(lows)
 
 
 def longest_round_ms(row: AuditRow, context: AuditContext) -> float | None:
@@ -239,9 +239,9 @@ def speedup_above_mgl(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     speedup, most = least_speedup(row, context), most_committed(row)
     if not row.speculative or speedup is None or most is None:
         return None
-    said = speedup if row.speedup is None else row.speedup.value
-    figures = {"speedup": said, "mgl_at_most": most, "above_by": speedup / most}
-    facts = f"the speedup is {said:.2f}, a round commits at most {most:.2f} tokens{_reading(row, speedup)}"
+    claimed = speedup if row.speedup is None else row.speedup.value
+    figures = {"speedup": claimed, "mgl_at_most": most, "above_by": speedup / most}
+    facts = f"the speedup is {claimed:.2f}, a round commits at most {most:.2f} tokens{_reading(row, speedup)}"
     return _beyond("speedup_above_mgl", speedup / most, row, context, figures, facts)
 
 
@@ -277,21 +277,21 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
         figures = {"n_output": float(row.n_output), "n_predict": float(row.n_predict)}
         sentence = f"The output has {row.n_output} tokens where {row.n_predict} were allowed"
         return _judged("counts_disagree", True, figures, sentence, ": the last round was counted past the end")
-    said = tokens_a_round(row)
+    mgl = tokens_a_round(row)
     if not row.speculative or (row.gamma is None and (row.acceptance is None or row.acceptance_of != "output")):
         return None
-    if said is None:
+    if mgl is None:
         return whole_counts(row, context)
     spans = spans_by_meaning(row)
     slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
-    beyond = {of: max(said.low / (most * slack), least / (said.high * slack)) for of, (least, most) in spans.items()}
+    beyond = {of: max(mgl.low / (most * slack), least / (mgl.high * slack)) for of, (least, most) in spans.items()}
     meaning = min(beyond, key=beyond.__getitem__)
     least, most = spans[meaning]
-    figures = {"mgl_said": said.value, "mgl_at_most": most, "mgl_at_least": least}
+    figures = {"mgl_said": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
     facts = (
-        f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
+        f"The row speaks of {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     )
-    if said.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
+    if mgl.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
         return RuleFinding(
             rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."
         )
@@ -363,12 +363,12 @@ def columns_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None
 
     A speedup may be a ratio to the repeat's own baseline, to any mean or to any median of them.
     """
-    said: list[tuple[float, str, dict[str, float]]] = []  # apart by, in words, figures
+    contradictions: list[tuple[float, str, dict[str, float]]] = []  # apart by, in words, figures
     if row.tok_s is not None and row.ms_per_token is not None and row.tok_s.low > 0 and row.ms_per_token.low > 0:
         by_ms = row.ms_per_token.inverse.scaled(1e3)
         words = f"tok_s is {row.tok_s.value:g}, ms_per_token {row.ms_per_token.value:g} is {by_ms.value:.4g} tok/s"
         figures = {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
-        said.append((_apart(row.tok_s, by_ms), words, figures))
+        contradictions.append((_apart(row.tok_s, by_ms), words, figures))
     reach = context.agreeing_baselines(row)
     if row.speculative and row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
         slowest, fastest = reach
@@ -378,15 +378,15 @@ def columns_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None
         words += f" to {high:.3g}" if high > 1.02 * low else ""
         figures = {"speedup": row.speedup.value, "tok_s": row.tok_s.value, "baseline_tok_s": fastest}
         ratio = Printed(value=low, low=low, high=high, digits=row.tok_s.digits)
-        said.append((_apart(row.speedup, ratio), words, figures))
+        contradictions.append((_apart(row.speedup, ratio), words, figures))
     if row.acceptance is not None and row.n_accepted is not None and row.n_proposed and row.acceptance_of == "proposed":
         counted = exact(row.n_accepted / row.n_proposed)
         words = f"acceptance is {row.acceptance.value:.4g}, {row.n_accepted} of {row.n_proposed} is {counted.value:.4g}"
-        said.append((_apart(row.acceptance, counted), words, {"acceptance": row.acceptance.value}))
-    if not said:
+        contradictions.append((_apart(row.acceptance, counted), words, {"acceptance": row.acceptance.value}))
+    if not contradictions:
         return None
-    worst, words, _ = max(said, key=lambda one: one[0])
-    figures = {name: value for _, _, own in said for name, value in own.items()} | {"apart_by": worst}
+    worst, words, _ = max(contradictions, key=lambda one: one[0])
+    figures = {name: value for _, _, own in contradictions for name, value in own.items()} | {"apart_by": worst}
     agrees = worst <= BOOKKEEPING_RATIO
     sentence = "Columns that say the same thing agree" if agrees else words[0].upper() + words[1:]
     return _judged("columns_disagree", not agrees, figures, sentence, f": they differ by a factor of {worst:.3f}")
@@ -451,7 +451,7 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     if times is None:
         return None
     equal, n = times[row.printed_time], times.total()
-    chance = min(1.0, math.comb(n, equal) * context.chance_alike(row) ** (equal - 1))
+    chance = min(1.0, math.comb(n, equal) * context.chance_of_equal(row) ** (equal - 1))
     figures = {"equal_repeats": float(equal - 1), "chance": chance, "chance_over_the_table": context.chance_of_copies}
     sentence = (
         f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
@@ -614,15 +614,15 @@ def rate_copied(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """
     if not row.speculative or not row.gamma or row.acceptance is None:
         return None
-    cases, seen, expected = context.copied_rates
+    cases, copies, expected = context.copied_rates
     if row.case not in cases:
         return None
-    figures = {"acceptance": row.acceptance.value, "pairs_alike": float(seen), "pairs_by_chance": expected}
-    doubtful = seen >= FEWEST_COPIES and chance_of_more(seen, expected) <= ALIKE
+    figures = {"acceptance": row.acceptance.value, "pairs_alike": float(copies), "pairs_by_chance": expected}
+    doubtful = copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= ALIKE
     sentence = (
         f"{100 * row.acceptance.value:.4g} % is printed for other lengths of draft, which run at another speed, too"
     )
-    why = f": {seen} such pairs in the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
+    why = f": {copies} such pairs in the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
     return _judged("rate_copied", doubtful, figures, sentence, why)
 
 
@@ -691,9 +691,9 @@ def _beyond(
     baseline = context.baseline(row)
     slack = baseline.slack if baseline is not None else 0.0
     ratio, error = context.case_mean(row)
-    seen = SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl)
+    visible = SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl)
     far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
-    doubtful = excess > 1.0 + slack + seen or excess * ratio > 1.0 + slack + seen * error
+    doubtful = excess > 1.0 + slack + visible or excess * ratio > 1.0 + slack + visible * error
     if doubtful and excess * context.typical(row) > 1.0 + far:
         return RuleFinding(
             rule=rule, verdict="impossible", figures=figures, sentence=f"{sentence}: this cannot be true."

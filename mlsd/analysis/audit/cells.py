@@ -10,7 +10,7 @@ from typing import Any
 from mlsd.analysis.audit.model_name import LEAST_SHARE, read_model_name
 from mlsd.analysis.audit.rows import AuditRow
 from mlsd.hardware.chips import named_chip
-from mlsd.measure.exchange.printed import Printed, exact, parse_printed, says_nothing
+from mlsd.measure.exchange.printed import Printed, exact, is_blank, parse_printed
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.acceptance import MEANINGS
 
@@ -23,13 +23,13 @@ _OF_A_FILE = ("active_b", "bits", "quantization", "model_gb")  # what is known o
 
 def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
     """The row, after the plain run that it prints beside itself. Raises: ValueError naming the column and the cell."""
-    beside = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
-    if "tok_s" not in beside and "n_predict" not in beside:
+    baseline = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
+    if "tok_s" not in baseline and "n_predict" not in baseline:
         return [row_of(cells, **known)]
     shared = {name: cells[name] for name in _OF_BOTH if name in cells}
-    if "target" in beside:
+    if "target" in baseline:
         shared = {name: cell for name, cell in shared.items() if name not in _OF_A_FILE}
-    plain = shared | beside
+    plain = shared | baseline
     label = f"{known['label']}, plain" if "label" in known else ", ".join(_names(plain))
     of_plain = known | {"label": label, "fixed_length": False}
     return [row_of(plain, **of_plain), row_of(cells, **known, compared=True)]
@@ -151,7 +151,7 @@ def _with_deviation(cells: Mapping[str, str], column: str) -> tuple[Printed | No
 
 def _figure(cells: Mapping[str, str], column: str) -> Printed | None:
     text = cells.get(column, "")
-    if says_nothing(text):
+    if is_blank(text):
         return None
     try:
         figure = parse_printed(text)

@@ -190,8 +190,8 @@ def table_rows(table: PublishedTable) -> list[AuditRow]:
 
 def _rows(table: PublishedTable, cells: dict[str, str]) -> list[AuditRow]:
     own = {name: cell for name, cell in cells.items() if name != "gamma" or cell != "auto"}
-    said = {name: getattr(table, name) for name in ("fixed_length", "pooled_mgl", "n_predict", "program")}
+    stated = {name: getattr(table, name) for name in ("fixed_length", "pooled_mgl", "n_predict", "program")}
     try:
-        return rows_of(own | {"target": cells["target"]}, table=table.name, **said)
+        return rows_of(own | {"target": cells["target"]}, table=table.name, **stated)
     except (KeyError, ValueError) as error:
         raise TableError(f"{table.name}: a row cannot be read: {error} in {list(cells.values())}.") from error

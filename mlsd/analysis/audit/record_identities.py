@@ -189,9 +189,9 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
         yield "time", f"it started at {trial.started_at}, when its run did not run"
     if recorded.sums != sums(trial.rounds):
         yield "sums", "its rounds do not sum to what it says"
-    said, made = recorded.rates, rates(trial)
-    missing = made.keys() - said.keys() - set(LATER_RATES)
-    if missing or not all(k in made and math.isclose(said[k], made[k], rel_tol=1e-12) for k in said):
+    stored, made = recorded.rates, rates(trial)
+    missing = made.keys() - stored.keys() - set(LATER_RATES)
+    if missing or not all(k in made and math.isclose(stored[k], made[k], rel_tol=1e-12) for k in stored):
         yield "rates", "its rates do not follow from its counts and times"
     facts = study.models.get(model_key(case.target.sha256, case.target.id))
     n_vocab = None if facts is None else facts.n_vocab
@@ -235,9 +235,9 @@ def _of_one_prompt(group: Sequence[Trial]) -> Found:
     for trial in group:
         if trial.losslessness is None or not plain:
             continue
-        said = trial.losslessness.first_difference
-        if all(first_difference(trial.tokens, reference) != said for reference in plain):
-            where = "nowhere" if said is None else f"at token {said}"
+        stored = trial.losslessness.first_difference
+        if all(first_difference(trial.tokens, reference) != stored for reference in plain):
+            where = "nowhere" if stored is None else f"at token {stored}"
             yield "output", f"a trial of case {trial.case_id} says that it differs from plain decoding {where}: not so"
 
 
@@ -303,10 +303,10 @@ def _raced(study: StudyRecord, run: RecordedRun, own: Sequence[Trial]) -> bool:
     if run.decides is None or run.decides.looks != "any":
         return False
     place = _place_of(study.cases[own[0].case_id])
-    beside = [one.trial for one in study.trials if one.run == run.id]
-    beside = [trial for trial in beside if _place_of(study.cases[trial.case_id]) == place]
-    planned, there = {trial.case_id for trial in beside}, {trial.case_id for trial in own}
-    later = {trial.case_id for trial in beside if trial.repeat > own[0].repeat}
+    same_place = [one.trial for one in study.trials if one.run == run.id]
+    same_place = [trial for trial in same_place if _place_of(study.cases[trial.case_id]) == place]
+    planned, there = {trial.case_id for trial in same_place}, {trial.case_id for trial in own}
+    later = {trial.case_id for trial in same_place if trial.repeat > own[0].repeat}
     positions = {trial.position for trial in own}
     whole = own[0].block == block_number(own[0].repeat, planned) and len(positions) == len(own)
     return whole and max(positions) < len(planned) and not later & (planned - there)

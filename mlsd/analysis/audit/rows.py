@@ -96,8 +96,8 @@ class AuditRow(Record, frozen=True, kw_only=True):
     @property
     def committed(self) -> Printed | None:
         """MGL as printed, else 1 + gamma * acceptance where every draft has gamma tokens."""
-        said = self.mgl is not None or self.acceptance_of not in (None, "proposed")
-        if said or not self.fixed_length or self.gamma is None or self.acceptance is None:
+        stated = self.mgl is not None or self.acceptance_of not in (None, "proposed")
+        if stated or not self.fixed_length or self.gamma is None or self.acceptance is None:
             return self.mgl
         return self.acceptance.scaled(self.gamma).plus(1.0)
 
@@ -209,8 +209,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def noise(self) -> float:
         """Relative standard deviation between repeats, of baselines alone: a suspect row must not excuse itself."""
         squares, freedom = self._scatter
-        seen = (squares + UNSEEN_WEIGHT * UNSEEN_NOISE**2) / (freedom + UNSEEN_WEIGHT)
-        return min(MOST_NOISE, max(LEAST_NOISE, math.sqrt(seen)))
+        variance = (squares + UNSEEN_WEIGHT * UNSEEN_NOISE**2) / (freedom + UNSEEN_WEIGHT)
+        return min(MOST_NOISE, max(LEAST_NOISE, math.sqrt(variance)))
 
     @cached_property
     def quiet_noise(self) -> float:
@@ -230,7 +230,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def repeated_times(self) -> Mapping[tuple[object, ...], Counter[tuple[float, ...]]]:
         return {case: Counter(row.printed_time for row in rows) for case, rows in self.repeats.items()}
 
-    def chance_alike(self, row: AuditRow) -> float:
+    def chance_of_equal(self, row: AuditRow) -> float:
         """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws."""
         steps = [(f.high - f.low) / f.value for f in (row.tok_s, row.ms_per_token) if f is not None and f.value > 0]
         return min(1.0, max(1e-9, min(steps)) / (2.0 * math.sqrt(math.pi) * self.quiet_noise)) if steps else 1.0
@@ -238,17 +238,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def chance_of_copies(self) -> float:
         """Chance of as many cases with all repeats alike as the table has, a Poisson count."""
-        expected, seen = 0.0, 0
+        expected, n_equal = 0.0, 0
         for case, times in self.repeated_times.items():
             n = times.total()
-            expected += self.chance_alike(self.repeats[case][0]) ** (n - 1)
-            seen += len(times) == 1
-        return chance_of_more(seen, expected)
+            expected += self.chance_of_equal(self.repeats[case][0]) ** (n - 1)
+            n_equal += len(times) == 1
+        return chance_of_more(n_equal, expected)
 
     @cached_property
     def copied_rates(self) -> tuple[set[tuple[object, ...]], int, float]:
         """Cases of two draft lengths with one rate and two speeds, how many such pairs there are and chance gives."""
-        expected, alike = 0.0, list[tuple[AuditRow, AuditRow]]()
+        expected, copies = 0.0, list[tuple[AuditRow, AuditRow]]()
         for rows in self.settings.values():
             first = {row.gamma: row for row in reversed(rows) if row.gamma and _rate_is_fine(row)}
             for pair in combinations(first.values(), 2):
@@ -256,8 +256,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 expected += min(1.0, max(rate.high - rate.low for rate in rates) / RATE_SPREAD)
                 speeds = sorted(row.tok_s.value for row in pair if row.tok_s is not None)
                 if rates[0] == rates[1] and speeds[1] > ALIKE_SPEEDS * speeds[0]:
-                    alike.append(pair)
-        return {row.case for pair in alike for row in pair}, len(alike), expected
+                    copies.append(pair)
+        return {row.case for pair in copies for row in pair}, len(copies), expected
 
     def typical(self, row: AuditRow) -> float:
         """Lower quartile of the paces of the row's repeats over its own: a fast repeat may be a slip of the clock."""
@@ -463,11 +463,11 @@ def _rate_is_fine(row: AuditRow) -> bool:
     return row.tok_s is not None and rate is not None and 0 < rate.value < 1 and rate.digits >= 2
 
 
-def chance_of_more(seen: int, expected: float) -> float:
+def chance_of_more(n: int, expected: float) -> float:
     """Chance of so many or more where so many are expected, a Poisson count."""
     if not expected:  # less than a float holds
-        return float(not seen)
-    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)))
+        return float(not n)
+    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(n)))
 
 
 def median_of_others(values: list[float], value: float) -> float:

@@ -113,9 +113,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
             lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
     rows = [row for row in rows if row.tok_s is not None or row.speculative]
     if not rows:
-        said = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
+        message = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
         hint = "No row of the table could be read." if lost else f"Columns that are read: {', '.join(HEADS)}."
-        raise TableError(said, hint=hint)
+        raise TableError(message, hint=hint)
     if len(chips := {row.chip for row in rows if row.chip}) == 1:
         rows = [msgspec.structs.replace(row, chip=min(chips)) for row in rows]
     notes = []
@@ -135,8 +135,8 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         notes.append(f"Fewer rules apply: no row says {', '.join(missing)}.")
     exact_counts = _looks_full(rows)
     if speculative:
-        rows, said = _with_length(rows, assumed.full_drafts)
-        notes.append(said)
+        rows, note = _with_length(rows, assumed.full_drafts)
+        notes.append(note)
     context = _with_knowledge(tuple(rows), chips, assumed.peak_gb_s, tuple(notes))
     return msgspec.structs.replace(context, exact_counts=exact_counts, notes=(*context.notes, *_sizes(context)))
 
@@ -176,10 +176,10 @@ def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[A
     full = all(whole.values())
     some = ", ".join(str(draft) for draft, is_full in whole.items() if is_full)
     of = f" of {some}, others of unknown length" if some and not full else ""
-    said = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
+    lengths = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
     how = "as told" if full_drafts is not None else "decided from the counts"
     more = "" if full or full_drafts is not None else "; where every draft has gamma tokens, say --full-drafts"
-    return rows, f"{said}: {how}{more}."
+    return rows, f"{lengths}: {how}{more}."
 
 
 def _sizes(context: AuditContext) -> Iterator[str]:

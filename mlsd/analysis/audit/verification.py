@@ -59,7 +59,7 @@ def verify(path: Path, decode: Decode) -> Verification:
         found += impossible
         decoded = decode((study.cases[trial.case_id], trial) for trial in whole_trials(study))
         found += _of_facts(study)
-        found += [Problem(where=f"trial {i}", rule="decoded again", sentence=said) for i, said in decoded.problems]
+        found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
     cards = {run.environment_key: run.environment for run in study.runs}
     return Verification(
         source=str(path),
@@ -99,16 +99,16 @@ def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
 def _of_facts(study: StudyRecord) -> Iterator[Problem]:
     """What the record says of models that are here, against their files."""
     library = Library()
-    for said in study.models.values():
+    for stored in study.models.values():
         try:
-            model = library.resolve(said.ref.id)
-            if model.ref.sha256 != said.ref.sha256:
+            model = library.resolve(stored.ref.id)
+            if model.ref.sha256 != stored.ref.sha256:
                 continue
-            read = model_facts(model.path, ref=said.ref)
+            read = model_facts(model.path, ref=stored.ref)
         except MlsdError:
             continue
-        for name in said.__struct_fields__:
-            own, there = getattr(said, name), getattr(read, name)
+        for name in stored.__struct_fields__:
+            own, there = getattr(stored, name), getattr(read, name)
             if own is not None and own != there:
                 sentence = f"its {name} is {own}, the file's {there}"
-                yield Problem(where=f"model {said.ref.id}", rule="model facts", sentence=sentence)
+                yield Problem(where=f"model {stored.ref.id}", rule="model facts", sentence=sentence)

@@ -101,10 +101,10 @@ def judge(series: Sequence[Series], margin: float = MARGIN, looks: Looks = "end"
 def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
     """Whether every measure that counts is decided, or an effect as large as the margin would have been seen."""
 
-    def would_be_seen(found: Finding) -> bool:
+    def would_be_found(found: Finding) -> bool:
         return found.would_show is not None and found.would_show < margin
 
-    return all(f.verdict != "undecided" or would_be_seen(f) for f in findings if f.measure.counts)
+    return all(f.verdict != "undecided" or would_be_found(f) for f in findings if f.measure.counts)
 
 
 # --- inside -------------------------------------------------------------------------------------------------------

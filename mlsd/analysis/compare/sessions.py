@@ -51,15 +51,15 @@ class Comparison(Record, frozen=True, kw_only=True):
     def answer(self) -> str:
         """All of it in a line or two."""
         changed = [f for f in self.findings if f.verdict not in ("same", "undecided")]
-        said = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
+        clauses = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
         open_ = sum(f.verdict == "undecided" for f in self.findings)
         same = len(self.findings) - len(changed) - open_
-        said += [f"{same} of {len(self.findings)} measures are the same"] if same else []
-        said += [f"{open_} undecided"] if open_ else []
+        clauses += [f"{same} of {len(self.findings)} measures are the same"] if same else []
+        clauses += [f"{open_} undecided"] if open_ else []
         output = "The plain output is the same."
         if self.outputs:
             output = "The plain output is another model's." if self.changed_model else "The plain outputs differ."
-        return f"B against A: {'; '.join(said) or 'nothing could be measured'}. {output}"
+        return f"B against A: {'; '.join(clauses) or 'nothing could be measured'}. {output}"
 
     def slower(self, share: float) -> tuple[Finding, ...]:
         """What is decided to be slower, and by so much or more as far as is known."""
@@ -76,11 +76,11 @@ def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
     passes = [f for f in changed if _is_pass(f)]
     together = passes if len(passes) > _NAMED else []
     alone = sorted((f for f in changed if f not in together), key=lambda f: -abs(f.percent or 0.0))
-    said = [f"{f.measure.name} is {f.words}" for f in alone]
-    for verdict, alike in grouped(together, lambda f: f.verdict).items():
-        sizes = [abs(f.percent or 0.0) for f in alike]
-        said.append(f"{len(alike)} of {n_passes} T(k) are {verdict} by {min(sizes):.1f} to {max(sizes):.1f} %")
-    return said
+    clauses = [f"{f.measure.name} is {f.words}" for f in alone]
+    for verdict, group in grouped(together, lambda f: f.verdict).items():
+        sizes = [abs(f.percent or 0.0) for f in group]
+        clauses.append(f"{len(group)} of {n_passes} T(k) are {verdict} by {min(sizes):.1f} to {max(sizes):.1f} %")
+    return clauses
 
 
 class ComparisonSession(Record, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         build = str(run.plan.get("build"))
         sides[role] = ComparedSide(
-            role=role, build=build, run_id=run.id, environment=run.environment, settings=_said(plain)
+            role=role, build=build, run_id=run.id, environment=run.environment, settings=_settings_of(plain)
         )
         blocks[role] = _blocks(trials, points[run.id])
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
@@ -175,7 +175,7 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
     return ComparisonSession(name=name, looks=looks, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
-def _said(case: Case | None) -> str:
+def _settings_of(case: Case | None) -> str:
     """Target and settings of a side, those that are not usual."""
     if case is None:
         return ""
@@ -247,5 +247,5 @@ def _level(name: str, unit: str, *, is_ratio: bool = True) -> Measure:
 def _pass_measure(point: CalibrationPoint) -> Measure | None:
     if point.kind == "target_pass":
         return Measure(name=f"{_PASS}{point.rows})", unit="ms", sense="time")
-    beside = point.kind in ("rollback", "checkpoint")
-    return Measure(name=point.kind, unit="ms", sense="time", counts=False) if beside else None
+    of_memory = point.kind in ("rollback", "checkpoint")
+    return Measure(name=point.kind, unit="ms", sense="time", counts=False) if of_memory else None

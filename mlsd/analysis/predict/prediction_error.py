@@ -115,10 +115,10 @@ def _without_its_prompt(group: ArmGroup, known: Known) -> Iterator[GammaPredicti
     others = [arm for other in same for arm in other.arms]
     costs = known.costs(group.environment_key, group.target, group.draft)
     for arm in (arm for arm in group.arms if arm.gamma):
-        alike = [other for other in others if other.gamma == arm.gamma]
-        if alike:
+        same_gamma = [other for other in others if other.gamma == arm.gamma]
+        if same_gamma:
             scaled = costs_from_arms(others) if costs is None else scale_to(costs, others)
-            yield judged(arm, scaled, outcomes_of([r for other in alike for r in other.rounds[0]]))
+            yield judged(arm, scaled, outcomes_of([r for other in same_gamma for r in other.rounds[0]]))
 
 
 def _on_other_text(found: Sequence[GammaPrediction]) -> OtherText | None:

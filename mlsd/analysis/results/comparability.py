@@ -103,15 +103,15 @@ def left_out(store: Store) -> list[str]:
     damage = [f"{why} It is left out." for why in store.damage]
     if not n:
         return damage
-    said = "1 trial is left out: it" if n == 1 else f"{n} trials are left out: they"
-    return [*damage, f"{said} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
+    count = "1 trial is left out: it" if n == 1 else f"{n} trials are left out: they"
+    return [*damage, f"{count} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
 
 
 def refuted_words(n: int, source: str) -> str:
     """A line on trials that only physics refutes."""
-    said = "1 trial stands" if n == 1 else f"{n} trials stand"
+    count = "1 trial stands" if n == 1 else f"{n} trials stand"
     why = "on this machine it cannot be true" if n == 1 else "on this machine they cannot be true"
-    return f"{said} in no speedup, fit, claim or advice: {why} (mlsd audit --db {shlex.quote(source)})."
+    return f"{count} in no speedup, fit, claim or advice: {why} (mlsd audit --db {shlex.quote(source)})."
 
 
 # --- machines -----------------------------------------------------------------------------------------------------
@@ -248,18 +248,18 @@ def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:
 def _other_kind(
     target: str, kind: Kind, group: Sequence[MeasuredCase], case: Case, chosen: Kind | None, usual: Case | None
 ) -> str:
-    said, key = [], kind[1]
+    reasons, key = [], kind[1]
     if chosen is not None and usual is not None:
         if kind[0] != chosen[0]:
-            said.append(f"another file ({kind[0][:_KEY_DIGITS]})")
+            reasons.append(f"another file ({kind[0][:_KEY_DIGITS]})")
             key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
         was, own = _settings(usual), _settings(case)
-        said += [
+        reasons += [
             f"{name} {_word(own.get(name))} instead of {_word(was.get(name))}"
             for name in {**was, **own}
             if own.get(name) != was.get(name)
         ]
-    how = ", ".join(said) or "other settings than those asked for"
+    how = ", ".join(reasons) or "other settings than those asked for"
     return (
         f"{_count(group)} trials of {target} are left out ({how}): times of different files or settings do not "
         f"compare. Read them with --settings {key}."

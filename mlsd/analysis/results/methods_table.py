@@ -102,11 +102,11 @@ def sentences(
 
     `efficiencies` are T(1)/T(k) by target and k, `source` is the database to store a calibration in.
     """
-    said: list[str] = []
+    result: list[str] = []
     for target, own in grouped(rows, lambda row: row.arm.case.target.id).items():
-        said.append(_wider(target, efficiencies.get(target, {}), source))
-        said += [text for row in own if (text := _verdict(row))]
-    return tuple(said)
+        result.append(_wider(target, efficiencies.get(target, {}), source))
+        result += [text for row in own if (text := _verdict(row))]
+    return tuple(result)
 
 
 def _wider(target: str, efficiency: Mapping[int, float], source: str) -> str:

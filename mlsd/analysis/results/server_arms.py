@@ -57,7 +57,7 @@ def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = 
 # --- beside our own loop ------------------------------------------------------------------------------------------
 
 
-def beside(trials: Sequence[Measured]) -> list[str]:
+def server_costs(trials: Sequence[Measured]) -> list[str]:
     """What the server costs beyond the decoding, and where its rounds are others than ours."""
     engine = [one for one in trials if one.case.source == "engine"]
     if not engine:
@@ -95,13 +95,13 @@ def _rounds_apart(engine: Sequence[Measured], server: Sequence[Measured]) -> lis
 def _compare(ours: Trial, theirs: Trial) -> str:
     mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
     counts = sum(p for p, _ in mine), sum(a for _, a in mine)
-    said = int(theirs.stats[DRAFTED]), int(theirs.stats[DRAFTED_RIGHT])
+    server = int(theirs.stats[DRAFTED]), int(theirs.stats[DRAFTED_RIGHT])
     if mine == other:
         return f"the same rounds, {counts[1]} of {counts[0]} accepted."
     text = "" if ours.tokens == theirs.tokens else " Their texts differ, too."
     if not other:
-        agree = f"both accepted {counts[1]} of {counts[0]}" if counts == said else (
-            f"our loop accepted {counts[1]} of {counts[0]}, the server {said[1]} of {said[0]}"
+        agree = f"both accepted {counts[1]} of {counts[0]}" if counts == server else (
+            f"our loop accepted {counts[1]} of {counts[0]}, the server {server[1]} of {server[0]}"
         )  # fmt: skip
         return f"{agree}; the server's stream does not tell each round.{text}"
     first = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
@@ -113,8 +113,8 @@ def _compare(ours: Trial, theirs: Trial) -> str:
         for who, each in (("our loop", mine), ("the server", other))
     )
     return (
-        f"our loop accepted {counts[1]} of {counts[0]} in {len(mine)} rounds, the server {said[1]} of {said[0]} in "
-        f"{len(other)}; they part at round {first + 1} (after token {after}), where {words}.{why}{text}"
+        f"our loop accepted {counts[1]} of {counts[0]} in {len(mine)} rounds, the server {server[1]} of "
+        f"{server[0]} in {len(other)}; they part at round {first + 1} (after token {after}), where {words}.{why}{text}"
     )
 
 

@@ -74,7 +74,7 @@ def server(
     request. With --launch, SERVERS is a target's path or id: both servers are started here and stopped afterwards. Two
     URLs are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
     """
-    from mlsd.analysis.results.server_arms import beside, recommend, rival
+    from mlsd.analysis.results.server_arms import recommend, rival, server_costs
     from mlsd.measure.run.race import STOPPED
     from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve
@@ -94,7 +94,7 @@ def server(
         result = serve(request, db, watcher)
     draft = request.drafts[0] if launch and request.drafts else None
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
-    apart = beside(result.trials)
+    apart = server_costs(result.trials)
     if as_json:
         print_json(_object(result, apart, advice))
     else:

@@ -16,7 +16,7 @@ import msgspec
 
 from mlsd.errors import TableError
 from mlsd.hardware.chips import named_chip
-from mlsd.measure.exchange.printed import in_percent, parse_printed, says_nothing, value_of
+from mlsd.measure.exchange.printed import in_percent, is_blank, parse_printed, value_of
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import grouped
 
@@ -176,7 +176,7 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
     heads = dict.fromkeys(head for row in rows for head in row)
     for head in sorted(heads, key=lambda head: _plain_head(head).replace(" ", "_") not in HEADS):
         own = _plain_head(head)
-        values = [cell for row in rows if not says_nothing(cell := row.get(head, ""))]
+        values = [cell for row in rows if not is_blank(cell := row.get(head, ""))]
         field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(own)), None)
         if field == "depth":
             field = "gamma" if all((value_of(v) or 0) <= 32 for v in values) else "n_prompt"
@@ -247,7 +247,7 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:
     if field != "acceptance":
         text = re.sub(r"(?<=[\dx]) / (?=\d)", "-", text) if _SPEED.fullmatch(text) else text  # two runs: a range
     if field == "acceptance" and (in_percent or "%" in head) and "%" not in text and "/" not in text:
-        return text if says_nothing(text) else f"{text} %"
+        return text if is_blank(text) else f"{text} %"
     if field == "gamma" and "block" in head.lower() and (block := re.match("[1-9][0-9]{0,2}", text)):
         return str(int(block[0]) - 1)  # the first token of a block is known
     if field == "mgl" and "accepted" in head.lower() and (value := value_of(text)) is not None:
@@ -274,7 +274,7 @@ def _counts(cells: dict[str, str]) -> dict[str, str]:
 def _method(cells: dict[str, str]) -> dict[str, str]:
     """How the row drafted, by every word it says of it: ``MTP n-max 3`` is mtp at gamma 3, ``off`` plain decoding."""
     method = cells.get("drafter", "")
-    said = method.lower().strip()
+    named = method.lower().strip()
     words = " ".join(cells.get(name, "") for name in ("drafter", "draft", "label", "prompt")).lower()
     rest = {name: cell for name, cell in cells.items() if name != "drafter"}
     if found := _GAMMA.search(rest.get("gamma", words).lower()):
@@ -282,11 +282,11 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
     elif _PLAIN.match(rest.get("gamma", "").lower().lstrip("(")):
         rest["gamma"] = "0"
     draft = rest.get("draft", "").lower()
-    drafted = [name for name in ("acceptance", "n_accepted", "mgl") if not says_nothing(rest.get(name, ""))]
-    if (said and _PLAIN.match(said)) or (not said and draft and (_PLAIN.match(draft) or says_nothing(draft))):
+    drafted = [name for name in ("acceptance", "n_accepted", "mgl") if not is_blank(rest.get(name, ""))]
+    if (named and _PLAIN.match(named)) or (not named and draft and (_PLAIN.match(draft) or is_blank(draft))):
         drafter = NO_DRAFTER
-    elif (found := _METHOD.search(said)) or (said and (drafted or "gamma" in rest)):
-        drafter = found[1] if found else said
+    elif (found := _METHOD.search(named)) or (named and (drafted or "gamma" in rest)):
+        drafter = found[1] if found else named
     elif draft:
         drafter = "draft-model"
     elif (

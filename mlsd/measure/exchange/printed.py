@@ -52,7 +52,7 @@ def exact(value: float) -> Printed:
     return Printed(value=value, low=value, high=value, digits=_SIGNIFICANT)
 
 
-def says_nothing(text: str) -> bool:
+def is_blank(text: str) -> bool:
     """Whether a cell is empty or holds one of the words for not measured: ``-``, ``n/a``, ``auto``."""
     return text.strip().lower() in _NOTHING
 
@@ -66,7 +66,7 @@ def in_percent(cells: Iterable[str]) -> bool:
 def value_of(text: str) -> float | None:
     """The number in a cell, None where there is none."""
     try:
-        return None if says_nothing(text) else parse_printed(text).value
+        return None if is_blank(text) else parse_printed(text).value
     except ValueError:
         return None
 

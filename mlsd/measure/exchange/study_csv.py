@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
 from mlsd.measure.exchange.pasted import text_of
-from mlsd.measure.exchange.printed import in_percent, parse_printed, says_nothing
+from mlsd.measure.exchange.printed import in_percent, is_blank, parse_printed
 from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter
 from mlsd.measure.store.sessions import sessions
@@ -126,7 +126,7 @@ def _fields(line: int, record: Mapping[Any, Any], percent: bool) -> dict[str, An
 
     def cell(column: str, kind: Callable[[str], Any]) -> Any:
         text = (record.get(column) or "").strip()
-        if not text or (kind is not str and says_nothing(text)):
+        if not text or (kind is not str and is_blank(text)):
             return None
         try:
             return kind(text)
