@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Result
 from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
 from mlsd.drafters.options import Range
-from mlsd.measure.run.tune import first_gammas, gammas_beside
+from mlsd.measure.run.tune import first_gammas, neighbouring_gammas
 from mlsd.measure.store.sessions import latest
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Trial
 from mlsd.report.tables.results import gamma_table
@@ -281,7 +281,7 @@ def waves(logs: Values) -> Ended:
                 break
         leader = max(arms, key=lambda arm: (arm.effect != "slower", arm.ratio.value if arm.ratio else 0.0))
         gamma, ended = leader.case.gamma, Ended(tuple(arms), answers(arms)[0], len(trials), block, falsely)
-        beside = gammas_beside(gamma, list(names.values()), _GAMMA_SPACE)
+        beside = neighbouring_gammas(gamma, list(names.values()), _GAMMA_SPACE)
         if block == logs.shape[1]:
             return ended
         if beside and leader.effect != "slower":

@@ -107,8 +107,8 @@ class Gaps:
         """
         best, second, emitted = np.concatenate(self._alone).T
         lead = _lead(best, second, emitted)
-        seen = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0)
-        noise = np.maximum(seen * margin, floor)
+        change = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0)
+        noise = np.maximum(change * margin, floor)
         return explain(self._tokens.tolist(), reference, best, second, emitted, noise)
 
 

@@ -88,10 +88,10 @@ def verdict_of(name: str) -> BuildVerdict:
 def known_builds() -> Iterator[str]:
     """Names of the builds that lie where builds usually lie: here, beside other packages, in prefixes."""
     yield THIS
-    beside = installed().parent
+    packages = installed().parent
     for pattern in ("*/lib*/libllama.*", "*/libllama.*", "*/bin/llama.dll"):
-        for library in sorted(beside.glob(pattern)):
-            package = beside / library.relative_to(beside).parts[0]
+        for library in sorted(packages.glob(pattern)):
+            package = packages / library.relative_to(packages).parts[0]
             if package.name not in _OWN:
                 yield str(package)
     prefixes = [os.environ.get("CONDA_PREFIX"), os.environ.get("HOMEBREW_PREFIX"), *_PREFIXES]

@@ -164,8 +164,8 @@ def _folder_of(name: str, place: Path) -> Path:
         own = _libraries(folder)
         # Homebrew links the `lib` of its formulas into one, and leaves backends in the `libexec` of ggml's own folder.
         homes = dict.fromkeys((folder, *(path.resolve().parent for path in own)))
-        beside = (home.parent / part for home in homes for part in ("lib", "bin", "libexec"))
-        every = own + [path for place in dict.fromkeys(beside) if place.is_dir() for path in _libraries(place)]
+        near = (home.parent / part for home in homes for part in ("lib", "bin", "libexec"))
+        every = own + [path for place in dict.fromkeys(near) if place.is_dir() for path in _libraries(place)]
         if (folder / plain_name("llama")).exists() and {p.resolve() for p in every} == {p.resolve() for p in own}:
             return folder.resolve()
         return side_by_side(every, folder)

@@ -129,9 +129,9 @@ def _most(clean: Anchors, now: Anchors) -> float:
 def drift_words(clean: Anchors, now: Anchors) -> str:
     """Both anchors and how they changed; slower is heat, or another program on the device."""
     spans = ((1, clean.one_ns, now.one_ns), (now.width, clean.wide_ns, now.wide_ns))
-    said = (
+    facts = (
         f"T({width}) {old / NS_PER_MS:.1f} to {new / NS_PER_MS:.1f} ms ({format_percent(change)})"
         for (width, old, new), change in zip(spans, _changes(clean, now), strict=True)
     )
     cause = "heat or other work slowed passes" if _slowest(clean, now) > CLEAN else "passes were slowed before"
-    return f"{cause}: {', '.join(said)}"
+    return f"{cause}: {', '.join(facts)}"

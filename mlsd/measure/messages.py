@@ -330,10 +330,10 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
     @staticmethod
     def of(error: MlsdError) -> Refused:
         """What a worker says of an error of its own."""
-        said = Refused(message=error.message, hint=error.hint, kind=type(error).__name__)
+        refusal = Refused(message=error.message, hint=error.hint, kind=type(error).__name__)
         if isinstance(error, NativeError):
-            return msgspec.structs.replace(said, code=error.code, log=error.log)
-        return said
+            return msgspec.structs.replace(refusal, code=error.code, log=error.log)
+        return refusal
 
     def error(self) -> MlsdError:
         """The worker's error, as the caller raises it."""

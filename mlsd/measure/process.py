@@ -180,7 +180,7 @@ class Lines(Protocol):
 class Worker(Protocol):
     """Something that runs a job, by default a process of this machine; leaving the block ends it."""
 
-    def send(self, said: Turn) -> None:
+    def send(self, message: Turn) -> None:
         """Say one thing more to it."""
 
     def events(self, patience_s: float) -> Iterator[Event]:
@@ -242,11 +242,11 @@ class _Worker:
         self._listener.start()
         self.send(work)
 
-    def send(self, said: Work | Turn) -> None:
+    def send(self, message: Work | Turn) -> None:
         """Say one thing more to the worker."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
-            self._process.stdin.write(msgspec.json.encode(said) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(message) + b"\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:

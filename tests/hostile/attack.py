@@ -345,7 +345,7 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
     def altered(value: Any, kind: Any) -> Any:
         if rng.random() < 0.7:
             return value
-        return cluster._heard(encoded(mutate.of_json(msgspec.to_builtins(value), rng)), kind)
+        return cluster._decoded(encoded(mutate.of_json(msgspec.to_builtins(value), rng)), kind)
 
     class Liars(FakeLab):
         def machines(self) -> dict[str, Card]:

@@ -158,7 +158,7 @@ def test_a_machine_of_a_lab_tells_a_block_when_the_heat_was_felt_behind_it() -> 
     mac = Mac(episodes=[(4, 200.0)])
     block, told = Block(waits=True), []
     for event in run_job(mac_job(n_blocks=4), hire=mac.hire):
-        told += [(done.trial, len(mac.measured)) for done in block.said(event)]
+        told += [(done.trial, len(mac.measured)) for done in block.released(event)]
     trials = [trial for trial, _ in told]
     assert len(trials) == 12 and all(n % 3 == 0 for _, n in told), "whole blocks"
     hot = [heat for *_, heat in mac.measured]

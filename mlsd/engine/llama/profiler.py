@@ -60,8 +60,8 @@ class SpanTap:
 
         Raises: EngineError when that was not one whole pass over the known graph.
         """
-        n_seen, spans = self._next, self._spans
+        n_computed, spans = self._next, self._spans
         self._next, self._spans = 0, []
-        if n_seen != len(self._nodes):
-            raise EngineError(f"A profiled pass computed {n_seen} tensors, its graph had {len(self._nodes)}.")
+        if n_computed != len(self._nodes):
+            raise EngineError(f"A profiled pass computed {n_computed} tensors, its graph had {len(self._nodes)}.")
         return part_sums(self.ends, self.parts, spans)

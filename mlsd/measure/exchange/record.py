@@ -246,10 +246,10 @@ def _recorded(
         outputs[key] = trial.tokens
     for name, columns in table.items():
         columns.append(coded(name, [getattr(one, name) for one in trial.rounds]))
-    told = {name: _anonymous(getattr(trial, name)) for name in ("error", "fell_back", "invalid_reason")}
+    anonymous = {name: _anonymous(getattr(trial, name)) for name in ("error", "fell_back", "invalid_reason")}
     return RecordedTrial(
         run=stored.run_id,
-        trial=msgspec.structs.replace(trial, tokens=(), text=None, rounds=(), **told),
+        trial=msgspec.structs.replace(trial, tokens=(), text=None, rounds=(), **anonymous),
         output=key,
         sums=sums(trial.rounds),
         rates=rates(trial),
@@ -360,14 +360,14 @@ def _check_size(data: bytes, path: Path) -> None:
             raise TableError(f"{path} holds a whole number beyond 64 bits.", hint="It is no record of mlsd's.")
 
 
-def _within(said: Any, meant: Any) -> bool:
+def _within(found: Any, meant: Any) -> bool:
     """Whether nothing is said that is not meant; a later mlsd may mean more, which then is None."""
-    if said == meant:
+    if found == meant:
         return True
-    if isinstance(said, dict) and isinstance(meant, dict):
-        return all(key in meant and _within(value, meant[key]) for key, value in said.items())
-    alike = isinstance(said, list) and isinstance(meant, list) and len(said) == len(meant)
-    return alike and all(map(_within, said, meant))
+    if isinstance(found, dict) and isinstance(meant, dict):
+        return all(key in meant and _within(value, meant[key]) for key, value in found.items())
+    lists = isinstance(found, list) and isinstance(meant, list) and len(found) == len(meant)
+    return lists and all(map(_within, found, meant))
 
 
 # --- into a database --------------------------------------------------------------------------------------------

@@ -250,15 +250,15 @@ class Remote(Record, frozen=True, kw_only=True):
             done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         except OSError as error:
             raise LabError(f"ssh cannot be run: {error}.", hint="Install OpenSSH's client.") from error
-        said = _first_line("\n".join(reversed(done.stderr.splitlines())))
+        reason = _first_line("\n".join(reversed(done.stderr.splitlines())))
         if done.returncode == _SSH_FAILED:
             raise LabError(
-                f"ssh does not reach {self.host}: {said}",
+                f"ssh does not reach {self.host}: {reason}",
                 hint=f"`ssh {self.host} true` must work without a question; a Mac lets ssh in under Remote Login.",
             )
         version = done.stdout.strip()
         if done.returncode or version != __version__:
-            there = f"has mlsd {version}, not {__version__}" if version and not done.returncode else f"failed: {said}"
+            there = f"has mlsd {version}, not {__version__}" if version and not done.returncode else f"failed: {reason}"
             raise LabError(
                 f"{self.python} on {self.host} {there}",
                 hint="Install mlsd[lab] there, of this version. A shell that ssh starts reads no profile: name the "
@@ -342,17 +342,17 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
     from distributed import get_worker
 
     worker, asked = get_worker(), msgspec.json.decode(piece, type=Piece)
-    key, said = worker.get_current_task(), []
+    key, encoded = worker.get_current_task(), []
 
     def wanted() -> bool:
         task = worker.state.tasks.get(key)
         return task is not None and task.state == "executing" and worker.status.name == "running"
 
     def say(done: Done) -> None:
-        said.append(msgspec.json.encode(done))
-        worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
+        encoded.append(msgspec.json.encode(done))
+        worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": encoded[-1]})
 
-    return said, *machine.measure(asked, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
+    return encoded, *machine.measure(asked, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
 
 
 def doing_task() -> bytes:
@@ -402,7 +402,7 @@ class Cluster:
         self._engine, self._origin = msgspec.json.encode(engine), origin
         self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
         self._futures: dict[str, Any] = {}
-        self._said: queue.SimpleQueue[MeasuredSlot | Ended] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[MeasuredSlot | Ended] = queue.SimpleQueue()
         self._client.subscribe_topic(_TOPIC, self._on_event)
 
     # --- Lab ----------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Cluster:
         for address, future in list(self._cards.items()):
             if isinstance(future, Card) or not future.done():
                 continue
-            card = _heard(future.result(), Card) if future.status == "finished" else None
+            card = _decoded(future.result(), Card) if future.status == "finished" else None
             if card is None:
                 del self._cards[address]
             else:
@@ -451,9 +451,9 @@ class Cluster:
         if self._client.status not in ("running", "connecting"):
             raise LabError("The lab's scheduler is gone.", hint=_KEPT)
         with contextlib.suppress(queue.Empty):
-            yield self._said.get(timeout=timeout_s)
+            yield self._arrived.get(timeout=timeout_s)
             while True:
-                yield self._said.get_nowait()
+                yield self._arrived.get_nowait()
 
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
         """Leave a word at the scheduler for those who ask for the lab's status."""
@@ -466,7 +466,7 @@ class Cluster:
 
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
         answers = self._client.run(doing_task, on_error="ignore")
-        return {a: _heard(said, tuple[Card | None, Doing | None]) or (None, None) for a, said in answers.items()}
+        return {a: _decoded(answer, tuple[Card | None, Doing | None]) or (None, None) for a, answer in answers.items()}
 
     def posted(self) -> dict[str, Posted]:
         """The words that coordinators left."""
@@ -501,15 +501,15 @@ class Cluster:
 
     def _on_event(self, event: tuple[float, Any]) -> None:
         try:
-            said = msgspec.convert(event[1], PostedTrial)
+            posted = msgspec.convert(event[1], PostedTrial)
         except msgspec.ValidationError:  # of no mlsd
             return
-        self._put(said.ticket, said.done)
+        self._put(posted.ticket, posted.done)
 
     def _put(self, ticket: str, encoded: bytes) -> None:
-        done = _heard(encoded, Done)
+        done = _decoded(encoded, Done)
         if done is not None:
-            self._said.put(MeasuredSlot(ticket=ticket, index=done.index, trial=done.trial))
+            self._arrived.put(MeasuredSlot(ticket=ticket, index=done.index, trial=done.trial))
 
     def _on_end(self, ticket: str, future: Any) -> None:
         error, unfit = None, False
@@ -518,10 +518,10 @@ class Cluster:
             for encoded in trials:
                 self._put(ticket, encoded)
         self._futures.pop(ticket, None)
-        self._said.put(Ended(ticket=ticket, error=error, unfit=unfit))
+        self._arrived.put(Ended(ticket=ticket, error=error, unfit=unfit))
 
 
-def _heard(encoded: Any, kind: Any) -> Any:
+def _decoded(encoded: Any, kind: Any) -> Any:
     """What a machine said, None where that is something else: its trials are then not measured."""
     try:
         return msgspec.json.decode(encoded, type=kind)

@@ -153,8 +153,8 @@ class _Coordinator:
         try:
             self._look_around()
             while self._left():
-                for said in self._lab.receive(RECEIVE_S):
-                    self._hear(said)
+                for result in self._lab.receive(RECEIVE_S):
+                    self._take_in(result)
                 self._look_around()
                 self._post()
         except KeyboardInterrupt:
@@ -188,8 +188,8 @@ class _Coordinator:
         machines = self._lab.machines()
         able = {address: card for address, card in machines.items() if self._may(address, card)}
         if not able:
-            said = "; ".join(self._refused.values()) or "no machine has joined, or each measures for somebody else"
-            raise LabError(f"The lab has no machine to measure on: {said}.", hint="Join one: mlsd lab join ADDRESS.")
+            reasons = "; ".join(self._refused.values()) or "no machine has joined, or each measures for somebody else"
+            raise LabError(f"The lab has no machine to measure on: {reasons}.", hint="Join one: mlsd lab join ADDRESS.")
         lacking = [models for models in self._models if all(card.lacks(models) for card in able.values())]
         if lacking:
             names = sorted({ref.id for models in lacking for card in able.values() for ref in card.lacks(models)})
@@ -202,8 +202,8 @@ class _Coordinator:
         if found := differences(card.origin, self._plan.origin):
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
         try:  # what is stored of a machine is read again with every trial of its kind
-            for told in (card.environment, card.conditions, *card.models):
-                sane(told, f"what the machine at {address} says of itself")
+            for record in (card.environment, card.conditions, *card.models):
+                sane(record, f"what the machine at {address} says of itself")
         except StoreError as error:
             self._refused[address] = error.message
         return address not in self._refused
@@ -227,8 +227,8 @@ class _Coordinator:
                 self._give_back(ticket, died=True)
         for card in machines.values():
             if card.key not in self._places:
-                told = self._plan
-                plan = RunPlan(loads=told.loads, environment=card.environment, facts=told.facts, record=told.record)
+                base = self._plan
+                plan = RunPlan(loads=base.loads, environment=card.environment, facts=base.facts, record=base.record)
                 begin = begun(plan, self._store, self._settings, self._watcher)
                 self._places[card.key] = _Place(self._runs.enter_context(begin))
                 runs = [place.run for place in self._places.values()]
@@ -236,12 +236,12 @@ class _Coordinator:
         busy = {work.address for work in self._work.values()}
         for address, card in machines.items():
             place = self._places[card.key]
-            alike = [a for a, other in machines.items() if other.key == card.key]
-            if address in busy or (not self._plan.share and address != min(alike)):
+            same_kind = [a for a, other in machines.items() if other.key == card.key]
+            if address in busy or (not self._plan.share and address != min(same_kind)):
                 if address in busy:
                     place.last_seen_s = time.monotonic()
                 continue
-            part = place.take(card, self._models, len(alike) if self._plan.share else 1)
+            part = place.take(card, self._models, len(same_kind) if self._plan.share else 1)
             if part is not None:
                 place.last_seen_s = time.monotonic()
                 self._submit(card, address, place, part)
@@ -259,20 +259,20 @@ class _Coordinator:
         self._watcher.job(rest)
         self._lab.submit(address, ticket, rest)
 
-    def _hear(self, said: MeasuredSlot | Ended) -> None:
-        work = self._work.get(said.ticket)
+    def _take_in(self, result: MeasuredSlot | Ended) -> None:
+        work = self._work.get(result.ticket)
         if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
             return
-        if isinstance(said, MeasuredSlot):
-            if 0 <= said.index < len(work.part.slots):
-                work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
+        if isinstance(result, MeasuredSlot):
+            if 0 <= result.index < len(work.part.slots):
+                work.n_new += self._commit(work.place, work.part.slots[result.index], result.trial)
             return
-        if said.unfit:
-            self._refused[work.address] = f"{work.name} at {work.address}: {said.error}"
-        elif said.error is not None:
+        if result.unfit:
+            self._refused[work.address] = f"{work.name} at {work.address}: {result.error}"
+        elif result.error is not None:
             for slot in work.part.slots:
-                self._commit(work.place, slot, failed_trial(slot, said.error))
-        self._give_back(said.ticket, died=said.error is None and work.n_new == 0)
+                self._commit(work.place, slot, failed_trial(slot, result.error))
+        self._give_back(result.ticket, died=result.error is None and work.n_new == 0)
 
     def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
         """Store a trial, the first of its slot and no other's; answers whether it is new."""

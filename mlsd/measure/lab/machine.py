@@ -186,7 +186,7 @@ def measure(
                         break
                     if isinstance(event, Done):
                         state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=event.index + 1)
-                    for done in block.said(event):
+                    for done in block.released(event):
                         say(done)
     except MlsdError as error:
         return str(error), unfit
@@ -201,7 +201,7 @@ class Block:
     def __init__(self, *, waits: bool) -> None:
         self._waits, self._held = waits, list[Done]()
 
-    def said(self, event: Event) -> list[Done]:
+    def released(self, event: Event) -> list[Done]:
         """What may be told after this event."""
         if isinstance(event, HeatReading):
             _clean[event.clean.target] = event.clean
@@ -211,8 +211,8 @@ class Block:
             self._held.append(event)
         if self._waits and not isinstance(event, HeatReading | Finished):
             return []
-        told, self._held = self._held, []
-        return told
+        released, self._held = self._held, []
+        return released
 
 
 @contextmanager

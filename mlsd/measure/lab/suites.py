@@ -85,8 +85,8 @@ def run_lab_study(
 def check_same_files(cards: Iterable[Card], used: Collection[str]) -> None:
     """Raises: InputError where two machines have different files of a model that a plan uses."""
     models = [one.ref for card in cards for one in card.models if one.ref.id in used]
-    for id_, alike in grouped(models, lambda ref: ref.id).items():
-        if len({ref.sha256 for ref in alike}) > 1:
+    for id_, same_id in grouped(models, lambda ref: ref.id).items():
+        if len({ref.sha256 for ref in same_id}) > 1:
             raise InputError(
                 f"The machines of the lab have different files of {id_}.",
                 hint="`mlsd models verify` says which is right; pull it again on the other machine.",

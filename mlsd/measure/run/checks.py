@@ -97,20 +97,20 @@ def condition_warnings(
     if count := sum(bool(c.on_battery) for c in conditions):
         yield _warning("on_battery", f"On battery {_share(count, conditions)}.", "Plug the machine in and run again.")
     if count := sum(bool(c.low_power_mode) for c in conditions):
-        said = f"Low-power mode was on {_share(count, conditions)}."
-        yield _warning("low_power_mode", said, "Turn it off in the system's battery settings and run again.")
+        sentence = f"Low-power mode was on {_share(count, conditions)}."
+        yield _warning("low_power_mode", sentence, "Turn it off in the system's battery settings and run again.")
     if hot := [c.thermal_state for c in conditions if c.thermal_state not in (None, _NOMINAL)]:
         states = ", ".join(sorted({str(state) for state in hot}))
-        said = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
-        yield _warning("throttled", said, "Let it cool, raise --cool-down, and compare within blocks only.")
+        sentence = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
+        yield _warning("throttled", sentence, "Let it cool, raise --cool-down, and compare within blocks only.")
     is_mac = environment is not None and environment.os.startswith("macOS")
     loads = [c.load_1min for c in conditions if c.load_1min is not None]
     if loads and own_threads is not None:
         cores = environment.logical_cores if environment and environment.logical_cores else 1
         least, share = (MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE) if is_mac else (BACKGROUND_CORES, BACKGROUND_SHARE)
         if (others := statistics.median(loads) - own_threads) > max(least, share * cores):
-            said = f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average)."
-            yield _warning("background_load", said, "Close them and run again.")
+            sentence = f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average)."
+            yield _warning("background_load", sentence, "Close them and run again.")
     used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
     if used and (grown := max(used) - used[0]) >= (MAC_SWAP_GROWTH_BYTES if is_mac else SWAP_GROWTH_BYTES):
         yield _warning(
@@ -141,12 +141,12 @@ def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
     found: dict[str, Points] = {}
     seen = set()
     for trial in trials:
-        felt = None if trial.conditions is None else trial.conditions.anchors
-        if felt is None or felt in seen:  # all trials of a block carry the same
+        anchors = None if trial.conditions is None else trial.conditions.anchors
+        if anchors is None or anchors in seen:  # all trials of a block carry the same
             continue
-        seen.add(felt)
-        when, name = _seconds(trial.started_at), f"{felt.target} {felt.width}"
-        for which, span_ns in (("one position", felt.one_ns), ("the widest", felt.wide_ns)):
+        seen.add(anchors)
+        when, name = _seconds(trial.started_at), f"{anchors.target} {anchors.width}"
+        for which, span_ns in (("one position", anchors.one_ns), ("the widest", anchors.wide_ns)):
             found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
     return found
 
@@ -227,11 +227,11 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
 
 def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     if kept := sum(t.disturbed and t.valid for t in trials):
-        said = f"{kept} trials were measured while passes became slower, as each time that they were tried."
-        yield _warning("kept_hot", said, "They are kept and marked: compare within blocks only; a fan would help.")
+        sentence = f"{kept} trials were measured while passes became slower, as each time that they were tried."
+        yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
     if reasons := [t.invalid_reason for t in trials if t.disturbed and not t.valid]:
-        said = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
-        yield _warning("disturbed", said, "Run the same command again to repeat them, with other programs closed.")
+        sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
+        yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
 
 
 def counter_fault(trials: Sequence[Trial]) -> str | None:
@@ -256,13 +256,13 @@ def _energy(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
 
 def _wide_spread(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     timed = ((trial.case_id, own) for trial in trials if (own := speed(trial)) is not None)
-    for case_id, alike in grouped(timed, lambda one: one[0]).items():
-        speeds = [own for _, own in alike]
+    for case_id, repeats in grouped(timed, lambda one: one[0]).items():
+        speeds = [own for _, own in repeats]
         spread = statistics.stdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
         if spread >= SPREAD_LIMIT:
-            said = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
+            sentence = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
             advice = "Add repeats (--repeats), or find out what disturbs the machine."
-            yield _warning("wide_spread", said, advice, case_id)
+            yield _warning("wide_spread", sentence, advice, case_id)
 
 
 def _short_trials(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
@@ -294,18 +294,18 @@ def _native_failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
 def _divergence(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     counts = Counter(t.case_id for t in trials if t.losslessness and t.losslessness.verdict == "diverged")
     for case_id, count in counts.items():
-        said = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
+        sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
         advice = "The speed of a wrong output means nothing: run `mlsd probe` on target and draft."
-        yield _warning("diverged", said, advice, case_id)
+        yield _warning("diverged", sentence, advice, case_id)
 
 
 def _unstable_outputs(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     outputs = dict.fromkeys((t.case_id, t.tokens) for t in trials if t.losslessness and t.tokens)  # greedy
     for case_id, n in Counter(case_id for case_id, _ in outputs).items():
         if n > 1:
-            said = f"Greedy repeats of one case gave {n} different outputs."
+            sentence = f"Greedy repeats of one case gave {n} different outputs."
             advice = "The backend is not deterministic here; compare acceptance with care."
-            yield _warning("unstable_output", said, advice, case_id)
+            yield _warning("unstable_output", sentence, advice, case_id)
 
 
 def _other_invalid(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
@@ -318,20 +318,20 @@ def _other_invalid(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
         and not (trial.losslessness and trial.losslessness.verdict == "diverged")
     )
     for reason, count in reasons.most_common():
-        said = f"{count} trials are not valid: {reason}"
-        yield _warning("invalid_trials", said, "Leave them out of any comparison.")
+        sentence = f"{count} trials are not valid: {reason}"
+        yield _warning("invalid_trials", sentence, "Leave them out of any comparison.")
 
 
 def _not_the_methods(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     """Trials that measured something else than the method at its own speed."""
     for case_id, count in Counter(trial.case_id for trial in trials if not trial.timed).items():
-        said = f"{count} trials drafted inside the target: they measure acceptance, not speed."
-        yield _warning("not_timed", said, "Measure the same blocks with mode=sync to get a speed.", case_id)
+        sentence = f"{count} trials drafted inside the target: they measure acceptance, not speed."
+        yield _warning("not_timed", sentence, "Measure the same blocks with mode=sync to get a speed.", case_id)
     fell_back = Counter((t.case_id, t.fell_back) for t in trials if t.fell_back is not None)
     for (case_id, why), count in fell_back.items():
-        said = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
+        sentence = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
         advice = "Treat them as mode=own: fewer tokens are accepted than with the target's memory."
-        yield _warning("sync_fallback", said, advice, case_id)
+        yield _warning("sync_fallback", sentence, advice, case_id)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------

@@ -44,11 +44,11 @@ class Race:
         self._goal, self._plan, self._now_s = goal, plan, now_s
         self._began_s = now_s() if began_s is None else began_s
         self._chosen_s: float | None = None  # when the last block was chosen
-        self._beside: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
+        self._overhead: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
         self._took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
-        self._n_seen = 0
+        self._n_taken = 0
         self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
         self._anchors: dict[Question, str] = {}
@@ -58,11 +58,11 @@ class Race:
     def choose(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
         self._cases |= {slot.case_id: slot.case for slot in left}
-        later = measured[self._n_seen :]
+        later = measured[self._n_taken :]
         self._time(later)
         self._trials += as_measured((self._cases[trial.case_id], trial) for trial in later)
         self._took_s |= {trial.case_id: _took_s(trial) for trial in later}
-        self._n_seen = len(measured)
+        self._n_taken = len(measured)
         if self._trials:
             self.decisions = self._judged()
         coming = [slot for slot in left if slot.repeat > self._repeat]
@@ -88,8 +88,8 @@ class Race:
         """What a block took beside its trials: of the first one, which holds the loading, as long again at most."""
         trials_s = sum(map(_took_s, block))
         if self._chosen_s is not None and trials_s > 0:
-            beside = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
-            self._beside = min(beside, 1.0) if self._beside is None else beside
+            overhead = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
+            self._overhead = min(overhead, 1.0) if self._overhead is None else overhead
 
     def _fitting(self, chosen: list[Slot]) -> list[Slot]:
         """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
@@ -97,7 +97,7 @@ class Race:
             return chosen
         left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Slot]()
         for slots in grouped(chosen, lambda slot: self._plan.question(slot.case)).values():
-            left_s -= (1 + (self._beside or 0.0)) * sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
+            left_s -= (1 + (self._overhead or 0.0)) * sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
             if left_s <= 0:
                 break
             fitting += slots
@@ -120,7 +120,7 @@ class Race:
         group, name = self._plan.question(case), self._plan.name(case)
         decision = self.decisions.get(group)
         if decision is None:
-            return not self._n_seen  # nothing of it could be timed
+            return not self._n_taken  # nothing of it could be timed
         if group not in new and decision.done(self._goal.within, self._planned):
             return False
         return name is None or name in decision.racing or self._is_new(case)

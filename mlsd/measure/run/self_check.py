@@ -114,10 +114,10 @@ def machine_checks(machine: MachineFacts, now: Conditions, busy: str | None = No
     *state, _swap = condition_checks(now, now)
     load = "not known" if now.load_1min is None else f"{now.load_1min:.1f} over the last minute"
     doubts = {doubt.code: f"{doubt.message} {doubt.advice}" for doubt in condition_warnings([now], machine.environment)}
-    told = doubts.get("background_load")
+    warning = doubts.get("background_load")
     return (
         *state,
-        Check(name="load", ok=None if now.load_1min is None else told is None, answer=told or load),
+        Check(name="load", ok=None if now.load_1min is None else warning is None, answer=warning or load),
         Check(name="other runs", ok=busy is None, answer=busy or "none"),
         *(
             Check(
@@ -137,14 +137,14 @@ def trial_checks(trials: Sequence[Trial], environment: Environment | None = None
         return (Check(name="blocks", ok=None, answer=f"none yet; measure at least {LEAST_BLOCKS} (--repeats)"),)
     blocks = Counter(trial.case_id for trial in trials if trial.valid and not trial.disturbed)
     few = sum(blocks[case] < LEAST_BLOCKS for case in {trial.case_id for trial in trials})
-    said = f"{few} of {len({trial.case_id for trial in trials})} cases have fewer than {LEAST_BLOCKS} that count"
+    shortage = f"{few} of {len({trial.case_id for trial in trials})} cases have fewer than {LEAST_BLOCKS} that count"
     doubts = check_run(trials, environment)
     return (
-        Check(name="blocks", ok=not few, answer=said if few else f"at least {min(blocks.values())} of every case"),
+        Check(name="blocks", ok=not few, answer=shortage if few else f"at least {min(blocks.values())} of every case"),
         *(
-            Check(name="trials", subject=code, ok=False, answer=f"{alike[0].message} {alike[0].advice}")
+            Check(name="trials", subject=code, ok=False, answer=f"{matching[0].message} {matching[0].advice}")
             for code in dict.fromkeys(doubt.code for doubt in doubts)
-            if (alike := [doubt for doubt in doubts if doubt.code == code])
+            if (matching := [doubt for doubt in doubts if doubt.code == code])
         ),
     )
 

@@ -128,7 +128,7 @@ def first_gammas(space: Space) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(span.low * ratio ** (i / (_FIRST_GAMMAS - 1))) for i in range(_FIRST_GAMMAS)))
 
 
-def gammas_beside(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, ...]:
+def neighbouring_gammas(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, ...]:
     """The gammas half way (in ratio) to the next that were tried on both sides, none beyond what is searched."""
     span = space.get(_GAMMA)
     if not isinstance(span, Range):
@@ -140,7 +140,7 @@ def gammas_beside(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, 
     return tuple(g for g in (low, high) if g != gamma and below < g < above)
 
 
-def options_beside(options: Options, defaults: Options, space: Space) -> Iterator[Options]:
+def neighbouring_options(options: Options, defaults: Options, space: Space) -> Iterator[Options]:
     """Options with one changed: a number of few or a choice to each other value, another number to half and twice."""
     for name, span in space.items():
         if name == _GAMMA:
@@ -247,12 +247,12 @@ class _Search:
         """The leader beside its neighbours in gamma, else in one option; none where the last wave found no better."""
         gamma, options = leader.case.gamma, leader.case.drafter.options
         key, known = _key(options), {*self._tried, *((g, _key(own)) for g, own, _ in self.failed)}
-        beside = gammas_beside(gamma, [g for g, other in known if other == key], self._space)
-        if beside and leader.effect != "slower":
-            return _Wave((options,), (*beside[:1], gamma, *beside[1:]))
+        gammas = neighbouring_gammas(gamma, [g for g, other in known if other == key], self._space)
+        if gammas and leader.effect != "slower":
+            return _Wave((options,), (*gammas[:1], gamma, *gammas[1:]))
         if led is not None and led.setting == leader.setting and leader.effect == "slower":
             return None
-        near = [o for o in options_beside(options, self._defaults, self._space) if (gamma, _key(o)) not in known]
+        near = [o for o in neighbouring_options(options, self._defaults, self._space) if (gamma, _key(o)) not in known]
         room = self._request.trials - len(known)
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 

@@ -210,10 +210,10 @@ class Arms:
         with self._using(case) as arm:
             length = min(_FELT_TOKENS, arm.session.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
-            one_ns, wide_ns = (self._felt(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
+            one_ns, wide_ns = (self._timed(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
-    def _felt(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
+    def _timed(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []
         n_passes = max(_FELT_PASSES, len(tokens) // width)

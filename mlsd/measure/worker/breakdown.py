@@ -112,21 +112,21 @@ def _profile(
     options = _options(job, rows, snapshots=snapshots)
     plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
     with open_session(model, options) as session, TappedSession(model, options) as tapped:
-        alone, seen = (
+        alone, watching = (
             PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (session, tapped)
         )
         alone.fill()
-        seen.fill()
+        watching.fill()
         graph = GraphTap()
         with tapped.tapped(graph):
-            seen.once(rows, rows)
+            watching.once(rows, rows)
         tap = SpanTap(graph.nodes, clock)
         for _ in range(job.repeats):
             # The first pass of a width builds the graph anew and is not counted.
             plain += [alone.once(rows, rows) for _ in range(_BURST + 1)][1:]
             headless += [alone.once(rows, 0) for _ in range(_BURST + 1)][1:]
             with tapped.tapped(tap):
-                turn = [(seen.once(rows, rows), tap.take()) for _ in range(_BURST + 1)][1:]
+                turn = [(watching.once(rows, rows), tap.take()) for _ in range(_BURST + 1)][1:]
             watched += [spent_ns for spent_ns, _ in turn]
             parts += [sums for _, sums in turn]
     return PassShares(

@@ -144,8 +144,8 @@ def _conversation(
 ) -> PromptTokens:
     from mlsd.engine.llama.chat import chat_tokens  # plain prompts need no template engine
 
-    said: list[str] = []
+    turns: list[str] = []
     for turn in prompt.earlier:
-        said.append(turn)
-        said.append(answers(chat_tokens(model, said), sampling, repeat))
-    return PromptTokens(tokens=chat_tokens(model, [*said, prompt.text]), earlier=tuple(said[1::2]))
+        turns.append(turn)
+        turns.append(answers(chat_tokens(model, turns), sampling, repeat))
+    return PromptTokens(tokens=chat_tokens(model, [*turns, prompt.text]), earlier=tuple(turns[1::2]))

@@ -273,8 +273,8 @@ def product_operations(path: Path, supports: Supports) -> dict[str, bool]:
     shapes = {(matrix.type, tuple(matrix.dims)) for matrix in matrices}
     for kind, dims in sorted(shapes):
         for name, node in _products(int(kind), dims):
-            said = f"{name} of {kind.name}"
-            answers[said] = answers.get(said, True) and supports(node)
+            product = f"{name} of {kind.name}"
+            answers[product] = answers.get(product, True) and supports(node)
     return answers
 
 

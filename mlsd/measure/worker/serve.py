@@ -173,7 +173,7 @@ class _SlotRunner:
     def run(self, index: int) -> None:
         slot = self._job.slots[index]
         self._send(Started(index=index))
-        arm, on_round = arm_key(slot.case), self._tell(index)
+        arm, on_round = arm_key(slot.case), self._progress(index)
         try:
             if (plain := self._arms.refer(slot, on_round)) is not None:
                 self._warm.add(arm_key(plain))
@@ -192,7 +192,7 @@ class _SlotRunner:
             self._compiled.discard(arm)
         self._send(Done(index=index, trial=trial))
 
-    def _tell(self, index: int) -> Callable[[int], None]:
+    def _progress(self, index: int) -> Callable[[int], None]:
         last_ns = self._clock.now_ns()
 
         def on_round(n_tokens: int) -> None:

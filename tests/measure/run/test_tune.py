@@ -13,7 +13,7 @@ from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
-from mlsd.measure.run.tune import TuneRequest, gammas_beside, options_beside, tune
+from mlsd.measure.run.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune
 from mlsd.measure.store.newest import study_databases
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest
@@ -49,20 +49,20 @@ SPACE = {
 
 def test_the_neighbours_of_a_gamma_lie_half_way_to_the_next_that_were_tried():
     first = (1, 2, 4, 8, 16)
-    assert gammas_beside(4, first, SPACE) == (3, 6)
-    assert gammas_beside(1, first, SPACE) == ()
-    assert gammas_beside(2, first, SPACE) == (3,)
-    assert gammas_beside(16, first, SPACE) == (11,)
-    assert gammas_beside(4, (3, 4, 5), SPACE) == ()
-    assert gammas_beside(4, first, {}) == ()
+    assert neighbouring_gammas(4, first, SPACE) == (3, 6)
+    assert neighbouring_gammas(1, first, SPACE) == ()
+    assert neighbouring_gammas(2, first, SPACE) == (3,)
+    assert neighbouring_gammas(16, first, SPACE) == (11,)
+    assert neighbouring_gammas(4, (3, 4, 5), SPACE) == ()
+    assert neighbouring_gammas(4, first, {}) == ()
 
 
 def test_the_neighbours_of_options_differ_in_one_and_name_no_default():
     defaults = {"ngram": 2, "top": 4, "match": "last"}
-    assert list(options_beside({}, defaults, SPACE)) == [
+    assert list(neighbouring_options({}, defaults, SPACE)) == [
         {"ngram": 1}, {"ngram": 3}, {"top": 2}, {"top": 8}, {"match": "first"},
     ]  # fmt: skip
-    assert {} in list(options_beside({"ngram": 1}, defaults, SPACE))
+    assert {} in list(neighbouring_options({"ngram": 1}, defaults, SPACE))
 
 
 # --- spaces and jobs ----------------------------------------------------------------------------------------------
