@@ -19,6 +19,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError
 from mlsd.folders import replacing
+from mlsd.outside import check_regular
 from mlsd.records import ModelRef, Record
 
 SEPARATOR = -1
@@ -107,9 +108,8 @@ class SuffixStore:
 
 def read_header(path: Path) -> tuple[StoreHeader, int]:
     """The header of a store and where its tokens begin. Raises: InputError for anything else."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise InputError(f"{path} is not a regular file.", hint="Make a store with `mlsd models make store`.")
     try:
+        check_regular(path)  # a pipe would be waited for
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEAD_BYTES:

@@ -111,9 +111,10 @@ def test_a_damaged_store_is_refused(tmp_path: Path, damage, complaint: str) -> N
         read_header(path)
 
 
-def test_a_missing_store_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none", "x" * 300])
+def test_a_missing_store_is_refused_with_the_command_that_makes_one(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="mlsd models make store"):
-        read_header(tmp_path / "none")
+        read_header(tmp_path / name)
 
 
 def test_a_pipe_is_not_waited_for_and_a_gigabyte_of_header_not_read(tmp_path: Path) -> None:
