@@ -191,9 +191,9 @@ def amx_runs() -> bool:
         command = [os.environ.get("CXX") or "c++", "-O2", "-mamx-tile", str(source), "-o", str(program)]
         try:
             subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):  # no AMX in llama.cpp either
+            return subprocess.run([str(program)], check=False).returncode == 0
+        except (OSError, subprocess.CalledProcessError):  # no AMX in llama.cpp either, or a folder that runs nothing
             return True
-        return subprocess.run([str(program)], check=False).returncode == 0
 
 
 def _compile(cmake_args: str) -> None:

@@ -103,10 +103,14 @@ def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
         setup.install()
 
 
+amx = pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux" or shutil.which("c++") is None,
+    reason="AMX belongs to Linux on x86-64, and the program that tries it needs a C++ compiler",
+)
 RUNS, DIES = "int main() { return 0; }", "int main() { __builtin_trap(); }"
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@amx
 @pytest.mark.parametrize(
     ("flags", "program", "chosen", "compiled_with"),
     [
@@ -141,10 +145,7 @@ def test_amx_that_dies_is_found_before_compiling(
     assert ("AMX" in capfd.readouterr().out) == (chosen != compiled_with)
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or sys.platform != "linux" or shutil.which("c++") is None,
-    reason="AMX belongs to Linux on x86-64, and the program that tries it needs a C++ compiler",
-)
+@amx
 def test_the_program_that_tries_amx_is_compiled() -> None:
     command = ["c++", "-O2", "-mamx-tile", "-x", "c++", "-", "-fsyntax-only"]
     subprocess.run(command, input=setup.AMX_PROGRAM, text=True, check=True)
