@@ -468,7 +468,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "record check-first": list[Check],
     "record verify": list[Verification],
     "audit": Audited,
-    "compare": _with(Comparison, "Finding", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
+    "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
     "probe": Probe,
     "calibrate": Calibrated,
     "bandwidth": Bandwidth,
