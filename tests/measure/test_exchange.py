@@ -232,6 +232,8 @@ def test_a_byte_order_mark_and_columns_of_ones_own_are_no_obstacle() -> None:
         (("55.28", "fast"), "line 2, column tokens_per_sec: 'fast' is not a number"),
         (("55.28", "nan"), "line 2, column tokens_per_sec: 'nan' is not a finite number"),
         (("55.28", "-3"), "line 2, column tokens_per_sec: '-3' is not above 0"),
+        (("55.28", "1e400"), "line 2, column tokens_per_sec: '1e400' is not a finite number"),
+        (("300.5", "1e305"), "line 2, column prompt_eval_ms: cannot convert float infinity"),
         (("0.0024", "171 %"), "line 3, column draft_acceptance_rate: '171 %' is not a fraction"),
         (("16,", "4.5,"), "line 3, column draft_len: '4.5' is not a count"),
         (("none", ""), "line 2, column draft_model: the cell is empty"),

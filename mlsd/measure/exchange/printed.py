@@ -5,6 +5,7 @@ An audit must not blame a row for its rounding, so every bound is taken at the e
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -111,7 +112,7 @@ def _decimal(text: str) -> Decimal:
         number = Decimal(text.strip())
     except InvalidOperation:
         raise ValueError(f"{text.strip()!r} is not a number") from None
-    if not number.is_finite():
+    if not (number.is_finite() and math.isfinite(number)):  # as a float, too
         raise ValueError(f"{text.strip()!r} is not a finite number")
     return number
 

@@ -130,7 +130,7 @@ def _fields(line: int, record: Mapping[Any, Any], percent: bool) -> dict[str, An
             return None
         try:
             return kind(text)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"line {line}, column {column}: {error}") from error
 
     if None in record:
