@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
@@ -67,6 +69,7 @@ def calibrate(
         n_experts=n_experts,
         **asked,
     )
+    job = msgspec.structs.replace(job, rows=tuple(sorted(set(job.rows))), depths=tuple(sorted(set(job.depths))))
     check_rows(job.rows)
     if 1 not in job.rows:
         raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
