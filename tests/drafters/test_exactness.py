@@ -264,9 +264,8 @@ def test_an_oracle_somewhere_in_a_tree_is_found_and_followed(arena: Arena, n_pat
 def test_trees_that_are_right_now_and_then_leave_the_output_alone(
     arena: Arena, seed: int, right: float, n_paths: int, depth: int, commit: str
 ) -> None:
-    prompt = arena.clear_prompt(
-        "llama", seed % 4, N_PREDICT
-    )  # cells of a kept path lie, and are summed, in another order
+    # Cells of a kept path lie, and are summed, in another order: at a tie that would choose another token.
+    prompt = arena.clear_prompt("llama", seed % 4, N_PREDICT)
     drafter = Guesser(arena.plain("llama", prompt, N_PREDICT), right=right, n_paths=n_paths, depth=depth, seed=seed)
     run = arena.run("llama", f"{TREES},commit={commit}", n_paths * depth, prompt, N_PREDICT, drafter=drafter)
     arena.assert_exact("llama", prompt, run)

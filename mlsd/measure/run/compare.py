@@ -98,9 +98,9 @@ def compare(
 ) -> Compared:
     """Measure the builds in blocks; `next_block` hears (store, session, blocks so far), names the next, None ends.
 
-    Raises, before anything is measured: InputError for what is no
-    build, for builds that are the same, and what `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a
-    build that does not fit or does not know a model; LockError, StoreError.
+    Raises, before anything is measured: InputError for what is no build, for builds that are the same, and what
+    `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a build that does not fit or does not know a
+    model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
     check_database(path)

@@ -119,9 +119,8 @@ class FakeLab:
                 continue
             if n == len(job.slots):
                 del self.jobs[ticket]
-                said += [
-                    MeasuredSlot(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)
-                ]  # again
+                again = enumerate(job.slots)
+                said += [MeasuredSlot(ticket=ticket, index=i, trial=measured(slot)) for i, slot in again]
                 said.append(Ended(ticket=ticket))
                 continue
             self.jobs[ticket] = (address, job, n + 1)
