@@ -38,7 +38,7 @@ def default_arms(model: LocalModel) -> DefaultArms:
         paths = library.locate(entry)
         if paths:
             size = sum(path.stat().st_size for path in paths)
-            if size <= most and _alike(model, paths[0]):
+            if size <= most and _same_tokenizer(model, paths[0]):
                 here.append((size, entry.id))
         elif family is not None and entry.name.split()[0] == family and (entry.n_bytes or most + 1) <= most:
             elsewhere.append((entry.n_bytes or 0, entry.id))
@@ -48,7 +48,7 @@ def default_arms(model: LocalModel) -> DefaultArms:
     )
 
 
-def _alike(target: LocalModel, draft: Path) -> bool:
+def _same_tokenizer(target: LocalModel, draft: Path) -> bool:
     """Whether two files cut text alike, as far as their headers say; the worker compares token by token."""
     try:
         ours, theirs = _tokenizer(target.path), _tokenizer(draft)

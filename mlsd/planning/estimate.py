@@ -90,9 +90,9 @@ def estimate_time(
             arm = _arm_key(trial.case)
             times = 2 if warmed and arm not in warm else 1
             warm.add(arm)
-            felt = _HEAT_PASSES / rate.decode_tok_s if rest_s is None and trial.case.arm == "ar" else 0.0
+            heating = _HEAT_PASSES / rate.decode_tok_s if rest_s is None and trial.case.arm == "ar" else 0.0
             ends = (rate.faster, 1.0, rate.slower)
-            sums = [total + (times * one + felt) * end for total, end in zip(sums, ends, strict=True)]
+            sums = [total + (times * one + heating) * end for total, end in zip(sums, ends, strict=True)]
         if warm and rest_s:
             sums = [total + rest_s * (sum(1 for _ in load.blocks()) - 1) for total in sums]
     n_known = sum(sources.values())
@@ -144,17 +144,17 @@ def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, 
     `trials` are rows with case_id, status, n_tokens, decode_ns and prefill_ns; `cases` their cases by id.
     """
     exact: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
-    alike: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    by_arm: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
     for row in trials:
         case = cases.get(row["case_id"])
         rate = decode_tok_s(row["n_tokens"], row["decode_ns"])
         if case is None or row["status"] != "ok" or rate is None:
             continue
         exact[row["case_id"]].append((rate, row["prefill_ns"]))
-        alike[_arm_key(case)].append((rate, None))
+        by_arm[_arm_key(case)].append((rate, None))
 
     def tok_s(case: Case) -> Rate | None:
-        found = exact.get(case.id) or alike.get(_arm_key(case))
+        found = exact.get(case.id) or by_arm.get(_arm_key(case))
         if not found:
             return None
         prefills = [prefill for _, prefill in found if prefill is not None]

@@ -65,8 +65,8 @@ def shape_of(text: str) -> tuple[str | None, str | None]:
     names = [n for n in (*FULL, *SAME_SHAPE) if lower == n or lower.startswith((f"{n}-", f"{n}_"))]
     if not names:
         return None, None
-    said = max(names, key=len)
-    return SAME_SHAPE.get(said, said), quant_of(lower[len(said) :])
+    longest = max(names, key=len)
+    return SAME_SHAPE.get(longest, longest), quant_of(lower[len(longest) :])
 
 
 def quant_of(text: str) -> str | None:

@@ -217,9 +217,9 @@ def rows_ms(
         rows *= c.rows_plain_blocks
     for applies, factor in ((chip.ultra and engine == "mlx", c.rows_ultra), (work.recurrent, c.rows_recurrent)):
         rows *= factor if applies else 1.0
-    alike = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
+    dense = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
     apart = c.rows[f"{engine} mixture"] * further * _expert_ms(work, chip, c)
-    return c.rows[name] * alike / 1e9 / chip.gpu_cores * rows + apart
+    return c.rows[name] * dense / 1e9 / chip.gpu_cores * rows + apart
 
 
 def _expert_ms(work: Work, chip: AppleChip, c: Constants) -> float:

@@ -205,7 +205,7 @@ class _Grids:
         self._load, self._refuse = load, refuse
         self._n_trials = 0
         self._prompts: dict[str, PromptRef] = {}
-        self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
+        self._measured: dict[bytes, str] = {}  # what a suite measures already -> the target's role
         # Of each load the blocks of each repeat.
         self._blocks: dict[_Models, dict[int, list[_Cases]]] = defaultdict(lambda: defaultdict(list))
         self._left_out: dict[tuple[str, str, str | None, str], int] = {}
@@ -282,15 +282,15 @@ class _Grids:
         if spec is None:
             return None
         measured = msgspec.json.encode((suite.name, target, spec, gammas, prompts), order="sorted")
-        if measured in self._seen:
-            reason = f"{self._seen[measured]} is the same model in this profile"
+        if measured in self._measured:
+            reason = f"{self._measured[measured]} is the same model in this profile"
             self._leave_out(suite, role, None, n_trials, reason)
             return None
         refusal = self._refuse(spec, target) if self._refuse is not None else None
         if refusal is not None:
             self._leave_out(suite, spec.name, target, n_trials, refusal)
             return None
-        self._seen[measured] = role
+        self._measured[measured] = role
         return target, spec
 
     def _bound(self, role: str) -> tuple[str | None, str]:

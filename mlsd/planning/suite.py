@@ -177,7 +177,7 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
             raise SuiteError(f"{path} holds {len(own)} profiles.", hint="Give a file with one table.")
         (profile,) = own.values()
         return msgspec.structs.replace(
-            profile, roles={role: _beside(path, model) for role, model in profile.roles.items()}
+            profile, roles={role: _relative_to(path, model) for role, model in profile.roles.items()}
         )
     known = load_profiles() if profiles is None else profiles
     if name not in known:
@@ -190,7 +190,7 @@ def is_file_name(model: str) -> bool:
     return model.endswith(".gguf") or "/" in model
 
 
-def _beside(path: Path, model: str) -> str:
+def _relative_to(path: Path, model: str) -> str:
     return str(path.absolute().parent / Path(model).expanduser()) if is_file_name(model) else model
 
 

@@ -76,9 +76,9 @@ class _Allowance:
         """Why there is no time left."""
         if time.monotonic() - self._began >= ANSWER_S.most:
             return ServerError(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
-        said = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "said nothing"
+        silence = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "said nothing"
         return ServerError(
-            f"{self._url} {said} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
+            f"{self._url} {silence} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
         )
 
     def received(self, n_bytes: int) -> None:
@@ -310,10 +310,10 @@ class Connection:
         what = "is still loading, or busy" if response.status_code == _LOADING else "refused"
         raise ServerError(f"{self.url} {what} ({response.status_code}): {excerpt(body)}")
 
-    def _checked(self, said: S) -> S:
-        if (failure := said.failure) is not None:
+    def _checked(self, answer: S) -> S:
+        if (failure := answer.failure) is not None:
             raise ServerError(f"{self.url} returned an error: {failure}.")
-        return said
+        return answer
 
     def _parse(self, body: bytes, kind: type[T], path: str) -> T:
         return parse(body, kind, f"The answer of {self.url}{path}", ServerError)

@@ -51,8 +51,8 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     if listed is not None:
         model = _first(listed.data, connection.url)
         if model.owned_by == "vllm":
-            told = connection.get("/version", Version, "version")
-            return Vllm(connection, model, "" if told is None else told.version)
+            reply = connection.get("/version", Version, "version")
+            return Vllm(connection, model, "" if reply is None else reply.version)
         return OpenAI(connection, model, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",

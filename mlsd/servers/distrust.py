@@ -29,7 +29,7 @@ def doubt(
         or _counts(answer, gamma)
         or _counters(answer, grown)
         or _faster_than_made(answer)
-        or _seen_before(answer, earlier)
+        or _repeated_times(answer, earlier)
     )
 
 
@@ -81,10 +81,10 @@ def _counters(answer: ServerAnswer, grown: Counters | None) -> str | None:
     if grown is None:
         return None
     claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))
-    for name, said in claims:
+    for name, claimed in claims:
         counted = getattr(grown, name)
-        if said is not None and counted is not None and counted != said:
-            return f"it says {said} tokens {name}, its own counters {counted}"
+        if claimed is not None and counted is not None and counted != claimed:
+            return f"it says {claimed} tokens {name}, its own counters {counted}"
     if grown.by_position and answer.accepted is not None and sum(grown.by_position) != answer.accepted:
         return f"it says {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
     return None
@@ -101,7 +101,7 @@ def _faster_than_made(answer: ServerAnswer) -> str | None:
     return None
 
 
-def _seen_before(answer: ServerAnswer, earlier: Sequence[ServerAnswer]) -> str | None:
+def _repeated_times(answer: ServerAnswer, earlier: Sequence[ServerAnswer]) -> str | None:
     """No two decodings take the same time to the microsecond, twice in a row, in both of their parts."""
     if answer.decode_ns is None or answer.prompt_ns is None:
         return None

@@ -63,7 +63,7 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     """What came back, and when; times that nobody measured are None."""
 
     tokens: tuple[int, ...] = ()  # empty where the server gives none
-    seen: dict[int, int] = msgspec.field(default_factory=dict)  # token ids by place, where a stream lets some out
+    token_at: dict[int, int] = msgspec.field(default_factory=dict)  # token ids by place, where a stream lets some out
     text: str = ""
     n_tokens: int  # as the server counts; 0: it has not said yet
     n_prompt: int | None = None
@@ -193,7 +193,7 @@ class Endpoint:
         return timed, events, final
 
 
-def said(messages: tuple[str, ...]) -> list[dict[str, str]]:
+def as_chat(messages: tuple[str, ...]) -> list[dict[str, str]]:
     """A conversation as every protocol writes it."""
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
 

@@ -45,10 +45,10 @@ def _lead_along(
     while len(rows) < len(tokens):
         rest = len(tokens) - len(rows)
         request = Request(prompt=prompt + tokens[: len(rows)], n_predict=rest, n_probs=_CANDIDATES)
-        seen = plain.complete(request)
-        if not seen.candidates or min(map(len, seen.candidates)) < _FEWEST:
+        probe = plain.complete(request)
+        if not probe.candidates or min(map(len, probe.candidates)) < _FEWEST:
             return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
-        for candidates, chosen, token in zip(seen.candidates, seen.tokens, tokens[len(rows) :], strict=False):
+        for candidates, chosen, token in zip(probe.candidates, probe.tokens, tokens[len(rows) :], strict=False):
             rows.append(_row(candidates, chosen, token))
             if token != chosen:
                 break  # what follows continues another text
@@ -88,10 +88,10 @@ def _noise(
     for place in sorted(places[:_NOISE_PLACES]):
         text = prompt + tokens[:place]
         plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
-        seen = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
-        if not seen.candidates or len(seen.candidates[0]) < _FEWEST or not seen.n_processed or seen.n_processed == 1:
+        top = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
+        if not top.candidates or len(top.candidates[0]) < _FEWEST or not top.n_processed or top.n_processed == 1:
             continue
-        best, second, emitted = _row(seen.candidates[0], seen.tokens[0], tokens[place])
+        best, second, emitted = _row(top.candidates[0], top.tokens[0], tokens[place])
         # The same two tokens as before: a lead that turned around is a negative one.
         was_best_emitted = rows[place][0] <= rows[place][2]
         wide = (emitted - (second if best <= emitted else best)) if was_best_emitted else (best - emitted)

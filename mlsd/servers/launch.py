@@ -95,8 +95,8 @@ class Launched:
         try:
             return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running)
         except ServerError as error:
-            said = "\n".join((error.message, self._log_end(), self.death)).rstrip()
-            raise ServerError(said, hint="Is it the right model? --launch PATH names another llama-server.") from error
+            words = "\n".join((error.message, self._log_end(), self.death)).rstrip()
+            raise ServerError(words, hint="Is it the right model? --launch PATH names another llama-server.") from error
 
     def _log_end(self) -> str:
         if self._log is None:

@@ -12,7 +12,7 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds, said
+from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import (
     ListedModel,
     LlamaEvent,
@@ -54,7 +54,7 @@ class LlamaServer(Endpoint):
 
     def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
         """The template that the server has, put on here: a completion never gets it again."""
-        text = self._connection.post("/apply-template", {"messages": said(messages)}, Templated).prompt
+        text = self._connection.post("/apply-template", {"messages": as_chat(messages)}, Templated).prompt
         body = {"content": text, "add_special": True, "parse_special": True}
         tokens = self._connection.post("/tokenize", body, Tokenized).tokens
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
@@ -67,15 +67,15 @@ class LlamaServer(Endpoint):
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The ids that the stream let out: it has no event for a token that ends inside a character."""
-        if len(answer.seen) == answer.n_tokens:
-            return replace(answer, tokens=tuple(answer.seen[place] for place in range(answer.n_tokens)))
+        if len(answer.token_at) == answer.n_tokens:
+            return replace(answer, tokens=tuple(answer.token_at[place] for place in range(answer.n_tokens)))
         key = (request.prompt, request.sampling, request.n_predict, answer.text)
         if key not in self._known:
             again = self._whole(request)
             if again.n_tokens != answer.n_tokens or again.text != answer.text:
                 raise ServerError("Asked again for its token ids, the server wrote something else.")
             self._known[key] = again.tokens
-        return replace(answer, tokens=tuple(answer.seen.get(i, token) for i, token in enumerate(self._known[key])))
+        return replace(answer, tokens=tuple(answer.token_at.get(i, token) for i, token in enumerate(self._known[key])))
 
     def _body(self, request: Request, stream: bool) -> dict[str, Any]:
         sampling = request.sampling
@@ -117,7 +117,7 @@ class LlamaServer(Endpoint):
         if final is None:
             raise ServerError(f"The stream of {self.url} ended without its counts: half an answer.")
         steps = [event.timings for event in events if event.timings is not None]
-        seen = {
+        token_at = {
             event.timings.predicted_n - 1: event.tokens[-1]
             for event in events
             if event.tokens and event.timings is not None and event.timings.predicted_n
@@ -125,7 +125,7 @@ class LlamaServer(Endpoint):
         answer = self._answer(final, timed)
         return replace(
             answer,
-            seen={place: token for place, token in seen.items() if place < answer.n_tokens},
+            token_at={place: token for place, token in token_at.items() if place < answer.n_tokens},
             rounds=rounds(steps, answer) if answer.proposed else (),
         )
 

@@ -76,7 +76,7 @@ class Side:
     draft: bool = True  # requests leave drafting on
     must_draft: bool = False  # an answer without a draft is a fault
     carries: bool = False  # what it drafts depends on requests before
-    said: Server | None = None  # by it, of itself
+    reported: Server | None = None  # by it, of itself
     prompts: dict[str, RequestPrompt] = field(default_factory=dict)  # by name; none: as the first side takes them
     references: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: its first greedy answers
     prefills: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: the quickest answer of one token
@@ -86,7 +86,7 @@ class Side:
     def endpoint(self) -> Endpoint:
         """The server, started if need be. Raises: ServerError."""
         endpoint = self.server.endpoint if isinstance(self.server, Launched) else self.server
-        self.said = endpoint.server
+        self.reported = endpoint.server
         return endpoint
 
     @property
@@ -163,8 +163,8 @@ def measure(
             if not outcome.interrupted:
                 session.compare(own, cases)
             advice = "See the page on servers in the documentation."
-            told = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
-            warnings = (*check_run(own, environment, own_threads=None), *told)
+            noted = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
+            warnings = (*check_run(own, environment, own_threads=None), *noted)
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
         raise WorkerError(f"Every request failed: {own[0].error}")
@@ -228,14 +228,14 @@ class _Session:
         if self._rivals and any(self._use(side).server.chat_only for side in self._sides):
             chats = {name: msgspec.structs.replace(prompt, chat=True) for name, prompt in self._planned.items()}
             self._planned = chats
-        said = {name: self._conversation(endpoint, prompt) for name, prompt in self._planned.items()}
+        turns = {name: self._conversation(endpoint, prompt) for name, prompt in self._planned.items()}
         for side in self._sides:
             try:
                 other = self._use(side)
                 if not self._rivals:
                     _check_same_model(endpoint.server, other.server)
                 if self._rivals or side is first:
-                    side.prompts = {name: _read(other, prompt, said[name]) for name, prompt in self._planned.items()}
+                    side.prompts = {name: _read(other, prompt, turns[name]) for name, prompt in self._planned.items()}
                 self._ask_twice(side)
                 for number, name in enumerate(side.prompts) if self._ask.sampling.greedy else ():
                     side.references.setdefault(name, self._answer(side, name, nonce=_PREPARING + number))
@@ -243,17 +243,17 @@ class _Session:
                 if side is first:
                     raise
                 self.notes.append(f"{side.spec.name}: {error}")
-        self._tell()
+        self._note_servers()
 
     def _conversation(self, endpoint: Endpoint, prompt: Prompt) -> tuple[str, ...]:
         """What is said before and in a prompt, the server's own answers between; nothing of a plain text."""
-        said: list[str] = []
+        turns: list[str] = []
         for turn in prompt.earlier if prompt.chat else ():
-            said.append(turn)
-            request = self._request(endpoint.chat(tuple(said)), draft=False)
+            turns.append(turn)
+            request = self._request(endpoint.chat(tuple(turns)), draft=False)
             request = msgspec.structs.replace(request, ignore_eog=False, sampling=Sampling())
-            said.append(endpoint.complete(request).text.strip())
-        return (*said, prompt.text) if prompt.chat else ()
+            turns.append(endpoint.complete(request).text.strip())
+        return (*turns, prompt.text) if prompt.chat else ()
 
     def _ask_twice(self, side: Side) -> None:
         """Whether a server repeats itself, and whether its draft remembers requests: then it drafts otherwise."""
@@ -286,21 +286,21 @@ class _Session:
             f"The plain server does not repeat itself{place}: nothing can be said of losslessness, only of speed."
         )
 
-    def _tell(self) -> None:
+    def _note_servers(self) -> None:
         """What a reader must know of the servers."""
         drafted = (answer.proposed or answer.accepted for side in self._sides[1:] for answer in side.earlier)
         if not self._rivals and not any(side.must_draft for side in self._sides) and not any(drafted):
             self.notes.append("No server says that it drafted anything: two plain servers are compared.")
-        for said in dict.fromkeys(side.said for side in (self._sides if self._rivals else self._sides[:1])):
-            if said is None:
+        for server in dict.fromkeys(side.reported for side in (self._sides if self._rivals else self._sides[:1])):
+            if server is None:
                 continue
-            if said.untested:
-                self.notes.append(f"{said.words}: read its figures with care.")
-            if not said.gives_tokens and not self._rivals:
-                self.notes.append(f"{said.program} gives no token ids: outputs are compared as text.")
-            answers = [answer for side in self._sides if side.said == said for answer in side.earlier]
-            if not said.has_clock and all(answer.decode_ns is None for answer in answers):
-                self.notes.append(f"{said.program} has no clock: every tok/s is of whole answers, by ours.")
+            if server.untested:
+                self.notes.append(f"{server.words}: read its figures with care.")
+            if not server.gives_tokens and not self._rivals:
+                self.notes.append(f"{server.program} gives no token ids: outputs are compared as text.")
+            answers = [answer for side in self._sides if side.reported == server for answer in side.earlier]
+            if not server.has_clock and all(answer.decode_ns is None for answer in answers):
+                self.notes.append(f"{server.program} has no clock: every tok/s is of whole answers, by ours.")
 
     def _request(self, prompt: RequestPrompt, *, draft: bool, nonce: int = 0) -> Request:
         return Request(
@@ -345,25 +345,25 @@ class _Session:
                 yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma)
             return
         side = self._sides[arm]
-        words = f"{self._said(arm).words} {self._models.flags}".strip()
+        words = f"{self._server(arm).words} {self._models.flags}".strip()
         yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma, server=words)
 
-    def _said(self, arm: int) -> Server:
-        said = self._sides[arm if self._rivals else 0].said
-        assert said is not None  # the first has answered, and rivals were asked whether they take plain text
-        return said
+    def _server(self, arm: int) -> Server:
+        server = self._sides[arm if self._rivals else 0].reported
+        assert server is not None  # the first has answered, and rivals were asked whether they take plain text
+        return server
 
     def _target(self, arm: int | None) -> ModelRef:
         local = self._models.target
         if arm is None:
             assert local is not None
             return local.ref
-        said = self._said(arm)
+        host = self._server(arm)
         # Another name than our own engine's target, so that no table and no export can take one for the other.
-        known = ModelRef(id=said.model) if local is None else local.ref
-        twins = self._rivals and [self._said(place).words for place in range(len(self._sides))].count(said.words) > 1
+        known = ModelRef(id=host.model) if local is None else local.ref
+        twins = self._rivals and [self._server(place).words for place in range(len(self._sides))].count(host.words) > 1
         which = f" {arm + 1}" if twins else ""
-        return msgspec.structs.replace(known, id=f"{known.id} @ {said.program}{which}")
+        return msgspec.structs.replace(known, id=f"{known.id} @ {host.program}{which}")
 
     def _name(self, side: Side) -> str:
         return self._target(self._sides.index(side)).id
@@ -504,7 +504,7 @@ class _Session:
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
             timed["server_decode_ns"] = answer.decode_ns
             answer = msgspec.structs.replace(answer, rounds=())  # they are of the same clock
-            self._tell_clock(endpoint)
+            self._note_clock(endpoint)
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
             status="ok",
@@ -534,11 +534,11 @@ class _Session:
             return None
         return judge(self._use(plain), request.prompt, answer, reference)
 
-    def _tell_clock(self, endpoint: Endpoint) -> None:
-        told = f"{endpoint.server.program} claims another time for its decoding than passed here: "
-        told += "such answers are timed by the clock of this program, whole less one of a single token."
-        if told not in self.notes:
-            self.notes.append(told)
+    def _note_clock(self, endpoint: Endpoint) -> None:
+        note = f"{endpoint.server.program} claims another time for its decoding than passed here: "
+        note += "such answers are timed by the clock of this program, whole less one of a single token."
+        if note not in self.notes:
+            self.notes.append(note)
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
@@ -580,28 +580,28 @@ class _Session:
             same = [name for name, one, other in pairs if one.text == other.text]
             yield f"{self._name(side)} writes what {self.base} does on {len(same)} of {len(pairs)} prompts."
             yield from (f"{name}: {_parted(one.text, other.text)}" for name, one, other in pairs if name not in same)
-            if why := self._differences(pairs, self._said(0), self._said(arm)):
+            if why := self._differences(pairs, self._server(0), self._server(arm)):
                 yield f"They are not the same: {'; '.join(why)}."
 
     def _differences(
         self, pairs: Sequence[tuple[str, ServerAnswer, ServerAnswer]], one: Server, other: Server
     ) -> list[str]:
         names = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
-        said = ((words, getattr(one, name), getattr(other, name)) for name, words in names.items())
-        why = [f"{words} ({a} and {b})" for words, a, b in said if a is not None and b is not None and a != b]
+        facts = ((words, getattr(one, name), getattr(other, name)) for name, words in names.items())
+        why = [f"{words} ({a} and {b})" for words, a, b in facts if a is not None and b is not None and a != b]
         for name, first, second in pairs[:1]:
             if None not in (first.n_prompt, second.n_prompt) and first.n_prompt != second.n_prompt:
                 why.append(f"tokenizer or template ({name} is {first.n_prompt} tokens and {second.n_prompt})")
         return why
 
 
-def _read(endpoint: Endpoint, prompt: Prompt, said: tuple[str, ...]) -> RequestPrompt:
+def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> RequestPrompt:
     """A prompt as the server takes it; exactly `n_tokens` of it where it asks for that.
 
     Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
     """
-    if said:
-        return msgspec.structs.replace(endpoint.chat(said), earlier=said[1::2])
+    if chat:
+        return msgspec.structs.replace(endpoint.chat(chat), earlier=chat[1::2])
     tokens = endpoint.tokenize(prompt.text)
     if prompt.n_tokens is not None and len(tokens) < prompt.n_tokens:
         raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mlsd.servers.connection import Connection
-from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, said
+from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, as_chat
 from mlsd.servers.protocols import ListedModel, OllamaEvent
 
 
@@ -33,7 +33,7 @@ class Ollama(Endpoint):
         options |= {} if request.draft else {"draft_num_predict": 0}
         body: dict[str, Any] = {"model": self._id, "stream": True, "options": options}
         if request.messages:
-            path, body = "/api/chat", {**body, "messages": said(request.messages)}
+            path, body = "/api/chat", {**body, "messages": as_chat(request.messages)}
         else:
             path, body = "/api/generate", {**body, "prompt": request.prompt, "raw": True}
         answer, _, final = self._stream(

@@ -232,5 +232,5 @@ def _context(ask: Ask, prompts: Sequence[Prompt], target: LocalModel, gamma: int
 
 
 def _most_tokens(prompt: Prompt, n_predict: int) -> int:
-    said = len(" ".join((*prompt.earlier, prompt.text)).encode())
-    return said + 1 + (_TEMPLATE_TOKENS + n_predict) * (len(prompt.earlier) + prompt.chat)
+    n_bytes = len(" ".join((*prompt.earlier, prompt.text)).encode())
+    return n_bytes + 1 + (_TEMPLATE_TOKENS + n_predict) * (len(prompt.earlier) + prompt.chat)

@@ -16,7 +16,7 @@ import msgspec
 from mlsd.errors import ServerError
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds, said
+from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import (
     Completion,
     Drafted,
@@ -52,8 +52,8 @@ class OpenAI(Endpoint):
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
-        told = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
-        if key not in self._known and not told:
+        complete = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
+        if key not in self._known and not complete:
             whole = self._whole(request)
             if whole.text != answer.text:
                 raise ServerError("Asked again for the number of its tokens, the server wrote something else.")
@@ -76,7 +76,7 @@ class OpenAI(Endpoint):
             **more,
         }
         if request.messages:
-            return self.paths[1], {**body, "messages": said(request.messages)}
+            return self.paths[1], {**body, "messages": as_chat(request.messages)}
         return self.paths[0], {**body, "prompt": request.prompt}
 
     def complete(self, request: Request) -> ServerAnswer:
@@ -177,7 +177,7 @@ class Vllm(OpenAI):
 
     def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
         """The template that the server has, put on here: a completion never gets it again."""
-        body = {"model": self._id, "messages": said(messages), "add_generation_prompt": True}
+        body = {"model": self._id, "messages": as_chat(messages), "add_generation_prompt": True}
         return RequestPrompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
 
     def counters(self) -> Counters | None:

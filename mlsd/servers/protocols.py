@@ -26,8 +26,8 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> str | None:
-        said = bytes(self.error)
-        return None if said in _NOTHING else excerpt(said)
+        raw = bytes(self.error)
+        return None if raw in _NOTHING else excerpt(raw)
 
 
 # --- llama-server -------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Choice(Record, frozen=True, kw_only=True):
         return self.token_ids or tuple(one.id for one in listed if one.id is not None)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """The text, of whichever of the two protocols, whole or a piece."""
         inner = self.delta or self.message
         return self.text or (inner.content if inner else None) or ""
@@ -270,13 +270,13 @@ class Completion(Reply, frozen=True, kw_only=True):
     def drafted(self) -> Drafted:
         """What was drafted, in whichever dialect it is said."""
         usage = self.usage.completion_tokens_details if self.usage else None
-        said = self.metrics.speculative_decoding if self.metrics else None
-        if said is not None:
+        counts = self.metrics.speculative_decoding if self.metrics else None
+        if counts is not None:
             return Drafted(
-                proposed=said.num_draft_tokens,
-                accepted=said.num_accepted_draft_tokens,
-                rounds=said.num_spec_steps,
-                by_accepted=said.acceptance_histogram or (),
+                proposed=counts.num_draft_tokens,
+                accepted=counts.num_accepted_draft_tokens,
+                rounds=counts.num_spec_steps,
+                by_accepted=counts.acceptance_histogram or (),
             )
         if self.timings is not None and self.timings.draft_rounds is not None:
             own = self.timings
@@ -291,7 +291,7 @@ class Completion(Reply, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        return "".join(choice.said for choice in self.choices or ())
+        return "".join(choice.output for choice in self.choices or ())
 
     @property
     def reason(self) -> str | None:

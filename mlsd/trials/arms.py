@@ -44,8 +44,8 @@ class Arm(Record, frozen=True, kw_only=True):
         if self.kind == "ar":
             return PLAIN
         draft = "" if self.draft is None else self.draft.id
-        said = draft if draft and self.method == DRAFT_MODEL else f"{self.method} {draft}".rstrip()
-        return said + (
+        name = draft if draft and self.method == DRAFT_MODEL else f"{self.method} {draft}".rstrip()
+        return name + (
             f" ({', '.join(f'{key} {value}' for key, value in self._values.items())})" if self.options else ""
         )
 

@@ -67,10 +67,10 @@ def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
     answer = plain.complete(request)
     whole = plain.settle(request, answer)
     assert len(whole.tokens) == answer.n_tokens == 64
-    for place, token in answer.seen.items():
+    for place, token in answer.token_at.items():
         assert whole.tokens[place] == token
     holes = ServerAnswer(
-        **{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "seen"}, seen={}
+        **{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "token_at"}, token_at={}
     )
     assert plain.settle(request, holes).tokens == whole.tokens
 
