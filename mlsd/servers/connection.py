@@ -76,7 +76,7 @@ class _Allowance:
         """Why there is no time left."""
         if time.monotonic() - self._began >= ANSWER_S.most:
             return ServerError(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
-        silence = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "said nothing"
+        silence = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "sent nothing"
         return ServerError(
             f"{self._url} {silence} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
         )

@@ -323,7 +323,7 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
                             stored.trial.arm == "ar"
                             and stored.trial.error
                             and dialect in ("llama-server", "openai", "mlx")
-                            and "said nothing for" not in stored.trial.error  # a busy machine starves the honest one
+                            and "sent nothing for" not in stored.trial.error  # a busy machine starves the honest one
                         ):
                             return f"an honest trial failed: {stored.trial.error}"
             return None

@@ -140,7 +140,7 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
     said = "\n".join((*server_costs(result.trials), *result.notes))
     assert "of our loop's speed by its own clock" in said
     # The same rounds, or the first that differs; and other texts only with the margin that decided it.
-    assert any(words in said for words in ("the same rounds", "part at round", "does not tell each round"))
+    assert any(words in said for words in ("the same rounds", "part at round", "does not report each round"))
     if "another than the server's" in said:
         assert "near_tie" in said or "ends its answer" in said
 

@@ -288,9 +288,7 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     meaning = min(beyond, key=beyond.__getitem__)
     least, most = spans[meaning]
     figures = {"mgl_said": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
-    facts = (
-        f"The row speaks of {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
-    )
+    facts = f"The row states {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     if mgl.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
         return RuleFinding(
             rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."

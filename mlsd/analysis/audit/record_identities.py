@@ -107,7 +107,7 @@ def _of_file(file: RecordFile) -> Found:
     if not _is_moment(study.made) or any(
         _is_moment(run.started_at) and run.started_at[:10] > study.made for run in study.runs
     ):
-        yield "made", f"it was made on {study.made}, before a run of it began, or on no day that there is"
+        yield "made", f"it was made on {study.made}, before one of its runs began, or on a date that does not exist"
     if study.n_superseded < 0:
         yield "superseded", "a negative number of trials was measured again"
     for one in study.warnings:
@@ -119,7 +119,7 @@ def _of_run(key: str, environment: Environment, *moments: str | None) -> Found:
     if environment_key(environment) != key:
         yield "environment key", "its machine and build have another key"
     if any(moment is not None and not _is_moment(moment) for moment in moments):
-        yield "time", "it began or ended at no time that there is"
+        yield "time", "it began or ended at a time that does not exist"
         return
     began, ended = moments
     if ended is not None and _moment(ended) < _moment(began):
@@ -141,7 +141,7 @@ def _of_model(key: str, facts: ModelFacts, study: StudyRecord) -> Found:
         (facts.n_parameters_active, facts.n_parameters), (facts.n_experts_used, facts.n_experts),
     ):  # fmt: skip
         if part is not None and whole is not None and not 0 <= part <= whole:
-            yield "model", f"a part of it counts {part}, the whole {whole}"
+            yield "model", f"one part counts {part}, the whole {whole}"
     if model_key(ref.sha256, ref.id) != key:
         yield "model key", "its hash is not the key that it stands under"
     if ref.sha256 is not None and not _SHA256.fullmatch(ref.sha256):
@@ -156,7 +156,7 @@ def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
             continue
         facts = study.models.get(model_key(ref.sha256, ref.id))
         if facts is None or (facts.ref.sha256, facts.ref.n_bytes) != (ref.sha256, ref.n_bytes):
-            yield "model", f"{ref.id} is not among the models, or another file of it"
+            yield "model", f"{ref.id} is not among the models, or is another file there"
     if case.source != "engine":
         yield "server", "it was not measured by mlsd's own loop"
     if not _SHA256.fullmatch(case.prompt.sha256):

@@ -177,7 +177,7 @@ def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[A
     some = ", ".join(str(draft) for draft, is_full in whole.items() if is_full)
     of = f" of {some}, others of unknown length" if some and not full else ""
     lengths = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
-    how = "as told" if full_drafts is not None else "decided from the counts"
+    how = "as stated" if full_drafts is not None else "decided from the counts"
     more = "" if full or full_drafts is not None else "; where every draft has gamma tokens, say --full-drafts"
     return rows, f"{lengths}: {how}{more}."
 

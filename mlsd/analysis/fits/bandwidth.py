@@ -76,7 +76,7 @@ def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> Bandwid
     elif ratio < 1 and len(lines) == 1:
         reason = (
             f"{best.quant} reads {best.bandwidth_gb_s.value:.1f} GB/s, numpy {stream:.1f}. One quantization does not "
-            "tell whether memory or arithmetic is the limit: time another beside it (--quant Q4_0 --quant F16)."
+            "tell whether memory or arithmetic is the limit: time a second one (--quant Q4_0 --quant F16)."
         )
     elif ratio < 1:
         reason = (

@@ -18,7 +18,7 @@ from mlsd.units import NS_PER_MS
 # What a method times itself -> the part of the round it lies in, and its name for a reader.
 _INSIDE: dict[str, tuple[str, str]] = {
     "draft_forward_ns": ("draft", "draft forward"),
-    "catch_up_ns": ("draft", "of it catch-up"),
+    "catch_up_ns": ("draft", "of which catch-up"),
     "search_ns": ("draft", "search"),
     "translate_ns": ("draft", "text to tokens"),
     "tree_ns": ("draft", "tree"),
@@ -96,7 +96,7 @@ def _limit(ms: Mapping[str, float], trials: Iterable[Measured], rounds: int) -> 
         steps_ns += stats.get("draft_step_ns", 0.0) * one.whole.proposed
     steps = steps_ns / rounds / NS_PER_MS
     limit = steps + ms["verify"]
-    rest = {"drafting beside single steps": ms["draft"] - steps, **{p: ms[p] for p in ("rollback", "sample", "other")}}
+    rest = {"other drafting": ms["draft"] - steps, **{p: ms[p] for p in ("rollback", "sample", "other")}}
     return LeastRound(ms=limit, over=sum(ms.values()) / limit, rest_ms=rest) if limit > 0 else None
 
 

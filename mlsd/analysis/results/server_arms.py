@@ -49,7 +49,7 @@ def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = 
         return "not compared"
     if worst is None:
         measured = any(one.trial.status == "ok" for one in arm.trials)
-        return "-" if not measured else "not judged" if deterministic else "cannot be told"
+        return "-" if not measured else "not judged" if deterministic else "cannot be judged"
     # Without log-probabilities nobody can say how near a tie was.
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
 
@@ -103,7 +103,7 @@ def _compare(ours: Trial, theirs: Trial) -> str:
         agree = f"both accepted {counts[1]} of {counts[0]}" if counts == server else (
             f"our loop accepted {counts[1]} of {counts[0]}, the server {server[1]} of {server[0]}"
         )  # fmt: skip
-        return f"{agree}; the server's stream does not tell each round.{text}"
+        return f"{agree}; the server's stream does not report each round.{text}"
     first = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
     after = 1 + sum(r.committed for r in ours.rounds[:first])
     again = sum(r.proposed == 0 and r.rows > 1 for r in theirs.rounds)

@@ -75,7 +75,7 @@ def _why_not(case: Case, trial: Trial) -> str | None:
     if not case.sampling.greedy:
         return "its tokens were drawn, not chosen"
     if trial.losslessness is None or trial.losslessness.verdict == "diverged":
-        return "its output is not said to be that of plain decoding"
+        return "its output is not known to equal that of plain decoding"
     if trial.earlier or not _is_shipped(case.prompt.key):
         return "its prompt is not one that mlsd ships"
     return None

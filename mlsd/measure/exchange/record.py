@@ -302,7 +302,7 @@ def write_record(store: Store, path: Path) -> StudyRecord:
     """Write the record of a database to a file that appears whole or not at all. Raises: InputError, StoreError."""
     study = make_record(store)
     if not study.trials and any(store.trials(rounds=False)):
-        raise InputError("Every trial of it is a server's.", hint="A record holds what mlsd's own loop measured.")
+        raise InputError("It holds only trials of servers.", hint="A record holds what mlsd's own loop measured.")
     write_file(path, lambda out: out.write(pack(study)))
     return study
 

@@ -203,7 +203,7 @@ class _Coordinator:
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
         try:  # what is stored of a machine is read again with every trial of its kind
             for record in (card.environment, card.conditions, *card.models):
-                sane(record, f"what the machine at {address} says of itself")
+                sane(record, f"what the machine at {address} reports of itself")
         except StoreError as error:
             self._refused[address] = error.message
         return address not in self._refused

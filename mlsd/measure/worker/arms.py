@@ -357,7 +357,7 @@ def invalid_reason(
     if losslessness.first_difference is not None:
         return f"output differs from plain decoding at token {losslessness.first_difference}"
     if losslessness.n_positions_off:
-        return f"the memory holds {losslessness.n_positions_off:+d} positions beside those of its tokens"
+        return f"the number of positions that the memory holds is off by {losslessness.n_positions_off:+d}"
     return (
         f"the memory left behind is not what its tokens make: its logits are off by {losslessness.live_distance:.3g}, "
         f"arithmetic explains {losslessness.live_limit:.3g}"

@@ -101,7 +101,7 @@ def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
     )
     assert split.limit is not None
     assert split.limit.ms == pytest.approx((4 + 2) / 2 * 1.0 + 10.0)
-    rest = {"drafting beside single steps": 1.0, "rollback": 2.0, "sample": 0.5, "other": 0.0}
+    rest = {"other drafting": 1.0, "rollback": 2.0, "sample": 0.5, "other": 0.0}
     assert split.limit.rest_ms == pytest.approx(rest)
     assert split.limit.over == pytest.approx(1 + sum(rest.values()) / split.limit.ms)
 
