@@ -335,7 +335,7 @@ class _Session:
             target=self._target(arm),
             prompt=prompt.ref,
             n_predict=self._ask.n_predict,
-            sampling=self._ask.sampling,
+            sampling=Sampling() if self._ask.sampling.greedy else self._ask.sampling,
             engine=self._ask.engine,
             ignore_eog=self._ask.ignore_eog,
         )

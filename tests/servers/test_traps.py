@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mlsd.errors import InputError, MlsdError, ServerError
+from mlsd.records import Sampling
 from mlsd.servers.connection import Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Request
@@ -78,6 +79,11 @@ def test_an_honest_server_is_not_doubted(behind: Measure) -> None:
     assert set(verdicts(result)) == {"lossless"}
 
 
+def test_a_greedy_case_is_one_for_every_seed_of_the_order(behind: Measure) -> None:
+    result = behind(lambda event: event, repeats=1, sampling=Sampling(seed=3))
+    assert {one.case.sampling for one in result.trials} == {Sampling()}
+
+
 def test_one_altered_token_in_an_answer_is_found_every_time(behind: Measure) -> None:
     result = behind(altered(N_PREDICT - 2))
     assert set(verdicts(result)) == {"diverged"} and len(reasons(result)) == TIMES
@@ -90,9 +96,13 @@ def test_altered_tokens_of_the_plain_server_are_named_and_nothing_is_said_of_los
     assert set(verdicts(result)) == {None} and not reasons(result)
 
 
-def test_doubled_acceptance_is_found_every_time(behind: Measure) -> None:
-    result = behind(lambda event: timings(event, draft_n_accepted=2 * event["timings"].get("draft_n_accepted", 0)))
-    assert len(reasons(result)) == TIMES and all("accepted" in reason for reason in reasons(result))
+@pytest.mark.parametrize(("factor", "why"), [(2, "drafted tokens"), (0.5, "its own counters")])
+def test_another_acceptance_is_found_every_time(behind: Measure, factor: float, why: str) -> None:
+    def lies(event: Event) -> Event:
+        return timings(event, draft_n_accepted=int(factor * event["timings"].get("draft_n_accepted", 0)))
+
+    result = behind(lies)
+    assert len(reasons(result)) == TIMES and all("accepted" in r and why in r for r in reasons(result))
 
 
 def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
