@@ -65,6 +65,7 @@ def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_m
     ("model", "options", "words"),
     [
         ("llama", ("--skip", "2,6"), "no block 6: the model has blocks 0 to 5"),
+        ("llama", (), "The blocks of the draft are not given"),
         ("qwen35", ("--keep", "0-2"), "ends the process"),
     ],
 )

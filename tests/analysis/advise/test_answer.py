@@ -18,6 +18,7 @@ from mlsd.errors import AnalysisError, InputError
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.records import ModelRef
 from tests.analysis.predict.test_shape_costs import facts, known
 
 NOTHING = Known(groups=(), passes={}, coverage={}, models={})
@@ -57,6 +58,13 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
 def test_no_file_is_fetched_that_does_not_fit() -> None:
     (step,) = next_steps("t", None, ["d"], [], ["memory", "acceptance", "decision"], fetch=("t-q8_0", "d-q8_0"))
     assert "No file of t fits" in step
+
+
+def test_a_calibration_alone_is_enough() -> None:
+    timed = msgspec.structs.replace(facts("qwen3.5-9b", 4), ref=ModelRef(id="mine", sha256="mine"))
+    found = answer(AdviceQuestion(target=timed.ref.id, gammas=(1, 4), drafts=("pld",)), known(timed), HERE)
+    assert found.recommendation.costs_source == "calibration on this machine"
+    assert {(p.drafter, p.gamma) for p in found.recommendation.prospects} == {("none", 0), ("pld", 1), ("pld", 4)}
 
 
 def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:

@@ -27,12 +27,12 @@ def finding(row: RowAudit, rule: str) -> str:
     return next((found.sentence for found in row.findings if found.rule == rule), "")
 
 
-def test_of_410_rows_kept_aside_none_is_impossible_and_hardly_one_suspicious() -> None:
+def test_of_410_rows_kept_aside_none_is_impossible_and_two_that_contradict_each_other_are_suspicious() -> None:
     counts = Counter[str]()
     for path in PASTED:
         counts.update(audit(path.name, *table_contexts(path)).counts())
     assert counts["impossible"] == 0
-    assert counts["suspicious"] <= 0.02 * counts.total()  # one file at 34 and 66 tok/s on one machine
+    assert counts["suspicious"] == 2  # one file at 34 and 66 tok/s on one machine
     assert counts["possible"] >= 138 and counts.total() >= 410
 
 
