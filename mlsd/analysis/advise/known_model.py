@@ -108,5 +108,5 @@ def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> Kn
 
 def _of_another_size(sized: ModelFacts, name: str) -> bool:
     """Whether what a name states of its size is not that of the shape it starts with: ``phi-4-mini-3.8b``."""
-    own = shape_facts(name, FULL[name], _DEFAULT).n_parameters or 0
-    return not 1 / _ROUNDED < (sized.n_parameters or 0) / own < _ROUNDED
+    own, stated = shape_facts(name, FULL[name], _DEFAULT).n_parameters or 0, sized.n_parameters or 0
+    return not own / _ROUNDED < stated < own * _ROUNDED

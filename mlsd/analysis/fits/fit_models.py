@@ -122,7 +122,7 @@ class ExpertShape(Record, frozen=True, kw_only=True):
     n_experts: int  # routed experts of a layer
     n_used: int  # of them a token
     always_bytes: float  # read by every pass: attention, shared experts, output layer
-    expert_bytes: float  # one routed expert of every layer
+    expert_bytes: float  # of one routed expert, summed over layers
 
     def pass_bytes(self, distinct: ArrayLike) -> Floats:
         """Bytes of passes that touch so many experts of a layer, modelled or measured."""

@@ -124,10 +124,8 @@ def _without_its_prompt(group: ArmGroup, known: Known) -> Iterator[GammaPredicti
 def _on_other_text(found: Sequence[GammaPrediction]) -> OtherText | None:
     if not found:
         return None
-    speeds, lengths = (
-        [abs(one.error) for one in found],
-        [abs(one.predicted_mgl / one.measured_mgl - 1) for one in found],
-    )
+    speeds = [abs(one.error) for one in found]
+    lengths = [abs(one.predicted_mgl / one.measured_mgl - 1) for one in found]
     return OtherText(
         n=len(found),
         median_error=statistics.median(speeds),
