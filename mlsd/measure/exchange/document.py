@@ -28,8 +28,7 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     encode = msgspec.json.encode
     out.write(b'{"schema_version": %d' % schema.CURRENT_VERSION)
     out.write(b',\n"models": ' + encode(store.models()) + b',\n"cases": ' + encode(cases))
-    runs = [msgspec.to_builtins(run) for run in store.runs()]
-    _write_list(out, "runs", ({name: run[name] for name in run if name != "decides"} for run in runs))  # in its plan
+    _write_list(out, "runs", iter(store.runs()))
     _write_list(out, "trials", trials())
     _write_list(out, "warnings", iter(store.warnings()))
     _write_list(out, "imported", store.imported())

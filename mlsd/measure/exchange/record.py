@@ -261,6 +261,7 @@ def _recorded_run(run: Run) -> RecordedRun:
         environment_key=environment_key(run.environment),
         profile=run.plan.get("profile"),
         suites=tuple(Path(suite).stem for suite in run.plan.get("suites") or ()),
+        decides=run.decides,
         **_same(run),
     )
 

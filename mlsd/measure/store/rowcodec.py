@@ -208,8 +208,8 @@ def run(row: tuple[Any, ...]) -> Run:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
     check_moment(started_at, where)
     planned = decode(plan, dict[str, Any], f"the plan of {where}")
-    values = (run_id, status, started_at, ended_at, seed, known, planned, _decided(planned, f"the plan of {where}"))
-    return record(Run, values, where)
+    _check_plan(planned, f"the plan of {where}")
+    return record(Run, (run_id, status, started_at, ended_at, seed, known, planned), where)
 
 
 class _Planned(Record, frozen=True):
@@ -222,14 +222,14 @@ class _Planned(Record, frozen=True):
     decides: SessionPlan | None = None
 
 
-def _decided(plan: dict[str, Any], where: str) -> SessionPlan | None:
+def _check_plan(plan: dict[str, Any], where: str) -> None:
     try:
         decides = msgspec.convert(plan, _Planned).decides
     except msgspec.ValidationError as error:
         raise damaged(where, error) from error
     if decides is None:
-        return None
+        return
     for name, counts, least in (("n_arms", decides.n_arms, 0), ("n_questions", decides.n_questions, 1)):
         if not all(least <= n <= _MOST_ARMS for n in counts.values()):
             raise damaged(where, f"its {name} is {counts}")
-    return sane(decides, where)
+    sane(decides, where)

@@ -27,7 +27,12 @@ class Run(Record, frozen=True, kw_only=True):
     seed: int  # of the order of arms and blocks
     environment: Environment
     plan: dict[str, Any]  # the resolved suites, profile and options
-    decides: SessionPlan | None = None  # what of it its session decides; None: of before this was stored
+
+    @property
+    def decides(self) -> SessionPlan | None:
+        """What of its plan its session decides; None: of before this was stored."""
+        own = self.plan.get("decides")
+        return None if own is None else msgspec.convert(own, SessionPlan)
 
 
 class TrialKey(NamedTuple):
