@@ -13,7 +13,7 @@ INFLATION_LIMIT = 2.0
 
 
 def block_key(spec: DrafterSpec) -> str:
-    """The drafting key of a step of the target's own next-token block."""
+    """The drafting key of a step of the target's own next-token block; only databases of earlier versions have it."""
     return f"block of {spec.name}"
 
 
@@ -32,7 +32,7 @@ class PassShares(Record, frozen=True, kw_only=True):
     n_passes: int  # counted, of each kind
     plain_ns: int  # a pass as it runs in any measurement
     profiled_ns: int  # the same pass with the clock read between parts
-    headless_ns: int | None  # a plain pass without outputs, hence without head; None where it cannot be made
+    headless_ns: int | None  # a plain pass without outputs, hence without head; None of a head, in earlier versions
     parts_ns: dict[Part, int]  # of the profiled pass; parts that the graph does not have are left out
 
     @property
