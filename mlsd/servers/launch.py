@@ -23,7 +23,7 @@ from mlsd.servers.guardian import DIED
 
 _HOST = "127.0.0.1"
 _TRIES = 2  # another program may take the port between our look and the server's
-_LOG_BYTES = 1_500
+_LOG_BYTES, _STOP_S = 1_500, 10.0
 
 
 def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:
@@ -110,8 +110,11 @@ class Launched:
             self._endpoint.close()
         if self._process is not None:
             assert self._process.stdin is not None
-            self._process.stdin.close()
-            end_session(self._process)
+            self._process.stdin.close()  # the guardian ends the server, waits until it is gone, and ends
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                end_session(self._process)
         if self._log is not None:
             self._log.close()
         self._process = self._log = self._endpoint = None
