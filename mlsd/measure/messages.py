@@ -384,15 +384,15 @@ _CHECK_STARTS = 20.0
 
 # A further kind of work is a record above, its line here and the function that answers it.
 QUESTIONS: dict[type, WorkKind] = {
-    ProbeJob: WorkKind("serve:probe_model", "it probed a model"),
-    InfoJob: WorkKind("serve:find_backend", "it started llama.cpp"),
-    PerplexityJob: WorkKind("perplexity:run_perplexity", "it read the text", 6),
-    LayerSearchJob: WorkKind("layer_search:search_layers", "it looked for blocks to leave out", 6),
-    BreakdownJob: WorkKind("breakdown:break_down", "it profiled passes", 6),
-    SelfCheckJob: WorkKind("self_check:self_check", "it checked this machine", 2),
-    FootprintJob: WorkKind("footprints:find_footprints", "it planned contexts"),
-    BuildJob: WorkKind("build_check:check_build", "it checked the build", 2, _START, _CHECK_STARTS),
-    ReadJob: WorkKind("build_check:read_logits", "it read logits"),
+    ProbeJob: WorkKind("serve:probe_model", "probing a model"),
+    InfoJob: WorkKind("serve:find_backend", "starting llama.cpp"),
+    PerplexityJob: WorkKind("perplexity:run_perplexity", "reading the text", 6),
+    LayerSearchJob: WorkKind("layer_search:search_layers", "looking for blocks to leave out", 6),
+    BreakdownJob: WorkKind("breakdown:break_down", "profiling passes", 6),
+    SelfCheckJob: WorkKind("self_check:self_check", "checking this machine", 2),
+    FootprintJob: WorkKind("footprints:find_footprints", "planning contexts"),
+    BuildJob: WorkKind("build_check:check_build", "checking the build", 2, _START, _CHECK_STARTS),
+    ReadJob: WorkKind("build_check:read_logits", "reading logits"),
 }
 
 

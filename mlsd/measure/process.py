@@ -135,7 +135,9 @@ def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
         for starting in (True, False) if question.start_patience else (False,):
             for event in worker.events((question.start_patience or 1.0) * _PATIENCE_S if starting else most_s):
                 if isinstance(event, Silent):
-                    _LOG.info(f"The worker is silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}")
+                    _LOG.info(
+                        f"The worker has been silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}"
+                    )
                 if isinstance(event, kind):
                     return event
                 if isinstance(event, Info):  # it started

@@ -98,7 +98,7 @@ def test_another_output_is_judged_by_both_builds(mlsd: Mlsd, tmp_path: Path) -> 
     ("code", "reason"),
     [
         (LONGER, "llama_context_params has 176 bytes in the library"),
-        (ABORTS, "died while it checked the build: killed by SIGABRT"),
+        (ABORTS, "died while checking the build: killed by SIGABRT"),
         (OTHER_MODEL % 3, "computes something else"),
         (UNKNOWN, "cannot load"),
     ],

@@ -41,4 +41,4 @@ def test_a_worker_that_starts_for_long_gives_signs_of_life(
     """A Mac compiles Metal's kernels when a build first starts."""
     monkeypatch.setattr("mlsd.measure.process.STEP_S", 0.02)
     main(["doctor"])
-    assert "silent for 0 s while it started llama.cpp" in capfd.readouterr().err
+    assert "has been silent for 0 s while starting llama.cpp" in capfd.readouterr().err

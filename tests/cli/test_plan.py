@@ -47,9 +47,9 @@ def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
         ]
 
 
-def test_without_a_profile_the_first_line_says_that_it_is_the_tiny_one():
+def test_without_a_profile_it_says_that_it_is_the_tiny_one():
     result = run("A")
-    assert result.stderr.startswith("No profile was chosen: tiny, nothing larger is downloaded")
+    assert result.stderr.startswith("Planning...\nNo profile was chosen: tiny, nothing larger is downloaded")
     assert plan_json("A")["profile"] == "tiny"
 
 

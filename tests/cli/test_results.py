@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
 from mlsd.measure.store.store import Store
+from mlsd.records import QualityWarning
 from mlsd.report.render.terminal import plain
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
@@ -117,6 +118,21 @@ def test_a_table_that_cannot_be_read_leaves_no_database(tmp_path: Path, capsys: 
     assert stopped.value.code == 2
     assert "column target_model, draft_model, tokens_per_sec is missing" in capsys.readouterr().err
     assert not (tmp_path / "new.sqlite").exists()
+
+
+def test_an_import_of_a_missing_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mlsd.cli.main import main
+
+    with pytest.raises(SystemExit):
+        main(["import", str(tmp_path / "none.csv"), "--db", str(tmp_path / "new.sqlite")])
+    assert "none.csv cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_warnings_of_one_kind_are_one_line(db: Path) -> None:
+    spreads = [QualityWarning(code="wide_spread", message=f"Spread {n} %.", advice="Add repeats.") for n in (31, 36)]
+    with Store.open(db) as store:
+        store.add_warnings(1, spreads)
+    assert "Warning [wide_spread] Spread 31 %. (and 1 more of this kind)" in run("results", "--db", db).stderr
 
 
 def test_control_characters_never_reach_the_terminal() -> None:

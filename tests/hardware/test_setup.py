@@ -151,7 +151,7 @@ def test_the_program_that_tries_amx_is_compiled() -> None:
     subprocess.run(command, input=setup.AMX_PROGRAM, text=True, check=True)
 
 
-MISFIT, DEATH = "structures lie otherwise", "The worker process died while it checked the build: killed by SIGILL."
+MISFIT, DEATH = "structures lie otherwise", "The worker process died while checking the build: killed by SIGILL."
 
 
 @pytest.mark.parametrize(

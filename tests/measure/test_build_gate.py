@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[Callable[[], str], str]] = {
             "int32_t llama_decode(void *c, struct batch b) "
             "{ if (b.n > 4) *(volatile int *) 0 = 1; return decode(c, b); }"
         ),
-        "worker process died while it checked the build: killed by SIGSEGV",
+        "worker process died while checking the build: killed by SIGSEGV",
     ),
     "a removal that removes nothing": (
         lambda: "_Bool llama_memory_seq_rm(void *m, int s, int a, int b) { return 1; }",

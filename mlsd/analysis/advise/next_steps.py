@@ -57,7 +57,7 @@ def next_steps(
     yield from to_time
     if "machine" in gaps:
         if to_time:
-            yield "Those two on that machine: T(k) of rows decides what the range above leaves open."
+            yield "Run both on that machine: the cost of a pass, T(k), is the biggest unknown above."
         else:
             yield f"On that machine: mlsd calibrate {quoted(target)}{option if '--draft ' in option else ''}."
         if "decision" in gaps:
@@ -71,13 +71,13 @@ def next_steps(
         yield f"mlsd models pull {shlex.join(fetch)} && {bench}: real acceptance."
         return
     if "target" in gaps:
-        yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
+        yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
         return
     prompt = f" --prompt {quoted(workload)}" if workload else ""
     if not options:
         yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}."
     elif "acceptance" in gaps:
-        where = f"Nothing of {workload} was measured" if workload else "Acceptance comes from elsewhere"
+        where = f"Nothing of {workload} was measured" if workload else "Acceptance was not measured here"
         yield f"{where}: mlsd bench {quoted(target)}{option}{prompt} decides it."
     elif "decision" in gaps:
         yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}{prompt} --until decided decides it."

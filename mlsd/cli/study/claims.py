@@ -10,6 +10,7 @@ import click
 from mlsd.cli.database import open_study, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, say
+from mlsd.units import counted
 
 if TYPE_CHECKING:
     from mlsd.analysis.claims.claims import ClaimVerdict
@@ -44,6 +45,6 @@ def _print(verdict: ClaimVerdict) -> None:
         say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")
     printed = f"    Printed ({claim.source}): {claim.printed}"
     if verdict.published_audit is not None:
-        counts = ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
+        counts = ", ".join(f"{counted(n, 'row')} {word}" for word, n in verdict.published_audit.items() if n)
         printed += f"; audit{', which refutes the print' if verdict.print_refuted else ''}: {counts}"
     say((printed, "bright_black"))

@@ -13,6 +13,7 @@ from mlsd.measure.exchange import read_table
 from mlsd.measure.exchange.record import import_record, is_record, read_record
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
+from mlsd.outside import read_given
 from mlsd.units import quoted
 
 
@@ -35,6 +36,7 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
     db = db or study_path("imported")
     kind = kind or ("record" if is_record(file) else None)
     if kind is None:
+        read_given(file, InputError, "Give the path of a file.")
         raise InputError(f"{file} is no record.", hint="Name the table's format with --format.")
     if kind == "record":
         _record(file, db)

@@ -11,7 +11,7 @@ import click
 from mlsd.cli import complete
 from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, plan_options
-from mlsd.cli.output import columns, print_json, print_table, say
+from mlsd.cli.output import columns, print_json, print_table, say, working
 from mlsd.cli.watch import say_default
 from mlsd.measure.cool_down import MOST_S
 from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
@@ -43,7 +43,8 @@ def show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None 
     """Print a plan with what it needs on this machine: tables for people, or one JSON object."""
     from mlsd.measure.run.forecast import plan_study
 
-    prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
+    with working("Planning"):
+        prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
     say_default(prepared)
     if as_json:
         print_json(_plan_object(prepared.plan, found))
@@ -74,7 +75,6 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
 
 
 def _print(planned: Plan, found: Forecast) -> None:
-
     print_table(plan_table(planned))
     if planned.loads:
         print_table(load_table(found))

@@ -12,6 +12,7 @@ from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option
 from mlsd.cli.output import print_json, say
 from mlsd.stats import grouped
+from mlsd.units import counted
 
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red", "not judged": "bright_black"}
 _NAMED = 3  # rows that are not judged for one want
@@ -102,4 +103,4 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
         say(("not judged  ", _COLORS["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
     for note in result.notes:
         say((f"note: {note}", "bright_black"))
-    say(f"{len(result.rows)} rows: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
+    say(f"{counted(len(result.rows), 'row')}: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))

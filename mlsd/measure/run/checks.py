@@ -108,8 +108,10 @@ def condition_warnings(
     if loads and own_threads is not None:
         cores = environment.logical_cores if environment and environment.logical_cores else 1
         least, share = (MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE) if is_mac else (BACKGROUND_CORES, BACKGROUND_SHARE)
-        if (others := statistics.median(loads) - own_threads) > max(least, share * cores):
-            sentence = f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average)."
+        load = statistics.median(loads)
+        if (others := load - own_threads) > max(least, share * cores):
+            busy = f"about {others:.1f} of {cores} logical cores" if others < cores else "every logical core"
+            sentence = f"Other programs kept {busy} busy (load average {load:.1f})."
             yield _warning("background_load", sentence, "Close them and run again.")
     used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
     if used and (grown := max(used) - used[0]) >= (MAC_SWAP_GROWTH_BYTES if is_mac else SWAP_GROWTH_BYTES):

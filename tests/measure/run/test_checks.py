@@ -69,6 +69,15 @@ def test_the_runs_own_threads_are_no_background_load() -> None:
     assert condition_codes(busy, own_threads=None) == []
 
 
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [(3.0, "about 3.0 of 8 logical cores busy"), (17.8, "every logical core busy (load average 17.8)")],
+)
+def test_no_more_cores_are_said_to_be_busy_than_the_machine_has(load: float, words: str) -> None:
+    [warning] = condition_warnings([msgspec.structs.replace(CALM, load_1min=load)], EIGHT_CORES)
+    assert words in warning.message
+
+
 def test_only_swap_that_grows_is_a_doubt() -> None:
     def swapped(mib: int) -> Conditions:
         return msgspec.structs.replace(CALM, swap_used_bytes=mib << 20)
