@@ -11,6 +11,7 @@ from mlsd.cli.output import TimeLeft, note, shows_progress, verbosity
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, HeatReading, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
+from mlsd.measure.store.rows import StoredWarning
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
 from mlsd.planning.suite import EMBEDDED_PROFILE
@@ -35,7 +36,7 @@ def say_default(prepared: Prepared) -> None:
         note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")
 
 
-def say_warnings(warnings: Sequence[QualityWarning]) -> None:
+def say_warnings(warnings: Sequence[QualityWarning | StoredWarning]) -> None:
     """Each kind of doubt once, with what to do about it."""
     for code in dict.fromkeys(warning.code for warning in warnings):
         alike = [warning for warning in warnings if warning.code == code]
