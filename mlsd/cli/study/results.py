@@ -11,7 +11,6 @@ import click
 from mlsd.cli.database import db_option, filter_options, make_filter, note_left_out, reading
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import say_warnings
 from mlsd.errors import InputError, StoreError
 from mlsd.measure.exchange.tables import dict_rows, trial_table
 from mlsd.measure.store.rows import StoredTrial, TrialFilter
@@ -65,6 +64,8 @@ def results(
         if others:
             print_table(imported_table(_last(others, show_all)))
             say(f"{len(others)} imported rows.")
+        from mlsd.cli.watch import say_warnings
+
         say_warnings(store.warnings())
         if not listed and not others:
             note("No trial matches.")
