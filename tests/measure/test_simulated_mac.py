@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from mlsd.cli import watch
+from mlsd.cli import output, watch
 from mlsd.cli.study import run as command
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runs
@@ -54,7 +54,7 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
     clock = SimpleNamespace(monotonic=mac.now_s, sleep=mac.clock.sleep)
     for module in (watch, hubs):
         monkeypatch.setattr(module, "time", clock)
-    for module in (watch, command):
+    for module in (watch, command, output):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
     monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
     monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
