@@ -82,6 +82,12 @@ def read_conditions() -> Conditions:
     )
 
 
+def machine_ns() -> int:
+    """Processor time that all programs of this machine have used since it started."""
+    times = psutil.cpu_times()
+    return round((times.user + times.nice + times.system) * 1e9)
+
+
 def host_key(identity: str | None) -> str:
     """A stable hash (16 hex digits) of the machine's identifier, else of its address or name and a user's secret."""
     if identity is None:

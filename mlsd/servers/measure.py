@@ -164,7 +164,7 @@ def measure(
                 session.compare(own, cases)
             advice = "See the page on servers in the documentation."
             noted = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
-            warnings = (*check_run(own, environment, own_threads=None), *noted)
+            warnings = (*check_run(own, environment), *noted)
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
         raise WorkerError(f"Every request failed: {own[0].error}")

@@ -72,7 +72,7 @@ def run_lab_study(
             warnings = tuple(
                 warning
                 for place in outcome.places
-                for warning in conclude(store, place.outcome.run_id, engine, place.environment)
+                for warning in conclude(store, place.outcome.run_id, place.environment)
             )
     answer = tuple(
         f"{place.environment.chip or place.environment.machine}: {sentence}"

@@ -20,6 +20,7 @@ DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits 
 COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
 BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
+LEAST_LOAD_NS = 500_000_000  # of generations, to judge the load in them
 # macOS moves what idles to swap before memory is short, and its services make a load of one to two by themselves.
 MAC_SWAP_GROWTH_BYTES, MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE = GIB, 2.0, 0.25
 _NOMINAL = "nominal"
@@ -65,14 +66,12 @@ class Drift(Record, frozen=True, kw_only=True):
         return not self.low <= 0.0 <= self.high
 
 
-def check_run(
-    trials: Sequence[Trial], environment: Environment | None = None, *, own_threads: int | None = None
-) -> list[QualityWarning]:
-    """Everything that speaks against a run; `own_threads` is how many CPU threads it used itself."""
+def check_run(trials: Sequence[Trial], environment: Environment | None = None) -> list[QualityWarning]:
+    """Everything that speaks against a run."""
     conditions = [trial.conditions for trial in trials if trial.conditions is not None]
     measured = [trial for trial in trials if trial.status == "ok"]
     return [
-        *condition_warnings(conditions, environment, own_threads=own_threads),
+        *condition_warnings(conditions, environment),
         *_failures(trials),
         *_native_failures(measured),
         *_divergence(measured),
@@ -91,9 +90,9 @@ def check_run(
 
 
 def condition_warnings(
-    conditions: Sequence[Conditions], environment: Environment | None = None, *, own_threads: int | None = 0
+    conditions: Sequence[Conditions], environment: Environment | None = None, *, at_rest: bool = False
 ) -> Iterator[QualityWarning]:
-    """Doubts from the machine's state, in the order it was read; with `own_threads` None load is not judged."""
+    """Doubts from the machine's state, in the order it was read; `at_rest`: while nothing was measured."""
     if count := sum(bool(c.on_battery) for c in conditions):
         yield _warning("on_battery", f"On battery {_share(count, conditions)}.", "Plug the machine in and run again.")
     if count := sum(bool(c.low_power_mode) for c in conditions):
@@ -104,15 +103,12 @@ def condition_warnings(
         sentence = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
         yield _warning("throttled", sentence, "Let it cool, raise --cool-down, and compare within blocks only.")
     is_mac = environment is not None and environment.os.startswith("macOS")
-    loads = [c.load_1min for c in conditions if c.load_1min is not None]
-    if loads and own_threads is not None:
+    if (others := _others_cores(conditions, at_rest)) is not None:
         cores = environment.logical_cores if environment and environment.logical_cores else 1
         least, share = (MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE) if is_mac else (BACKGROUND_CORES, BACKGROUND_SHARE)
-        load = statistics.median(loads)
-        if (others := load - own_threads) > max(least, share * cores):
+        if others > max(least, share * cores):
             busy = f"about {others:.1f} of {cores} logical cores" if others < cores else "every logical core"
-            sentence = f"Other programs kept {busy} busy (load average {load:.1f})."
-            yield _warning("background_load", sentence, "Close them and run again.")
+            yield _warning("background_load", f"Other programs kept {busy} busy.", "Close them and run again.")
     used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
     if used and (grown := max(used) - used[0]) >= (MAC_SWAP_GROWTH_BYTES if is_mac else SWAP_GROWTH_BYTES):
         yield _warning(
@@ -126,6 +122,21 @@ def condition_warnings(
 
 
 Points = dict[str, list[tuple[float, float]]]  # of each case: when in s, ln of a speed
+
+
+def _others_cores(conditions: Sequence[Conditions], at_rest: bool) -> float | None:
+    """Cores that other programs kept busy on average: the load while nothing is measured, else their processor time.
+
+    None where that is not known, or the time too short for what the system counts in hundredths of a second.
+    """
+    if at_rest:
+        loads = [c.load_1min for c in conditions if c.load_1min is not None]
+        return statistics.median(loads) if loads else None
+    timed = [c for c in conditions if c.generation_ns and c.processor_ns is not None and c.machine_ns is not None]
+    span_ns = sum(c.generation_ns or 0 for c in timed)
+    if span_ns < LEAST_LOAD_NS:
+        return None
+    return sum((c.machine_ns or 0) - (c.processor_ns or 0) for c in timed) / span_ns
 
 
 def baseline_drift(trials: Iterable[Trial]) -> Drift | None:

@@ -126,7 +126,7 @@ def compare(
                 _judge_outputs(sides, store)
                 interrupted = False
             measured = [side for side in sides.values() if side.run.n_run]
-            warnings = [conclude(store, s.run.run_id, s.prepared.engine, s.environment) for s in measured]
+            warnings = [conclude(store, s.run.run_id, s.environment) for s in measured]
     return Compared(
         database=str(path),
         session=session,

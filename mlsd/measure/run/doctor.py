@@ -66,7 +66,7 @@ def examine(
         free_disk_bytes=free,
         budget=budget,
         profiles=fits,
-        warnings=tuple(condition_warnings([conditions], environment)),
+        warnings=tuple(condition_warnings([conditions], environment, at_rest=True)),
     )
 
 

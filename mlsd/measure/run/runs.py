@@ -45,7 +45,7 @@ from mlsd.planning.prepare import (
     prepare_study,
     read_suites,
 )
-from mlsd.records import EngineOptions, Environment, QualityWarning, Record
+from mlsd.records import Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, as_measured
 
@@ -270,10 +270,10 @@ def _measure(
         record=plan_record(prepared, options or {}, decides),
     )
     outcome = run_plan(plan, run_job, store, settings, watcher, choose)
-    return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
+    return outcome, conclude(store, outcome.run_id, environment)
 
 
-def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Environment) -> tuple[QualityWarning, ...]:
+def conclude(store: Store, run_id: int, environment: Environment) -> tuple[QualityWarning, ...]:
     """Mark the trials of a run that were disturbed, and record what speaks against it."""
     mine = TrialFilter(run_id=run_id)
     stored = list(store.trials(mine, rounds=False))
@@ -281,8 +281,7 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
         store.mark_disturbed({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]
-    threads = threads_of(engine) if environment.backend == "CPU" else 1
-    warnings = tuple(check_run(own, environment, own_threads=threads))
+    warnings = tuple(check_run(own, environment))
     store.add_warnings(run_id, warnings)
     return warnings
 

@@ -113,8 +113,8 @@ def machine_checks(machine: MachineFacts, now: Conditions, busy: str | None = No
     """Power, heat, load and other runs at this moment, and what the machine's card lacks."""
     *state, _swap = condition_checks(now, now)
     load = "not known" if now.load_1min is None else f"{now.load_1min:.1f} over the last minute"
-    doubts = {doubt.code: f"{doubt.message} {doubt.advice}" for doubt in condition_warnings([now], machine.environment)}
-    warning = doubts.get("background_load")
+    found = condition_warnings([now], machine.environment, at_rest=True)
+    warning = {doubt.code: f"{doubt.message} {doubt.advice}" for doubt in found}.get("background_load")
     return (
         *state,
         Check(name="load", ok=None if now.load_1min is None else warning is None, answer=warning or load),

@@ -27,6 +27,7 @@ from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session, session_options
 from mlsd.errors import EngineError
+from mlsd.hardware import machine_ns
 from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
@@ -253,7 +254,7 @@ class Arms:
             failures_before = arm.failed_native_calls
             backend = backend_info(case.engine.n_gpu_layers).backend
             energy_before = read_energy(backend)
-            began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
+            busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
             with self._saved.reading(prompt_key(case.prompt), timed=True):
                 result = generate(
                     arm.session,
@@ -271,6 +272,7 @@ class Arms:
                 conditions or Conditions(),
                 generation_ns=self._clock.now_ns() - began_ns,
                 processor_ns=time.process_time_ns() - processor_ns,
+                machine_ns=machine_ns() - busy_ns,
             )
             if energy_before is not None and (energy := read_energy(backend)) is not None:
                 used_mj = energy.mj - energy_before.mj

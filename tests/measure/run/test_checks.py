@@ -36,11 +36,11 @@ def good(tok_s: float = 100.0, minute: float = 0.0, **changes: object) -> Trial:
 
 
 def codes(*trials: Trial) -> list[str]:
-    return [warning.code for warning in check_run(trials, EIGHT_CORES, own_threads=0)]
+    return [warning.code for warning in check_run(trials, EIGHT_CORES)]
 
 
-def condition_codes(*conditions: Conditions, own_threads: int | None = 0) -> list[str]:
-    return [warning.code for warning in condition_warnings(conditions, EIGHT_CORES, own_threads=own_threads)]
+def condition_codes(*conditions: Conditions, at_rest: bool = True) -> list[str]:
+    return [warning.code for warning in condition_warnings(conditions, EIGHT_CORES, at_rest=at_rest)]
 
 
 def test_nothing_is_said_of_a_clean_run_or_of_nothing() -> None:
@@ -62,19 +62,23 @@ def test_a_disturbed_machine_is_named(changed: dict[str, object], code: str) -> 
     assert condition_codes(msgspec.structs.replace(CALM, **changed)) == [code]
 
 
-def test_the_runs_own_threads_are_no_background_load() -> None:
-    busy = msgspec.structs.replace(CALM, load_1min=4.2)
-    assert condition_codes(busy, own_threads=4) == []
-    assert condition_codes(busy, own_threads=1) == ["background_load"]
-    assert condition_codes(busy, own_threads=None) == []
+def test_the_load_of_a_run_is_the_processor_time_of_other_programs() -> None:
+    def found(others: float, wall_s: float = 1.0) -> list[str]:
+        ours = {"generation_ns": round(wall_s * 1e9), "processor_ns": round(4 * wall_s * 1e9)}
+        busy = Conditions(**ours, machine_ns=round((4 + others) * wall_s * 1e9), load_1min=9.0)
+        return condition_codes(busy, at_rest=False)
+
+    assert found(0.7) == [] and found(1.0) == ["background_load"]
+    assert found(3.0, wall_s=0.1) == [], "too short for the system's own count"
+    assert condition_codes(Conditions(load_1min=9.0), at_rest=False) == [], "a server is among the load"
 
 
 @pytest.mark.parametrize(
     ("load", "words"),
-    [(3.0, "about 3.0 of 8 logical cores busy"), (17.8, "every logical core busy (load average 17.8)")],
+    [(3.0, "about 3.0 of 8 logical cores busy"), (17.8, "every logical core busy")],
 )
 def test_no_more_cores_are_said_to_be_busy_than_the_machine_has(load: float, words: str) -> None:
-    [warning] = condition_warnings([msgspec.structs.replace(CALM, load_1min=load)], EIGHT_CORES)
+    [warning] = condition_warnings([msgspec.structs.replace(CALM, load_1min=load)], EIGHT_CORES, at_rest=True)
     assert words in warning.message
 
 
@@ -92,7 +96,7 @@ def test_a_macs_own_swapping_and_services_are_no_alarm() -> None:
     def found(load: float, swap_mib: int) -> list[str]:
         later = msgspec.structs.replace(CALM, load_1min=load, swap_used_bytes=swap_mib << 20)
         before = msgspec.structs.replace(later, swap_used_bytes=0)
-        return [warning.code for warning in condition_warnings([before, later], mac)]
+        return [warning.code for warning in condition_warnings([before, later], mac, at_rest=True)]
 
     assert found(1.8, 500) == []
     assert found(4.0, 2000) == ["background_load", "swap_growth"]
@@ -148,7 +152,7 @@ def test_heat_that_slows_only_wide_passes_is_a_drift_of_those_alone() -> None:
         anchors = Anchors(target="t", width=5, one_ns=31_000_000, wide_ns=round(37e6 * 1.02**minute))
         return msgspec.structs.replace(CALM, anchors=anchors)
 
-    warnings = check_run([good(minute=m, conditions=felt(m)) for m in range(11)], EIGHT_CORES, own_threads=0)
+    warnings = check_run([good(minute=m, conditions=felt(m)) for m in range(11)], EIGHT_CORES)
     assert [warning.code for warning in warnings] == ["anchor_drift"]
     assert "over the widest, timed between blocks, changed in speed by -18.0 %" in warnings[0].message
 
@@ -180,7 +184,7 @@ def test_an_exact_trend_is_recovered(change: float, n: int, tok_s: float) -> Non
 def test_a_trial_that_measured_something_else_than_the_methods_speed_is_named() -> None:
     inside = good(decode_ns=None, timed=False)
     fallen = good(rollback_draft="trim", fell_back="another release.")
-    found = {w.code: w.message for w in check_run([good(), inside, fallen], EIGHT_CORES, own_threads=0)}
+    found = {w.code: w.message for w in check_run([good(), inside, fallen], EIGHT_CORES)}
     assert set(found) == {"not_timed", "sync_fallback"}
     assert "another release." in found["sync_fallback"]
 
@@ -215,6 +219,6 @@ def test_on_a_graphics_device_only_wall_time_counts_and_heat_is_named() -> None:
 
 def test_disturbed_trials_are_said_once_and_offered_again() -> None:
     reason = "the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"
-    warnings = check_run([good(), good(valid=False, disturbed=True, invalid_reason=reason)], EIGHT_CORES, own_threads=0)
+    warnings = check_run([good(), good(valid=False, disturbed=True, invalid_reason=reason)], EIGHT_CORES)
     assert [w.code for w in warnings] == ["disturbed"]
     assert "again" in warnings[0].advice
