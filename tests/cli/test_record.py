@@ -288,7 +288,7 @@ def test_what_a_server_says_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> N
             spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None, "valid": True}
             store.add_trial(run_id, trial(one, decode_ns=7_000_000, position=place, invalid_reason=None, **spoken))
     said = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
-    assert said.code == 2 and "is a server's" in said.err
+    assert said.code == 2 and "only trials of servers" in said.err
 
 
 def _run(study: Path):  # type: ignore[no-untyped-def]
