@@ -79,7 +79,7 @@ def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) ->
     assert re.fullmatch(known, result.out.splitlines()[0])
     with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
         (session,), (run,) = sessions(store), store.runs()
-    nothing = structs.replace(run, environment=Environment(host="", os="", machine=""), plan={}, decides=None)
+    nothing = structs.replace(run, environment=Environment(host="", os="", machine=""), plan={})
     arms = [one for one in session.results() if one.is_plain]
     unread = [structs.replace(one, trials=(), case=structs.replace(one.case, engine=EngineOptions())) for one in arms]
     assert head_line(unread, nothing, {}) == "llama: 24 output tokens", "what is not stored is not named"

@@ -111,9 +111,9 @@ def _decimal(text: str) -> Decimal:
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
-        raise ValueError(f"{text.strip()!r} is not a number") from None
+        raise ValueError(f"{text.strip()[:20]!r} is not a number") from None
     if not (number.is_finite() and math.isfinite(number)):  # as a float, too
-        raise ValueError(f"{text.strip()!r} is not a finite number")
+        raise ValueError(f"{text.strip()[:20]!r} is not a finite number")
     return number
 
 

@@ -147,7 +147,8 @@ def test_a_rounds_rate_copied_to_other_lengths_of_draft_is_found_unless_a_cap_ex
 @pytest.mark.parametrize(
     ("cells", "said"),
     [
-        (f"m,{'9' * 400},2,", "larger than any figure"),
+        ("m,1e30,2,", "larger than any figure"),
+        (f"m,{'9' * 400},2,", "not a finite number"),
         ("m,-3,2,", "not above 0"),
         ("m,nan,2,", "not a finite number"),
         ("m,30,2.5,", "not a count"),
