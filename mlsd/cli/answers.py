@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
+_FIRST_BLOCKS = 4  # where one block says nothing of scatter yet
 
 
 def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
@@ -67,7 +68,8 @@ def _next_step(found: Answer, models: Mapping[str, LocalModel]) -> str | None:
     if found.use != "not decided yet" or found.best is None:
         return None
     seconds = found.seconds
-    budget = max(_LEAST_S, math.ceil((seconds or 0.0) * 2 / 10) * 10)
+    wanted_s = _FIRST_BLOCKS * (found.block_s or 0.0) if seconds is None else seconds
+    budget = max(_LEAST_S, math.ceil(wanted_s * 2 / 10) * 10)
     time = "" if seconds is None else f" (about {max(1.0, seconds):.0f} s of decoding)"
     return f"{_bench_command(found.best, models)} --until decided --budget-s {budget}{time}"
 

@@ -64,14 +64,19 @@ class Answer(Record, frozen=True, kw_only=True):
         return f"not decided yet: {best.setting} looks like {times(best.ratio)}{blocks}"
 
     @property
-    def seconds(self) -> float | None:
-        """About how long it takes to decide it: further blocks of plain decoding and the best."""
+    def block_s(self) -> float | None:
+        """How long a block of plain decoding and the best decodes, all prompts together."""
         best = self.best
-        more = best.standing.more_blocks if best is not None and best.standing is not None else None
-        if best is None or more is None:
+        if best is None or not best.pairs:
             return None
         spans = [(p.plain.trial.decode_ns or 0) + (p.own.trial.decode_ns or 0) for p in best.pairs]
-        return more * len(best.prompts) * sum(spans) / len(spans) / 1e9 if spans else None
+        return len(best.prompts) * sum(spans) / len(spans) / 1e9
+
+    @property
+    def seconds(self) -> float | None:
+        """About how long it takes to decide it: further blocks of plain decoding and the best."""
+        more = self.best.standing.more_blocks if self.best is not None and self.best.standing is not None else None
+        return None if more is None or self.block_s is None else more * self.block_s
 
 
 def answers(results: Iterable[ArmResult]) -> list[Answer]:

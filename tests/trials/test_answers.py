@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from mlsd.cli.answers import _next_step
 from mlsd.trials.answers import answers, by_target, first_line
+from mlsd.trials.results import TrialPair
 from tests.trials.made import result
 
 
@@ -59,3 +63,14 @@ def test_the_first_line_has_at_most_fifteen_words_whatever_a_setting_is_called()
     for found in (result(1.1, 1.2, 1.3, text=long), result(0.5, 0.6, 0.7, text=long), result(0.9, 1.0, 1.1, text=long)):
         line = first_line(answers([found]))
         assert len(line.split()) <= 15 and f"{found.ratio.value if found.ratio else 0:.2f}x" in line
+
+
+def test_the_command_that_decides_has_room_for_blocks_before_their_scatter_is_known() -> None:
+    known = result(0.9, 1.05, 1.2)
+    (plain, own) = (
+        [one._replace(trial=replace(one.trial, decode_ns=s * 10**9)) for one in known.trials] for s in (8, 4)
+    )
+    (open_,) = answers([replace(known, pairs=(TrialPair(plain[0], own[0]),))])
+    assert (open_.block_s, open_.seconds) == (12.0, 5 * 12.0)
+    (alone,) = answers([replace(open_.arms[0], standing=replace(known.standing, more_blocks=None))])
+    assert alone.seconds is None and "--budget-s 100" in str(_next_step(alone, {}))
