@@ -215,15 +215,21 @@ def test_a_wrong_name_is_answered_and_a_chip_advised_before_heavy_imports_and_lo
 
 @pytest.mark.parametrize(
     "arguments",
-    [["advise", "qwen3.5-27b-q4_k_m", "--chip", "M4 Pro"], ["audit", "tests/analysis/data/study_runs_excerpt.csv"]],
+    [
+        ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M4 Pro"],
+        ["audit", str(ROOT / "tests/analysis/data/study_runs_excerpt.csv")],
+    ],
 )
-def test_a_question_that_nothing_is_measured_for_loads_no_library_of_statistics(arguments: list[str]) -> None:
+def test_a_question_that_nothing_is_measured_for_loads_no_library_of_statistics(
+    arguments: list[str], tmp_path: Path
+) -> None:
     code = (
         f"import sys; from mlsd.cli import main; main({arguments}); "
         "print(sorted({'pandas', 'scipy', 'matplotlib'} & sys.modules.keys()))"
     )
-    root = Path(__file__).parents[1]
-    ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
