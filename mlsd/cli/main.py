@@ -21,7 +21,6 @@ import click
 
 from mlsd import __version__
 from mlsd.cli import output
-from mlsd.cli.config import find_config, set_defaults, taken_from_file
 from mlsd.errors import MlsdError, did_you_mean
 from mlsd.folders import asset_path
 from mlsd.names import clean
@@ -106,8 +105,6 @@ class LazyGroup(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples("mlsd", ctx, formatter)
-        if (path := find_config()) is not None:
-            formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied
 
 
 def examples() -> dict[str, list[str]]:
@@ -122,11 +119,10 @@ def _write_examples(path: str, ctx: click.Context, formatter: click.HelpFormatte
 
 
 def _complete(command: click.Command, ctx: click.Context, path: str) -> None:
-    """Add -q, -v, --wide, the defaults of `mlsd.toml` and the examples to a command, or to every command of a group."""
+    """Add -q, -v, --wide and the examples to a command, or to every command of a group."""
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             _complete(inner, ctx, f"{path} {name}")
-    set_defaults(command, ctx)
     command.format_epilog = partial(_write_examples, path)  # type: ignore[method-assign]
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
@@ -159,9 +155,6 @@ def main(argv: list[str] | None = None) -> None:
             said = io.StringIO()  # it repeats what was typed, which may come from anywhere
             error.show(said)
             output.complain(said.getvalue().rstrip("\n"))
-            ctx = getattr(error, "ctx", None)  # of a usage error
-            if ctx is not None and (taken := taken_from_file(ctx)):
-                output.complain(f"From {taken}.")
             if as_json:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)

@@ -413,28 +413,8 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
     yield Shot((*command, str(parts[0])))
 
 
-def _config(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    """An mlsd.toml of the folder one stands in, or one that is named; a build that it names runs only in the latter."""
-    folder = _emptied(range_.inputs / "project")
-    (folder / "build").write_text(f"#!/bin/sh\ntouch {range_.ran}\n")
-    (folder / "build").chmod(0o755)
-    shutil.copy(range_.originals / "study.sqlite", folder / "x.sqlite")
-    text = 'target = "m.gguf"\nthreads = 2\ndatabase = "x.sqlite"\n' + rng.choice(("", 'build = "./build"\n'))
-    whole = rng.choice(
-        (b"a=" + b"[" * 9_000, b'database="\\u0000"', b'target="~nobody/x"', b"x." * 9_000 + b"x=1", b"")
-    )
-    data = whole if rng.random() < 0.1 else mutate.of_text(text.encode(), rng)
-    (folder / "mlsd.toml").write_bytes(data)
-    names = ("results", "probe", "bench --repeats 1", "calibrate", "methods", "tune", "export", "fit",
-             "plan B --profile tiny", "run B --profile tiny --dry-run")  # fmt: skip
-    os.chdir(folder)
-    yield Shot(tuple(rng.choice(names).split()))
-    os.chdir(range_.here)
-
-
 VARIABLES = (
-    "MLSD_BUILD_IDENTITY", "MLSD_BUILD_IDENTITY", "MLSD_BUILD", "MLSD_CONFIG", "MLSD_TARGET", "MLSD_THREADS",
-    "MLSD_DATABASE", "MLSD_HOME", "MLSD_CACHE", "MLSD_SERVER_KEY", "MLSD_RPC_SERVER", "LLAMA_CPP_LIB_PATH",
+    "MLSD_BUILD_IDENTITY", "MLSD_BUILD_IDENTITY", "MLSD_BUILD", "MLSD_HOME", "MLSD_CACHE", "MLSD_SERVER_KEY", "MLSD_RPC_SERVER", "LLAMA_CPP_LIB_PATH",
     "LLAMA_GRAPH_REUSE_DISABLE", "LLAMA_CACHE", "LLAMA_ARG_MODEL", "GGML_BACKEND_PATH", "GGML_BACKEND_DIR",
     "GGML_VK_VISIBLE_DEVICES", "GGML_NO_BACKTRACE", "HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "COLUMNS", "TERM",
     "CONDA_PREFIX", "HOMEBREW_PREFIX", "OMP_NUM_THREADS", *(limit.variable for limit in LIMITS),
@@ -543,7 +523,6 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "server": _server,
     "lab messages": _lab,
     "split gguf": _split,
-    "mlsd.toml": _config,
     "environment": _environment,
     "builds": _build,
 }
