@@ -49,7 +49,7 @@ from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.lab.cluster import Posted
 from mlsd.measure.lab.machine import Card, Doing
 from mlsd.measure.lab.suites import LabStudyResult
-from mlsd.measure.messages import Check, LayersFound, Perplexities, Spent
+from mlsd.measure.messages import LayersFound, Perplexities, Spent
 from mlsd.measure.run.doctor import Diagnosis
 from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
@@ -465,7 +465,6 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "fit": Fitted,
     "claims": list[ClaimVerdict],
     "lab status": LabStatus,
-    "record check-first": list[Check],
     "record verify": list[Verification],
     "audit": Audited,
     "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),

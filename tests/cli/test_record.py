@@ -36,15 +36,6 @@ def record(study: Path, tmp_path: Path) -> Path:
     return record_of(study, tmp_path / "small.record.json.gz")
 
 
-@pytest.mark.native
-def test_what_speaks_against_a_record_can_be_asked_before_it_is_made(mlsd: Mlsd, study: Path) -> None:
-    asked = mlsd("record", "--check-first", study, "--json")
-    found = {check["name"]: check for check in json.loads(asked.out)}
-    assert {"power", "heat", "load", "other runs", "card", "build", "blocks"} <= set(found)
-    assert found["build"]["ok"] and not found["blocks"]["ok"]  # one block of each case
-    assert asked.code == 1
-
-
 def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
     file, db = tmp_path / "a.record.json.gz", tmp_path / "imported.sqlite"
     assert mlsd("record", study, "-o", file).code == 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.database import note_left_out
-from mlsd.cli.options import Whole, build_option, json_option, output_option
-from mlsd.cli.output import note, print_json, print_table, say, working
+from mlsd.cli.options import Whole, json_option, output_option
+from mlsd.cli.output import note, print_json, say, working
 from mlsd.errors import InputError
 from mlsd.units import format_bytes, quoted
 
@@ -24,9 +24,7 @@ class _Record(click.Group):
     """A group whose first word may be a database in place of a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``DB -o FILE`` is ``write DB -o FILE``, and ``--check-first`` a command as well."""
-        if "--check-first" in args:
-            args = ["check-first", *(word for word in args if word != "--check-first")]
+        """``DB -o FILE`` is ``write DB -o FILE``."""
         words = [word for word in args if not word.startswith("-")]
         if words and args[0] not in ("-h", "--help") and not set(words) & set(self.commands):
             args = ["write", *args]
@@ -35,43 +33,7 @@ class _Record(click.Group):
 
 @click.group(cls=_Record)
 def record() -> None:
-    """Write a study as one file that others can check (DB -o FILE), or check such files (verify FILE...).
-
-    Before the hours that a study takes, `mlsd record --check-first` says what would keep a record of this machine from
-    being believed.
-    """
-
-
-@record.command(name="check-first")
-@click.argument("db", required=False, type=click.Path(path_type=Path))
-@build_option
-@json_option
-@click.pass_context
-def check_first(ctx: click.Context, /, db: Path | None, as_json: bool) -> None:
-    """Say what would keep a record from being believed: power, heat, load, other runs, the build, the machine's card.
-
-    With a study database DB also checks its trials. Measures nothing; exits with 1 where a check fails.
-    `mlsd record --check-first` is the same.
-    """
-    from mlsd.measure.run.self_check import check_before_record
-    from mlsd.measure.store.store import Store
-    from mlsd.report.tables.records import checks_table
-
-    trials = []
-    if db is not None:
-        with Store.open(db, create=False, read_only=True) as store:
-            trials = [stored.trial for stored in store.trials(rounds=False)]
-    found = check_before_record(trials)
-    if as_json:
-        print_json(found)
-    else:
-        print_table(checks_table("Before a record", found))
-        against = sum(check.ok is False for check in found)
-        say(
-            "Nothing here would discredit a record." if not against else f"{against} of these would discredit a record."
-        )
-    if any(check.ok is False for check in found):
-        ctx.exit(1)
+    """Write a study as one file that others can check (DB -o FILE), or check such files (verify FILE...)."""
 
 
 @record.command()

@@ -5,23 +5,20 @@ from __future__ import annotations
 import datetime
 import platform
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from mlsd.errors import InputError, LockError, MlsdError
+from mlsd.errors import InputError
 from mlsd.folders import asset_path, write_atomically
-from mlsd.hardware import MachineFacts, read_conditions, read_environment, read_machine
-from mlsd.measure.messages import BuildFits, BuildJob, Check, SelfChecked, SelfCheckJob
+from mlsd.hardware import read_conditions, read_environment
+from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
 from mlsd.measure.process import ask
-from mlsd.measure.run.checks import check_run, condition_warnings
-from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library
 from mlsd.models.manifest import AssetEntry, PathEntry
 from mlsd.planning.job import ModelFile
-from mlsd.records import Conditions, Environment, ModelRef, Record, Trial
+from mlsd.records import Conditions, Environment, ModelRef, Record
 
 SCHEMA = 1
 _MODELS = ("tiny-dense", "tiny-moe", "tiny-draft")
@@ -83,69 +80,6 @@ def condition_checks(before: Conditions, after: Conditions) -> tuple[Check, ...]
     return tuple(
         Check(name=name, ok=None if bad is None else not bad, answer=unknown if bad is None else yes if bad else no)
         for name, (bad, unknown, yes, no) in states.items()
-    )
-
-
-# --- before a record ----------------------------------------------------------------------------------------------
-
-LEAST_BLOCKS = 3  # fewer give no interval
-# What a reader compares a record by, and what the audit bounds its times with.
-_CARD = {"chip": "chip", "peak_bandwidth_gb_s": "peak bandwidth (GB/s)"}
-
-
-def check_before_record(trials: Sequence[Trial] = ()) -> tuple[Check, ...]:
-    """What would keep a record of this machine, or of these trials, from being believed; measures nothing."""
-    try:
-        fits = ask(BuildJob(), BuildFits)
-        build = Check(name="build", ok=True, answer=f"{fits.backend.build} on {fits.backend.device} passes the gate")
-        machine = read_machine(fits.backend)
-    except MlsdError as error:
-        build, machine = Check(name="build", ok=False, answer=str(error)), read_machine()
-    try:
-        with machine_lock():
-            busy = None
-    except LockError as error:
-        busy = str(error)
-    return (*machine_checks(machine, read_conditions(), busy), build, *trial_checks(trials, machine.environment))
-
-
-def machine_checks(machine: MachineFacts, now: Conditions, busy: str | None = None) -> tuple[Check, ...]:
-    """Power, heat, load and other runs at this moment, and what the machine's card lacks."""
-    *state, _swap = condition_checks(now, now)
-    load = "not known" if now.load_1min is None else f"{now.load_1min:.1f} over the last minute"
-    found = condition_warnings([now], machine.environment, at_rest=True)
-    warning = {doubt.code: f"{doubt.message} {doubt.advice}" for doubt in found}.get("background_load")
-    return (
-        *state,
-        Check(name="load", ok=None if now.load_1min is None else warning is None, answer=warning or load),
-        Check(name="other runs", ok=busy is None, answer=busy or "none"),
-        *(
-            Check(
-                name="card",
-                subject=words,
-                ok=None if getattr(machine.environment, name) is None else True,
-                answer=machine.missing.get(name) or str(getattr(machine.environment, name)),
-            )
-            for name, words in _CARD.items()
-        ),
-    )
-
-
-def trial_checks(trials: Sequence[Trial], environment: Environment | None = None) -> tuple[Check, ...]:
-    """Whether there are enough blocks for intervals, and each doubt that the trials raise."""
-    if not trials:
-        return (Check(name="blocks", ok=None, answer=f"none yet; measure at least {LEAST_BLOCKS} (--repeats)"),)
-    blocks = Counter(trial.case_id for trial in trials if trial.valid and not trial.disturbed)
-    few = sum(blocks[case] < LEAST_BLOCKS for case in {trial.case_id for trial in trials})
-    shortage = f"{few} of {len({trial.case_id for trial in trials})} cases have fewer than {LEAST_BLOCKS} that count"
-    doubts = check_run(trials, environment)
-    return (
-        Check(name="blocks", ok=not few, answer=shortage if few else f"at least {min(blocks.values())} of every case"),
-        *(
-            Check(name="trials", subject=code, ok=False, answer=f"{matching[0].message} {matching[0].advice}")
-            for code in dict.fromkeys(doubt.code for doubt in doubts)
-            if (matching := [doubt for doubt in doubts if doubt.code == code])
-        ),
     )
 
 

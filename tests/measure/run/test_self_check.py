@@ -8,19 +8,15 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.hardware import MachineFacts
 from mlsd.measure.run.self_check import (
     SelfCheck,
     check_machine,
     condition_checks,
     expected_backend,
-    machine_checks,
     read_self_check,
-    trial_checks,
     write_self_check,
 )
-from mlsd.records import Conditions, Environment
-from tests.measure.examples import case, trial
+from mlsd.records import Conditions
 
 GOOD = Conditions(on_battery=False, low_power_mode=False, thermal_state="nominal", swap_used_bytes=0)
 
@@ -66,28 +62,6 @@ def test_power_heat_and_swap_are_judged_and_what_is_not_known_is_not() -> None:
     )
     assert not any(check.ok for check in condition_checks(GOOD, bad))
     assert {check.ok for check in condition_checks(Conditions(), Conditions())} == {None}
-
-
-def test_what_speaks_against_a_record_is_said_before_the_hours() -> None:
-    here = Environment(host="h", os="o", machine="m", chip="M4", memory_bytes=1 << 34, logical_cores=8)
-    machine = MachineFacts(environment=here, missing={"peak_bandwidth_gb_s": "no table lists it"})
-    quiet = msgspec.structs.replace(GOOD, load_1min=0.1)
-    fine = {f"{check.name} {check.subject}".strip(): check for check in machine_checks(machine, quiet)}
-    assert {name for name, check in fine.items() if not check.ok} == {"card peak bandwidth (GB/s)"}
-    assert fine["card peak bandwidth (GB/s)"].answer == "no table lists it"
-    loaded = msgspec.structs.replace(GOOD, load_1min=6.0, on_battery=True, thermal_state="heavy")
-    against = {check.name for check in machine_checks(machine, loaded, "Another run of mlsd holds it.") if not check.ok}
-    assert against == {"power", "heat", "load", "other runs", "card"}
-
-
-def test_a_case_with_too_few_blocks_speaks_against_a_record_and_so_does_each_doubt() -> None:
-    enough = [trial(repeat=repeat, disturbed=False) for repeat in range(3)]
-    assert {check.name: check.ok for check in trial_checks(())} == {"blocks": None}
-    assert trial_checks(enough)[0].ok
-    failed = trial(case(gamma=0), status="failed", error="no memory")
-    few, *doubts = trial_checks([*enough, failed])
-    assert not few.ok and few.answer.startswith("1 of 2 cases")
-    assert "failed_trials" in {check.subject for check in doubts} and not any(check.ok for check in doubts)
 
 
 def test_another_file_is_no_self_check(tmp_path: Path) -> None:
