@@ -112,7 +112,6 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if len(deep) > 1 else ()),
-        study.energy and section("energy", "Energy", study, result_tables.energy_table),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, said=reasons or ()),
         machine_pages.costs(study),
         machine_pages.experts(study),

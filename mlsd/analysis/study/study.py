@@ -21,7 +21,6 @@ from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
-from mlsd.analysis.results.energy import EnergyRow, energy_rows
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
@@ -86,10 +85,6 @@ class Study:
             return targets.index(one.case.target.id), where, *order(one)
 
         return sorted(found, key=key)
-
-    @cached_property
-    def energy(self) -> list[EnergyRow]:
-        return energy_rows(self.pooled)
 
     @cached_property
     def answers(self) -> list[Answer]:

@@ -53,21 +53,6 @@ def best_table(found: Sequence[Answer]) -> Table:
     )
 
 
-def energy_table(study: Study) -> Table:
-    """Joules per token of plain decoding and of each setting, whole generations of the same blocks."""
-    return table(
-        "Energy of a token",
-        study.energy,
-        *of_their_arms(attrgetter("arm"), "target", "setting", "text"),
-        numbers("plain, J", lambda row: number(row.plain.per_token, 3)),
-        numbers("speculative, J", lambda row: number(row.speculative.per_token, 3)),
-        numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
-        numbers("counted over", lambda row: number(row.speculative.window_s, 0, " s"), "trials joined; at least 10 s"),
-        words("counter", lambda row: row.plain.why_not or row.speculative.why_not or row.source),
-        id="energy",
-    )
-
-
 def speedup_table(found: Iterable[ArmResult]) -> Table:
     """Every setting on every text."""
     return table(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from mlsd.analysis.results.energy import joules
-from mlsd.analysis.study.study import read_study
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.store.store import Store
 from mlsd.records import Conditions, Trial
-from mlsd.report.page import build
-from tests.analysis.studies import DENSE, blocks, case, trial, write
+from tests.analysis.studies import DENSE, case, trial
 
 S = 10**9
 
@@ -65,24 +61,3 @@ def test_a_slow_counter_is_no_fault_of_short_trials() -> None:
 def test_a_trial_without_a_reading_leaves_no_figure() -> None:
     assert joules(trials([(12.0, 1_000.0), (12.0, None)])).per_token is None
     assert joules([]).per_token is None
-
-
-@pytest.mark.usefixtures("unsaved_figures")
-def test_speculation_and_plain_decoding_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
-    made = []
-    for one, done in blocks(DENSE, "D", gammas=(4,)):
-        conditions = Conditions(generation_ns=5 * S, energy_mj=33_000.0 * (2 if one.gamma else 1), energy_source="chip")
-        made.append((one, msgspec.structs.replace(done, conditions=conditions)))
-    with Store.open(write(tmp_path / "s.sqlite", made), read_only=True) as store:
-        study = read_study(store)
-    (row,) = study.energy
-    assert (row.arm.setting, row.ratio) == ("tiny-draft, gamma 4", pytest.approx(2.0))
-    assert row.plain.per_token == pytest.approx(1.0)
-    section = next(s for s in build(study).sections if s.id == "energy")
-    assert section.tables[0].rows[0][5].text == "2.00x"
-
-
-@pytest.mark.usefixtures("unsaved_figures")
-def test_without_a_counter_the_report_has_no_such_section(tmp_path: Path) -> None:
-    with Store.open(write(tmp_path / "s.sqlite", blocks(DENSE, "D")), read_only=True) as store:
-        assert "energy" not in {section.id for section in build(read_study(store)).sections}
