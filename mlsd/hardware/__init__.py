@@ -14,26 +14,20 @@ from importlib import metadata
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from mlsd import __version__
 from mlsd.errors import InputError
 from mlsd.folders import update_json, user_dir
 from mlsd.hardware import darwin, linux
-from mlsd.hardware.reading import Facts
-from mlsd.records import Conditions, Environment, Record
+from mlsd.hardware.reading import MachineFacts
+from mlsd.records import Conditions, Environment
 
 if TYPE_CHECKING:
     from mlsd.engine.llama.native import BackendInfo
 
 _MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
-
-
-class MachineFacts(Record, frozen=True, kw_only=True):
-    """The environment, and for each of its fields that is None the reason."""
-
-    environment: Environment
-    missing: dict[str, str]
 
 
 def read_environment(backend: BackendInfo | None = None) -> Environment:
@@ -44,14 +38,11 @@ def read_environment(backend: BackendInfo | None = None) -> Environment:
 def read_machine(backend: BackendInfo | None = None) -> MachineFacts:
     """The environment with a reason for every field that could not be read."""
     facts, conditions = _system().read_facts(), read_conditions()
-    fixed = {
-        name: getattr(facts, name) for name in facts.__struct_fields__ if name not in ("identity", "os", "missing")
-    }
-    environment = Environment(
+    environment = msgspec.structs.replace(
+        facts.environment,
         host=host_key(facts.identity),
-        os=facts.os or f"{platform.system()} {platform.release()}",
+        os=facts.environment.os or f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
-        **fixed,
         backend=backend.backend if backend else None,
         device=backend.device if backend else None,
         power_source=None if conditions.on_battery is None else "battery" if conditions.on_battery else "ac",
@@ -62,7 +53,8 @@ def read_machine(backend: BackendInfo | None = None) -> MachineFacts:
         llama_cpp_build=backend.build if backend else None,
         python_version=platform.python_version(),
     )
-    return MachineFacts(environment=environment, missing=_reasons(environment, facts, asked_engine=backend is not None))
+    missing = _reasons(environment, facts.missing, asked_engine=backend is not None)
+    return MachineFacts(environment=environment, missing=missing)
 
 
 def _system() -> ModuleType:
@@ -71,12 +63,9 @@ def _system() -> ModuleType:
 
 def read_conditions() -> Conditions:
     """The machine at this moment: some milliseconds, a few tens on macOS; never inside a timed region."""
-    state = _system().read_state()
-    return Conditions(
+    return msgspec.structs.replace(
+        _system().read_state(),
         load_1min=os.getloadavg()[0],
-        on_battery=None if state.power_source is None else state.power_source == "battery",
-        low_power_mode=state.low_power_mode,
-        thermal_state=state.thermal_state,
         available_bytes=psutil.virtual_memory().available,
         swap_used_bytes=psutil.swap_memory().used,
     )
@@ -111,7 +100,7 @@ def _secret() -> str:
     return kept["secret"]
 
 
-def _reasons(environment: Environment, facts: Facts, *, asked_engine: bool) -> dict[str, str]:
+def _reasons(environment: Environment, known: dict[str, str], *, asked_engine: bool) -> dict[str, str]:
     engine = "the engine does not say" if asked_engine else "the engine was not asked"
     reasons = {
         "backend": engine,
@@ -122,7 +111,7 @@ def _reasons(environment: Environment, facts: Facts, *, asked_engine: bool) -> d
         "low_power_mode": "the machine has no such setting",
         "thermal_state": "the system does not report one",
         "peak_bandwidth_source": "no peak is known",
-        **facts.missing,
+        **known,
     }
     fields = environment.__struct_fields__
     return {name: reasons.get(name, "could not be read") for name in fields if getattr(environment, name) is None}

@@ -10,8 +10,8 @@ import re
 
 from mlsd.hardware import chips
 from mlsd.hardware.command import Outputs, run_all
-from mlsd.hardware.reading import Facts, State
-from mlsd.records import Record
+from mlsd.hardware.reading import MachineFacts
+from mlsd.records import Conditions, Environment, Record
 from mlsd.units import MIB
 
 _SYSCTL_NAMES = (
@@ -48,17 +48,17 @@ class Cores(Record, frozen=True, kw_only=True):
     efficiency: int | None
 
 
-def read_facts() -> Facts:
+def read_facts() -> MachineFacts:
     """Ask this Mac."""
     return facts(run_all(FACT_COMMANDS))
 
 
-def read_state() -> State:
+def read_state() -> Conditions:
     """Ask this Mac; some tens of milliseconds."""
     return state(run_all(STATE_COMMANDS))
 
 
-def facts(outputs: Outputs) -> Facts:
+def facts(outputs: Outputs) -> MachineFacts:
     """What the outputs of FACT_COMMANDS say of the machine, and why a field is missing."""
     values = parse_sysctl(outputs.get("sysctl")) | parse_sysctl(outputs.get("wired"))
     chip = values.get("machdep.cpu.brand_string") or None
@@ -79,9 +79,10 @@ def facts(outputs: Outputs) -> Facts:
         else "sysctl gives no iogpu.wired_limit_mb",
         "peak_bandwidth_gb_s": peak.source if peak else "the chip is not known",
     }
-    return Facts(
-        identity=parse_platform_uuid(outputs.get("identity")),
-        os=parse_sw_vers(outputs.get("sw_vers")),
+    environment = Environment(
+        host="",
+        os=parse_sw_vers(outputs.get("sw_vers")) or "",
+        machine="",
         chip=chip,
         hardware_model=values.get("hw.model"),
         performance_cores=cores.performance,
@@ -92,16 +93,17 @@ def facts(outputs: Outputs) -> Facts:
         wired_limit_bytes=wired_mb * MIB if wired_mb else None,
         peak_bandwidth_gb_s=peak.gb_s if peak else None,
         peak_bandwidth_source=peak.source if peak and peak.gb_s is not None else None,
-        missing=missing,
     )
+    identity = parse_platform_uuid(outputs.get("identity"))
+    return MachineFacts(environment=environment, missing=missing, identity=identity)
 
 
-def state(outputs: Outputs) -> State:
+def state(outputs: Outputs) -> Conditions:
     """What the outputs of STATE_COMMANDS say of this moment."""
-    source = parse_power_source(outputs.get("batt"))
-    return State(
-        power_source=source,
-        low_power_mode=parse_low_power_mode(outputs.get("custom"), source),
+    on_battery = parse_on_battery(outputs.get("batt"))
+    return Conditions(
+        on_battery=on_battery,
+        low_power_mode=parse_low_power_mode(outputs.get("custom"), on_battery=on_battery),
         thermal_state=parse_pressure_level(outputs.get("pressure")) or parse_thermal(outputs.get("therm")),
     )
 
@@ -165,13 +167,13 @@ def parse_platform_uuid(text: str | None) -> str | None:
     return found[1] if found else None
 
 
-def parse_power_source(text: str | None) -> str | None:
-    """`ac` or `battery` from `pmset -g batt`."""
+def parse_on_battery(text: str | None) -> bool | None:
+    """Whether `pmset -g batt` names a battery, its own or of a UPS."""
     found = re.search(r"Now drawing from '(AC|Battery|UPS) Power'", text or "")
-    return {"AC": "ac", "Battery": "battery", "UPS": "battery"}[found[1]] if found else None
+    return None if found is None else found[1] != "AC"
 
 
-def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | None:
+def parse_low_power_mode(text: str | None, *, on_battery: bool | None) -> bool | None:
     """Low-power mode of the source in use, by `pmset -g custom` (`powermode`: 0 automatic, 1 low, 2 high)."""
     section, modes = "", {}
     for line in (text or "").splitlines():
@@ -179,9 +181,9 @@ def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | N
             section = line.strip().rstrip(":")
         elif found := re.fullmatch(r"\s*(lowpowermode|powermode)\s+(\d+)\s*", line):
             modes[section] = found[2] == "1"
-    if power_source is None:
+    if on_battery is None:
         return next(iter(modes.values())) if len(set(modes.values())) == 1 else None
-    return modes.get({"ac": "AC Power", "battery": "Battery Power"}[power_source])
+    return modes.get("Battery Power" if on_battery else "AC Power")
 
 
 def parse_thermal(text: str | None) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from mlsd.hardware.reading import Facts, State
+from mlsd.hardware.reading import MachineFacts
+from mlsd.records import Conditions, Environment
 
 FACT_FILES = {
     "cpuinfo": "/proc/cpuinfo",
@@ -23,7 +24,7 @@ _PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
 _SUPPLIES = Path("/sys/class/power_supply")
 
 
-def read_facts() -> Facts:
+def read_facts() -> MachineFacts:
     """Ask this machine."""
     files = {name: _read(Path(path)) for name, path in FACT_FILES.items()}
     return facts(
@@ -35,7 +36,7 @@ def read_facts() -> Facts:
     )
 
 
-def read_state() -> State:
+def read_state() -> Conditions:
     """Ask this machine; a few files."""
     profile = _read(_PROFILE_FILE)
     supplies = []
@@ -44,8 +45,8 @@ def read_state() -> State:
             (_read(folder / "type") or "", _read(folder / "online") or "", _read(folder / "status") or "")
             for folder in sorted(_SUPPLIES.iterdir())
         ]
-    return State(
-        power_source=parse_power_supplies(supplies),
+    return Conditions(
+        on_battery=parse_power_supplies(supplies),
         low_power_mode=None if profile is None else profile == "low-power",
     )
 
@@ -57,7 +58,7 @@ def facts(
     physical_cores: int | None,
     logical_cores: int | None,
     total_bytes: int,
-) -> Facts:
+) -> MachineFacts:
     """What the contents of FACT_FILES and the counts say of the machine, and why a field is missing."""
     chip = parse_cpu_model(files.get("cpuinfo"))
     efficiency = count_cpu_list(files.get("atom"))
@@ -73,9 +74,9 @@ def facts(
         "wired_limit_bytes": "macOS only",
         "peak_bandwidth_gb_s": "known for Apple's chips only; `mlsd bandwidth` measures it",
     }
-    return Facts(
-        # Images of containers and virtual machines may share a machine-id; the processor tells some of them apart.
-        identity=f"{machine_id} {chip}" if machine_id else None,
+    environment = Environment(
+        host="",
+        machine="",
         os=parse_os_release(files.get("os-release"), kernel),
         chip=chip,
         hardware_model=files.get("product"),
@@ -83,8 +84,10 @@ def facts(
         efficiency_cores=None if physical_cores is None else efficiency,
         logical_cores=logical_cores,
         memory_bytes=min([total_bytes, *(limit for limit in limits if limit)]),
-        missing=missing,
     )
+    # Images of containers and virtual machines may share a machine-id; the processor distinguishes some of them.
+    identity = f"{machine_id} {chip}" if machine_id else None
+    return MachineFacts(environment=environment, missing=missing, identity=identity)
 
 
 def parse_cpu_model(cpuinfo: str | None) -> str | None:
@@ -114,15 +117,14 @@ def count_cpu_list(text: str | None) -> int:
     return count
 
 
-def parse_power_supplies(supplies: list[tuple[str, str, str]]) -> str | None:
-    """`ac` or `battery` from (type, online, status) of each power supply; None where there is none to ask."""
+def parse_power_supplies(supplies: list[tuple[str, str, str]]) -> bool | None:
+    """Whether (type, online, status) of each power supply mean a battery; None where they do not say."""
+    states = {status for kind, _, status in supplies if kind == "Battery"}
     if any(kind in ("Mains", "USB") and online == "1" for kind, online, _ in supplies):
-        return "ac"
-    if any(kind == "Battery" and status == "Discharging" for kind, _, status in supplies):
-        return "battery"
-    if any(kind == "Battery" and status in ("Charging", "Full", "Not charging") for kind, _, status in supplies):
-        return "ac"
-    return None
+        return False
+    if "Discharging" in states:
+        return True
+    return False if states & {"Charging", "Full", "Not charging"} else None
 
 
 def _read(path: Path) -> str | None:

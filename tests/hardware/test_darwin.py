@@ -6,6 +6,7 @@ import pytest
 
 from mlsd.hardware import darwin
 from mlsd.hardware.darwin import Cores
+from mlsd.records import Conditions, Environment
 
 # Where the texts come from. sysctl: lines recorded on an M2 Ultra, an M2 Pro, an M5 Pro and an M6 (three tiers of
 # cores); unknown names go to stderr, and the rest is printed (apple-oss-distributions/system_cmds, sysctl.c).
@@ -65,37 +66,36 @@ def outputs(**changed: str | None) -> dict[str, str | None]:
 
 
 def test_a_mac_is_read_from_its_tools() -> None:
-    facts = darwin.facts(outputs())
+    read = darwin.facts(outputs())
+    facts = read.environment
     assert facts.os == "macOS 26.5 (25F71)"
     assert (facts.chip, facts.hardware_model, facts.memory_bytes) == ("Apple M2 Ultra", "Mac14,14", 206158430208)
     assert (facts.performance_cores, facts.efficiency_cores, facts.logical_cores) == (16, 8, 24)
     assert (facts.gpu_cores, facts.peak_bandwidth_gb_s) == (30, 800)
-    assert facts.identity == "12345678-ABCD-EF01-2345-6789ABCDEF01"
+    assert read.identity == "12345678-ABCD-EF01-2345-6789ABCDEF01"
 
 
 def test_gpu_cores_decide_the_bandwidth_of_a_max_chip() -> None:
     m4_max = M2_ULTRA.replace("M2 Ultra", "M4 Max")
     forty = DISPLAYS.replace('"30"', '"40"')
-    assert darwin.facts(outputs(sysctl=m4_max, displays=forty)).peak_bandwidth_gb_s == 546
+    assert darwin.facts(outputs(sysctl=m4_max, displays=forty)).environment.peak_bandwidth_gb_s == 546
     undecided = darwin.facts(outputs(sysctl=m4_max))
-    assert undecided.peak_bandwidth_gb_s is None
+    assert undecided.environment.peak_bandwidth_gb_s is None
     assert "the core counts do not decide" in undecided.missing["peak_bandwidth_gb_s"]
 
 
 def test_a_mac_that_answers_nothing_yields_no_guess_and_reasons() -> None:
     facts = darwin.facts({})
-    values = {f: getattr(facts, f) for f in facts.__struct_fields__ if f != "missing"}
-    assert set(values.values()) == {None}
+    assert facts.environment == Environment(host="", os="", machine="") and facts.identity is None
     assert facts.missing["peak_bandwidth_gb_s"] == "the chip is not known"
-    state = darwin.state({})
-    assert (state.power_source, state.low_power_mode, state.thermal_state) == (None, None, None)
+    assert darwin.state({}) == Conditions()
 
 
 @pytest.mark.parametrize(("mb", "n_bytes"), [("0", None), ("14000", 14000 << 20), ("", None)])
 def test_a_wired_limit_of_zero_means_the_system_decides(mb: str, n_bytes: int | None) -> None:
     text = M2_ULTRA.replace("iogpu.wired_limit_mb: 0", f"iogpu.wired_limit_mb: {mb}")
     facts = darwin.facts(outputs(sysctl=text))
-    assert facts.wired_limit_bytes == n_bytes
+    assert facts.environment.wired_limit_bytes == n_bytes
     assert ("macOS decides" in facts.missing["wired_limit_bytes"]) == (mb == "0")
 
 
@@ -130,7 +130,7 @@ def test_named_core_tiers_count_by_name() -> None:
 )
 def test_the_processor_string_has_three_or_four_counts(text: str | None, cores: Cores | None) -> None:
     assert darwin.parse_number_processors(text) == cores
-    facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=text))  # whose tiers have no names
+    facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=text)).environment  # whose tiers have no names
     if cores is not None:
         assert (facts.performance_cores, facts.efficiency_cores) == (cores.performance, cores.efficiency)
 
@@ -145,19 +145,19 @@ def test_gpu_cores_come_from_apples_own_card() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "source"),
-    [(ON_AC, "ac"), ("Now drawing from 'Battery Power'\n", "battery"), ("", None), (None, None)],
+    ("text", "on_battery"),
+    [(ON_AC, False), ("Now drawing from 'Battery Power'\n", True), ("", None), (None, None)],
 )
-def test_the_power_source(text: str | None, source: str | None) -> None:
-    assert darwin.parse_power_source(text) == source
+def test_the_power_source(text: str | None, on_battery: bool | None) -> None:
+    assert darwin.parse_on_battery(text) == on_battery
 
 
 def test_low_power_mode_is_that_of_the_source_in_use() -> None:
-    assert darwin.parse_low_power_mode(CUSTOM, "ac") is True
-    assert darwin.parse_low_power_mode(CUSTOM, "battery") is False
-    assert darwin.parse_low_power_mode(CUSTOM.replace("lowpowermode         ", "lowpowermode\t"), "ac") is True
-    assert darwin.parse_low_power_mode(CUSTOM, None) is None  # the two sections differ
-    assert darwin.parse_low_power_mode("AC Power:\n displaysleep 10\n", "ac") is None
+    assert darwin.parse_low_power_mode(CUSTOM, on_battery=False) is True
+    assert darwin.parse_low_power_mode(CUSTOM, on_battery=True) is False
+    assert darwin.parse_low_power_mode(CUSTOM.replace("lowpowermode         ", "lowpowermode\t"), on_battery=False) is True
+    assert darwin.parse_low_power_mode(CUSTOM, on_battery=None) is None  # the two sections differ
+    assert darwin.parse_low_power_mode("AC Power:\n displaysleep 10\n", on_battery=False) is None
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_macs_with_high_power_mode_print_another_name(mode: str, low: bool) -> N
     text = (
         f"Battery Power:\n lidwake              1\nAC Power:\n powermode            {mode}\n womp                 0\n"
     )
-    assert darwin.parse_low_power_mode(text, "ac") is low
+    assert darwin.parse_low_power_mode(text, on_battery=False) is low
 
 
 def test_a_sysctl_that_ends_at_an_unknown_name_costs_only_what_stands_behind_it() -> None:
     """Up to macOS 14.3: `hw.perflevel2` is not there on two tiers of cores."""
     cut = "".join(line for line in M2_ULTRA.splitlines(keepends=True) if "wired" not in line)
     facts = darwin.facts(outputs(sysctl=cut, wired="iogpu.wired_limit_mb: 14000\n"))
-    assert facts.wired_limit_bytes == 14000 << 20
+    assert facts.environment.wired_limit_bytes == 14000 << 20
     assert darwin.FACT_COMMANDS["wired"] == ("sysctl", "iogpu.wired_limit_mb")
     names = darwin.FACT_COMMANDS["sysctl"]
     assert [name for name in names if "perflevel2" in name] == list(names[-2:])

@@ -19,7 +19,7 @@ def facts(**files: str | None):
 
 
 def test_a_machine_is_read_from_its_files() -> None:
-    read = facts()
+    read = facts().environment
     assert (read.chip, read.os) == ("AMD EPYC", "Debian GNU/Linux 12 (bookworm), Linux 6.1.0")
     assert (read.performance_cores, read.efficiency_cores, read.logical_cores) == (8, 0, 16)
     assert read.memory_bytes == 32_000
@@ -27,13 +27,13 @@ def test_a_machine_is_read_from_its_files() -> None:
 
 
 def test_efficiency_cores_of_a_hybrid_processor_are_counted_apart() -> None:
-    read = facts(atom="12-15")
+    read = facts(atom="12-15").environment
     assert (read.performance_cores, read.efficiency_cores) == (4, 4)
 
 
 @pytest.mark.parametrize(("limit", "n_bytes"), [("max", 32_000), ("16000", 16_000), ("9223372036854771712", 32_000)])
 def test_a_containers_memory_limit_counts_where_it_is_lower(limit: str, n_bytes: int) -> None:
-    assert facts(cgroup=limit).memory_bytes == n_bytes
+    assert facts(cgroup=limit).environment.memory_bytes == n_bytes
 
 
 def test_a_machine_without_an_id_has_no_identity_of_its_own() -> None:
@@ -47,17 +47,19 @@ def test_kernel_cpu_lists_are_counted(text: str | None, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("supplies", "source"),
+    ("supplies", "on_battery"),
     [
         ([], None),
-        ([("Mains", "1", ""), ("Battery", "", "Charging")], "ac"),
-        ([("Mains", "0", ""), ("Battery", "", "Discharging")], "battery"),
-        ([("Battery", "", "Full")], "ac"),
+        ([("Mains", "1", ""), ("Battery", "", "Charging")], False),
+        ([("Mains", "0", ""), ("Battery", "", "Discharging")], True),
+        ([("Battery", "", "Full")], False),
         ([("Battery", "", "Unknown")], None),
     ],
 )
-def test_the_power_source(supplies: list[tuple[str, str, str]], source: str | None) -> None:
-    assert linux.parse_power_supplies(supplies) == source
+def test_power_supplies_say_whether_it_is_a_battery(
+    supplies: list[tuple[str, str, str]], on_battery: bool | None
+) -> None:
+    assert linux.parse_power_supplies(supplies) == on_battery
 
 
 def test_arm_systems_that_name_no_model_have_no_chip() -> None:
