@@ -63,8 +63,9 @@ def _system() -> ModuleType:
 
 def read_conditions() -> Conditions:
     """The machine at this moment: some milliseconds, a few tens on macOS; never inside a timed region."""
+    state: Conditions = _system().read_state()
     return msgspec.structs.replace(
-        _system().read_state(),
+        state,
         load_1min=os.getloadavg()[0],
         available_bytes=psutil.virtual_memory().available,
         swap_used_bytes=psutil.swap_memory().used,

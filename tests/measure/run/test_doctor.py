@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.hardware import MachineFacts
 from mlsd.hardware.budget import MemoryBudget, memory_budget
+from mlsd.hardware.reading import MachineFacts
 from mlsd.measure.run.doctor import ProfileFit, examine, profile_fits
 from mlsd.measure.run.memory import estimated_bytes, weight_bytes
 from mlsd.models.hub import Hub
