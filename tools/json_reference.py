@@ -49,14 +49,14 @@ from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.lab.cluster import Posted
 from mlsd.measure.lab.machine import Card, Doing
 from mlsd.measure.lab.suites import LabStudyResult
-from mlsd.measure.messages import LayersFound, Perplexities, Spent
+from mlsd.measure.messages import LayersFound, Spent
 from mlsd.measure.run.doctor import Diagnosis
 from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
 from mlsd.measure.run.runs import StudyResult
 from mlsd.measure.run.self_check import SelfCheck
 from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
+from mlsd.measure.store.rows import DraftDistance, ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import Listing
 from mlsd.models.manifest import ModelEntry
@@ -481,7 +481,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "models where": Place,
     "models clean": Cleaned,
     "models add": ModelEntry,
-    "models distance": Perplexities,
+    "models distance": DraftDistance,
     "models make synth": Synthetic,
     "models make tiny": TinySet,
     "models make noise": Noisy,

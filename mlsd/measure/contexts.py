@@ -9,7 +9,7 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
 from mlsd.hardware.budget import host_budget
-from mlsd.measure.messages import PerplexityJob, Work, models_of
+from mlsd.measure.messages import Work, models_of
 from mlsd.planning.job import Job, ModelFile
 from mlsd.units import format_bytes
 
@@ -48,7 +48,7 @@ def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     engine, files = getattr(work, "engine", None), list(models_of(work))
     if engine is None or not files:
         return None, []
-    return (work.n_window if isinstance(work, PerplexityJob) else engine.n_ctx), files
+    return engine.n_ctx, files
 
 
 def context_bytes(source: Source, n_ctx: int) -> int | None:

@@ -17,7 +17,7 @@ from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Trial
 
@@ -107,33 +107,21 @@ class Spent(Record, frozen=True, kw_only=True, tag=True):
     rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
 
 
-class PerplexityJob(PairJob, frozen=True, kw_only=True, tag=True):
-    """Ask how well a model predicts a text, and how far a draft is from it there."""
+class DistanceJob(PairJob, frozen=True, kw_only=True, tag=True):
+    """Ask how well a target and its draft predict a text, and how far apart they are there.
 
+    Without `engine.n_ctx` a window, after which both start afresh, has 512 tokens.
+    """
+
+    draft: ModelFile
+    drafting_key: str  # see `mlsd.drafters.drafting_key`
     n_tokens: int | None = None  # at most so many of the text's tokens; None: all
-    n_window: int = 512  # tokens after which a model starts afresh
 
 
-class Perplexity(Record, frozen=True, kw_only=True):
-    """A mean of nats over tokens as a perplexity, with its 95 % interval."""
+class DistanceFound(Record, frozen=True, kw_only=True, tag=True):
+    """The answer to a distance job."""
 
-    value: float
-    low: float
-    high: float
-    n_tokens: int
-
-
-class Perplexities(Record, frozen=True, kw_only=True, tag=True):
-    """The answer to a perplexity job; what compares is None without a draft."""
-
-    target: Perplexity
-    draft: Perplexity | None = None
-    ratio: float | None = None  # draft / target, from paired tokens
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    total_variation: float | None = None  # mean over positions, 0 .. 1
-    total_variation_error: float | None = None  # standard error
-    agreement: float | None = None  # share of positions where both find the same token likeliest
+    distance: DraftDistance
 
 
 class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
@@ -351,11 +339,11 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
 
 Event = (
     Loaded | Started | Progress | HeatReading | Ready | Resting | Silent | Done | Refused | Finished | Probed | Info
-    | Passes | Covered | Spent | Perplexities | LayersFound | SharesFound | SelfChecked | FootprintsFound |
+    | Passes | Covered | Spent | DistanceFound | LayersFound | SharesFound | SelfChecked | FootprintsFound |
     BuildFits | LogitsRead
 )  # fmt: skip
 Work = (
-    Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob |
+    Job | ProbeJob | InfoJob | CalibrateJob | DistanceJob | LayerSearchJob | BreakdownJob | SelfCheckJob |
     FootprintJob | BuildJob | ReadJob
 )  # fmt: skip
 
@@ -386,7 +374,7 @@ _CHECK_STARTS = 20.0
 QUESTIONS: dict[type, WorkKind] = {
     ProbeJob: WorkKind("serve:probe_model", "probing a model"),
     InfoJob: WorkKind("serve:find_backend", "starting llama.cpp"),
-    PerplexityJob: WorkKind("perplexity:run_perplexity", "reading the text", 6),
+    DistanceJob: WorkKind("perplexity:measure_distance", "reading the text", 6),
     LayerSearchJob: WorkKind("layer_search:search_layers", "looking for blocks to leave out", 6),
     BreakdownJob: WorkKind("breakdown:break_down", "profiling passes", 6),
     SelfCheckJob: WorkKind("self_check:self_check", "checking this machine", 2),

@@ -155,7 +155,8 @@ def test_the_power_source(text: str | None, on_battery: bool | None) -> None:
 def test_low_power_mode_is_that_of_the_source_in_use() -> None:
     assert darwin.parse_low_power_mode(CUSTOM, on_battery=False) is True
     assert darwin.parse_low_power_mode(CUSTOM, on_battery=True) is False
-    assert darwin.parse_low_power_mode(CUSTOM.replace("lowpowermode         ", "lowpowermode\t"), on_battery=False) is True
+    tabbed = CUSTOM.replace("lowpowermode         ", "lowpowermode\t")
+    assert darwin.parse_low_power_mode(tabbed, on_battery=False) is True
     assert darwin.parse_low_power_mode(CUSTOM, on_battery=None) is None  # the two sections differ
     assert darwin.parse_low_power_mode("AC Power:\n displaysleep 10\n", on_battery=False) is None
 

@@ -1,11 +1,10 @@
-"""``mlsd models distance``: how well a model predicts a text, and how far a draft is from it."""
+"""``mlsd models distance``: how far the predictions of a draft are from those of its target."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
@@ -13,7 +12,7 @@ from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, say, working
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
-from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
+from mlsd.measure.messages import DistanceFound, DistanceJob
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
@@ -31,72 +30,56 @@ if TYPE_CHECKING:
 @db_option("none, nothing is stored")
 @shared.text_option("The text [default: the shipped prompts].")
 @click.option("--n-tokens", type=Whole(min=2), help="Read at most this many tokens.")
-@click.option("--window", type=Whole(min=2), default=512, show_default=True, help="Tokens of context.")
 @shared.json_option
 @shared.engine_options
 def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
-    """Perplexity of MODEL on a text; with --draft also the draft's, their ratio and the distance of both.
+    """Perplexity of MODEL and of a draft on a text, their ratio and the distance of both.
 
     Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
     distance. With --db the result is kept for `mlsd claims`; `mlsd run --distances` does it for every draft of a suite.
     """
     from mlsd.measure.process import ask
-    from mlsd.measure.run.distances import as_distance, shipped_text
+    from mlsd.measure.run.distances import shipped_text
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
-    target = shared.model_file(model)
-    drafting = _drafting(target, options)
+    drafting = _drafting(shared.model_file(model), options)
     if options["db"] is not None and options["db"].exists():
         Store.open(options["db"], create=False).close()  # see before any work that it can be written
-    job = PerplexityJob(
-        target=target,
-        draft=None if drafting is None else drafting.draft,
-        engine=msgspec.structs.replace(engine, n_ctx=None),
+    job = DistanceJob(
+        target=drafting.target,
+        draft=drafting.draft,
+        drafting_key=drafting.key,
+        engine=engine,
         text=text,
         n_tokens=options["n_tokens"],
-        n_window=engine.n_ctx or options["window"],
     )
-    with working(f"Reading {job.n_tokens} tokens"):
-        result = ask(job, Perplexities)
-    if drafting is not None and options["db"] is not None:
+    with working("Reading the text"):
+        found = ask(job, DistanceFound).distance
+    if options["db"] is not None:
         with Store.open(options["db"]) as store:
-            store.add_distance(as_distance(drafting, text, result))
+            store.add_distance(found)
         note(f"Kept in {options['db']}.")
     if as_json:
-        print_json(result)
-    else:
-        _print(result)
+        print_json(found)
+        return
+    say(f"Perplexity             {found.perplexity:.3f}, {found.n_tokens} tokens")
+    say(f"Perplexity of draft    {found.draft_perplexity:.3f}")
+    say(f"Ratio draft / model    {found.ratio:.3f} ({found.ratio_low:.3f} .. {found.ratio_high:.3f})")
+    say(f"Total variation        {found.total_variation:.4f} +- {found.total_variation_error:.4f}")
+    say(f"Same likeliest token   {format_percent(found.agreement)}")
 
 
-def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting | None:
+def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting:
     """The model to compare with, as the options name it."""
     from mlsd.drafters import resolve_spec
     from mlsd.measure.run.distances import find_drafting
 
     draft_text, method = options["draft"], options["drafter_text"]
-    if draft_text and method:
-        raise InputError("--draft and --drafter exclude each other.", hint="Give one of them.")
-    if not draft_text and not method:
-        if options["db"] is not None:
-            raise InputError("--db keeps a comparison.", hint="Add --draft DRAFT or --drafter METHOD.")
-        return None
+    if bool(draft_text) == bool(method):
+        raise InputError("Give either --draft or --drafter.", hint="Add --draft DRAFT or --drafter METHOD.")
     draft = shared.model_file(draft_text) if draft_text else None
     spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
     drafting = find_drafting(resolve_spec(spec), target, draft)
     if drafting is None:
         raise InputError(f"{spec.name} drafts with no model of its own to compare.", hint="Like layer-skip:exit=4.")
     return drafting
-
-
-def _print(result: Perplexities) -> None:
-    say(f"Perplexity             {_interval(result.target)}, {result.target.n_tokens} tokens")
-    if result.draft is None or result.total_variation is None:
-        return
-    say(f"Perplexity of draft    {_interval(result.draft)}")
-    say(f"Ratio draft / model    {result.ratio:.3f} ({result.ratio_low:.3f} .. {result.ratio_high:.3f})")
-    say(f"Total variation        {result.total_variation:.4f} +- {result.total_variation_error:.4f}")
-    say(f"Same likeliest token   {format_percent(result.agreement)}")
-
-
-def _interval(value: Perplexity) -> str:
-    return f"{value.value:.3f} ({value.low:.3f} .. {value.high:.3f})"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from mlsd.drafters import drafting_file, drafting_key
-from mlsd.measure.messages import Perplexities, PerplexityJob
+from mlsd.measure.messages import DistanceFound, DistanceJob
 from mlsd.measure.process import ask
-from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
 
-_COMPARISON = ("ratio", "ratio_low", "ratio_high", "total_variation", "total_variation_error", "agreement")
-N_TOKENS = 1_024  # read of the text when nobody says how many
+_N_TOKENS = 1_024  # read of the text
 
 
 class Drafting(Record, frozen=True, kw_only=True):
@@ -29,7 +27,7 @@ class Drafting(Record, frozen=True, kw_only=True):
 
 
 def shipped_text() -> str:
-    """The text that distances are measured on unless another is given: the prompts inside mlsd."""
+    """The text that distances are measured on unless another is given."""
     return "\n\n".join(load_prompt(name).text for name in prompt_names())
 
 
@@ -66,26 +64,18 @@ def study_draftings(cases: Iterable[Case], paths: Mapping[str, Path]) -> list[Dr
     return list(found.values())
 
 
-def as_distance(drafting: Drafting, text: str, measured: Perplexities) -> DraftDistance:
-    """What the store keeps of a comparison of the two models of `drafting` on `text`."""
-    assert measured.draft is not None
-    fields = {
-        "target_key": model_key(drafting.target.ref.sha256, drafting.target.ref.id),
-        "drafting_key": drafting.key,
-        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "n_tokens": measured.target.n_tokens,
-        "perplexity": measured.target.value,
-        "draft_perplexity": measured.draft.value,
-        **{name: getattr(measured, name) for name in _COMPARISON},
-    }
-    return msgspec.convert(fields, DraftDistance)
-
-
 def measure_distances(
     draftings: Iterable[Drafting], engine: EngineOptions, keep: Callable[[Drafting, DraftDistance], None]
 ) -> None:
     """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once."""
-    text = shipped_text()
+    text, engine = shipped_text(), msgspec.structs.replace(engine, n_ctx=None)  # distances of equal windows compare
     for drafting in draftings:
-        job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=N_TOKENS)
-        keep(drafting, as_distance(drafting, text, ask(job, Perplexities)))
+        job = DistanceJob(
+            target=drafting.target,
+            draft=drafting.draft,
+            drafting_key=drafting.key,
+            engine=engine,
+            text=text,
+            n_tokens=_N_TOKENS,
+        )
+        keep(drafting, ask(job, DistanceFound).distance)

@@ -17,9 +17,12 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import check_finite, session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
-from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
+from mlsd.measure.messages import DistanceFound, DistanceJob
+from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.planning.prompts import text_sha256
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
+_WINDOW = 512  # tokens, where nothing else is asked for
 _Z95 = 1.96
 
 Floats = npt.NDArray[np.float64]
@@ -46,53 +49,55 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
     return distances
 
 
-def run_perplexity(job: PerplexityJob) -> Perplexities:
+def measure_distance(job: DistanceJob) -> DistanceFound:
     """Both models over the text in windows that each start afresh; every token but a window's first counts.
 
     Raises: InputError for a text too short, VocabularyError for a draft of another tokenizer.
     """
+    n_window = job.engine.n_ctx or _WINDOW
     with ExitStack() as stack:
         options = msgspec.structs.replace(
-            session_options(job.engine, job.n_window), max_outputs=_ROWS, device_sampling=False
+            session_options(job.engine, n_window), max_outputs=_ROWS, device_sampling=False
         )
         sessions: list[LlamaSession] = []
-        for file in filter(None, (job.target, job.draft)):
+        for file in (job.target, job.draft):
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
             sessions.append(stack.enter_context(open_session(model, options)))
-        if len(sessions) > 1:
-            check_vocabularies(sessions[0].tokenizer, sessions[1].tokenizer)
+        check_vocabularies(sessions[0].tokenizer, sessions[1].tokenizer)
         tokens = sessions[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
             raise InputError("The text has fewer than two tokens.", hint="Give a longer one with --text.")
         parts = [
             part
-            for start in range(0, len(tokens), job.n_window)
-            for part in _window(sessions, tokens[start : start + job.n_window])
+            for start in range(0, len(tokens), n_window)
+            for part in _window(sessions, tokens[start : start + n_window])
         ]
-    surprise = [np.concatenate([part.surprise[i] for part in parts]) for i in range(len(sessions))]
-    target = _perplexity(surprise[0])
-    if len(sessions) == 1:
-        return Perplexities(target=target)
-    ratio = _perplexity(surprise[1] - surprise[0])
+    target, draft = (np.concatenate([part.surprise[i] for part in parts]) for i in (0, 1))
+    ratio, reach = float((draft - target).mean()), _Z95 * _error(draft - target)
     distance = np.concatenate([part.distance for part in parts])
-    return Perplexities(
-        target=target,
-        draft=_perplexity(surprise[1]),
-        ratio=ratio.value,
-        ratio_low=ratio.low,
-        ratio_high=ratio.high,
+    found = DraftDistance(
+        target_key=model_key(job.target.ref.sha256, job.target.ref.id),
+        drafting_key=job.drafting_key,
+        text_sha256=text_sha256(job.text),
+        n_tokens=len(target),
+        perplexity=exp(target.mean()),
+        draft_perplexity=exp(draft.mean()),
+        ratio=exp(ratio),
+        ratio_low=exp(ratio - reach),
+        ratio_high=exp(ratio + reach),
         total_variation=float(distance.mean()),
         total_variation_error=_error(distance),
         agreement=float(np.concatenate([part.agrees for part in parts]).mean()),
     )
+    return DistanceFound(distance=found)
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Some positions of a window: nats of surprise a model, distance, and whether both like the same token best."""
+    """Some positions of a window."""
 
-    surprise: list[Floats]
+    surprise: list[Floats]  # nats, of the target and of the draft
     distance: Floats
-    agrees: npt.NDArray[np.bool_]
+    agrees: npt.NDArray[np.bool_]  # whether both find the same token likeliest
 
 
 def _window(sessions: Sequence[LlamaSession], tokens: Sequence[int]) -> list[_Part]:
@@ -110,18 +115,11 @@ def _window(sessions: Sequence[LlamaSession], tokens: Sequence[int]) -> list[_Pa
         parts.append(
             _Part(
                 surprise=[-row[np.arange(len(inputs)), following] for row in rows],
-                distance=total_variation(rows[0], rows[-1]),
-                agrees=best[0] == best[-1],
+                distance=total_variation(*rows),
+                agrees=best[0] == best[1],
             )
         )
     return parts
-
-
-def _perplexity(surprise: Floats) -> Perplexity:
-    mean, error = float(surprise.mean()), _error(surprise)
-    return Perplexity(
-        value=exp(mean), low=exp(mean - _Z95 * error), high=exp(mean + _Z95 * error), n_tokens=len(surprise)
-    )
 
 
 def _error(values: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Perplexity and distance: known answers, the real model, and the command."""
+"""Perplexity and distance: known answers, and the command."""
 
 from __future__ import annotations
 
@@ -57,13 +57,10 @@ def test_a_draft_is_as_far_as_its_weights_are(mlsd: Mlsd, tiny: Path) -> None:
 def test_a_random_model_is_no_wiser_than_its_vocabulary(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Some words, and then a few more of them. " * 10)
-    found = answer(mlsd, tiny / "qwen35.gguf", "--text", text, "--window", 40)
-    target = found["target"]
-    assert isinstance(target, dict)
-    assert target["value"] > 256
-    assert target["low"] < target["value"] < target["high"]
-    assert target["n_tokens"] == 97, "each of three windows gives its first token away"
-    assert found["total_variation"] is None
+    draft = tiny / "qwen35-noise01.gguf"
+    found = answer(mlsd, tiny / "qwen35.gguf", "--draft", draft, "--text", text, "--n-ctx", 40)
+    assert min(found["perplexity"], found["draft_perplexity"]) > 256  # type: ignore[type-var, operator]
+    assert found["n_tokens"] == 97, "each of three windows gives its first token away"
 
 
 def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
@@ -82,10 +79,10 @@ def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--db", "s.sqlite"), "--db keeps a comparison"),
+        (("--db", "s.sqlite"), "either --draft or --drafter"),
         (("--drafter", "pld", "--db", "s.sqlite"), "pld drafts with no model of its own"),
         (("--drafter", "layer-skip:skip=99"), "no block 99"),
-        (("--drafter", "layer-skip:exit=2", "--draft", "x.gguf"), "exclude each other"),
+        (("--drafter", "layer-skip:exit=2", "--draft", "x.gguf"), "either --draft or --drafter"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(mlsd: Mlsd, tiny: Path, options: tuple[str, ...], words: str) -> None:
@@ -98,10 +95,3 @@ def test_models_of_other_tokenizers_are_not_compared(mlsd: Mlsd, tiny: Path, for
     result = mlsd("models", "distance", tiny / "llama.gguf", "--draft", foreign, "--n-threads", 1)
     assert result.code == 2
     assert "do not share a vocabulary" in result.err
-
-
-@pytest.mark.heavy
-def test_a_real_model_predicts_a_real_text(mlsd: Mlsd, smollm2: Path) -> None:
-    target = answer(mlsd, smollm2)["target"]
-    assert isinstance(target, dict)
-    assert 3 < target["value"] < 200
