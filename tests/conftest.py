@@ -75,9 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def unsaved_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages whose figures are drawn, and may have no data, but not saved, which takes nine tenths of a page's time."""
-    monkeypatch.setattr(
-        "mlsd.report.render.plot.render", lambda draw, name: (f"<svg id='{name}'>{draw() and ''}</svg>", b"")
-    )
+    monkeypatch.setattr("mlsd.report.render.plot.render", lambda draw, name: f"<svg id='{name}'>{draw() and ''}</svg>")
 
 
 @pytest.fixture(scope="session", autouse=True)

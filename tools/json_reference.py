@@ -63,7 +63,6 @@ from mlsd.models.manifest import ModelEntry
 from mlsd.planning.plan import LeftOut
 from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
 from mlsd.report.objects import AnswerObject, ArmObject
-from mlsd.report.site import Site
 from mlsd.report.write import Written
 from mlsd.stats import Interval, Percentiles
 from tools.data_reference import comments
@@ -459,7 +458,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "advise": Advise,
     "plan": Planned,
     "run": (StudyResult, LabStudyResult, Planned),
-    "report": (Written, Site),
+    "report": (Written,),
     "results": Results,
     "results show": list[ShownTrial],
     "fit": Fitted,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ class Written(Record, frozen=True, kw_only=True):
 
 
 def write_report(study: Study, folder: Path) -> Written:
-    """Write report.html, report.md and the figures as SVG and PNG into `folder`, each file whole or not at all.
+    """Write report.html, report.md and the figures as SVG into `folder`, each file whole or not at all.
 
     Raises InputError when the folder cannot be written.
     """
@@ -39,8 +39,9 @@ def write_report(study: Study, folder: Path) -> Written:
     files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
     for picture in page.pictures:
         files[f"figures/{picture.id}.svg"] = plot.standalone(picture.svg or "").encode()
-        files[f"figures/{picture.id}.png"] = picture.png or b""
-    write_files(folder, files)
+    for file, content in files.items():
+        with replacing(folder / file, "Name another folder with -o.") as part:
+            part.write_bytes(content)
     return Written(
         html=str(folder / "report.html"),
         markdown=str(folder / "report.md"),
@@ -48,13 +49,6 @@ def write_report(study: Study, folder: Path) -> Written:
         answer=page.answer,
         missing=tuple(text for own in page.missing.values() for text in own),
     )
-
-
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, each whole or not at all. Raises InputError when it cannot be written."""
-    for file, content in files.items():
-        with replacing(folder / file, "Name another folder with -o.") as part:
-            part.write_bytes(content)
 
 
 def check_figure_path(path: Path) -> None:
@@ -68,6 +62,6 @@ def check_figure_path(path: Path) -> None:
 def write_figure(draw: Callable[[], Figure], path: Path) -> None:
     """Write one figure as PNG or SVG, by the ending of the name, whole or not at all. Raises InputError."""
     check_figure_path(path)
-    svg, png = plot.render(draw, "figure")
+    image = plot.png(draw) if path.suffix.lower() == ".png" else plot.standalone(plot.render(draw, "figure")).encode()
     with replacing(path, "Name another file.") as part:
-        part.write_bytes(png if path.suffix.lower() == ".png" else plot.standalone(svg).encode())
+        part.write_bytes(image)

@@ -24,6 +24,7 @@ from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
 from tests.measure.records import body, record_of, small_study, write_body
 
 Mlsd = Callable[..., Ran]
+PUBLISHED = sorted((Path(__file__).parents[2] / "studies").glob("*.record.json.gz"))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,16 @@ def test_a_race_that_dropped_an_arm_passes_its_own_check(
     checked = mlsd("record", "verify", file)
     assert checked.code == 0, checked.out
     assert mlsd("import", file, "--db", tmp_path / "theirs.sqlite").code == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
+def test_every_published_record_can_be_as_it_says_and_makes_its_page(mlsd: Mlsd, path: Path, tmp_path: Path) -> None:
+    checked = mlsd("record", "verify", path, "--sample", 2)
+    assert checked.code == 0, checked.out
+    assert mlsd("import", path, "--db", tmp_path / "s.sqlite").code == 0
+    assert mlsd("report", "--db", tmp_path / "s.sqlite", "-o", tmp_path / "page").code == 0
+    assert (tmp_path / "page" / "report.html").stat().st_size > 100_000
 
 
 def test_equal_studies_give_equal_files_and_none_is_replaced_unasked(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:

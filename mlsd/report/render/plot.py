@@ -69,7 +69,6 @@ class Picture(Record, frozen=True, kw_only=True):
     caption: str = ""
     svg: str | None = None
     narrow: str | None = None  # the same for a narrow screen
-    png: bytes | None = None
     missing: str = ""
 
 
@@ -159,16 +158,22 @@ def marker(index: int) -> str:
     return MARKERS[(index + index // len(COLORS)) % len(MARKERS)]
 
 
-def render(draw: Callable[[], Figure], name: str, dpi: int = 140) -> tuple[str, bytes]:
-    """Draw once; save as an SVG element for a page (`for_page`) and as a PNG on white."""
+def render(draw: Callable[[], Figure], name: str) -> str:
+    """The figure as an SVG element for a page; see `for_page`."""
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
         figure = draw()
         shown = tips.mark(figure)
-        text, pixels = io.StringIO(), io.BytesIO()
+        text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-        figure.set_layout_engine("none")  # what the first save arranged holds for the second, and is half of the work
-        figure.savefig(pixels, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
-    return for_page(tips.add(text.getvalue(), shown), name), pixels.getvalue()
+    return for_page(tips.add(text.getvalue(), shown), name)
+
+
+def png(draw: Callable[[], Figure]) -> bytes:
+    """The figure as pixels on white."""
+    pixels = io.BytesIO()
+    with style():
+        draw().savefig(pixels, format="png", dpi=140, facecolor="white", metadata={"Software": None})
+    return pixels.getvalue()
 
 
 def for_page(text: str, name: str) -> str:

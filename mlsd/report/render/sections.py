@@ -117,7 +117,7 @@ def picture(study: Any, entry: FigureEntry) -> Picture:
     if drawn is None:
         return Picture(id=entry.id, title=entry.title, missing=reason)
     narrow = entry.narrow
-    small = None if narrow is None else plot.render(lambda: narrow(entry.of(study)), f"{entry.id}-narrow")[0]
+    small = None if narrow is None else plot.render(lambda: narrow(entry.of(study)), f"{entry.id}-narrow")
     caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
     caption = caption[:1].upper() + caption[1:]
-    return Picture(id=entry.id, title=entry.title, caption=caption, svg=drawn[0], png=drawn[1], narrow=small)
+    return Picture(id=entry.id, title=entry.title, caption=caption, svg=drawn, narrow=small)

@@ -35,7 +35,6 @@ class Cell(Record, frozen=True, kw_only=True):
     sort: float | str | None = None
     tone: Tone = ""
     note: str = ""  # more than fits, for a tooltip
-    link: str = ""  # a file beside the page
 
 
 class Table(Record, frozen=True, kw_only=True):

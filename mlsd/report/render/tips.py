@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -41,9 +40,7 @@ def _words(ax: Axes, label: str, x: float, y: float, beside: str) -> str:
     rows = zip(ax.get_yticks(), ax.get_yticklabels(), strict=False)
     row = next((name.get_text() for tick, name in rows if abs(tick - y) < 1e-9 and not _is_number(name.get_text())), "")
     height = "" if row else f"{ax.get_ylabel() or beside or 'y'} {y:.4g}"
-    dated = isinstance(ax.xaxis.get_major_formatter(), ConciseDateFormatter)
-    along = ax.format_xdata(x) if dated else f"{ax.get_xlabel() or 'x'} {x:.4g}"
-    parts = (ax.get_title(), row, label, along, height)
+    parts = (ax.get_title(), row, label, f"{ax.get_xlabel() or 'x'} {x:.4g}", height)
     return "; ".join(" ".join(part.split()) for part in parts if part)
 
 

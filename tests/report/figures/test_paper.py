@@ -42,7 +42,6 @@ def test_every_figure_of_a_whole_study_is_a_picture_with_ids_of_its_own_and_no_f
         svg = drawn[entry.id].svg or ""
         root = ET.fromstring(plot.standalone(svg).encode())
         assert root.tag.endswith("svg") and len(list(root.iter())) > 40
-        assert (drawn[entry.id].png or b"").startswith(b"\x89PNG")
         ids = set(re.findall(r'\bid="([^"]+)"', svg))
         assert not seen & ids and set(re.findall(r'href="#([^"]+)"', svg)) <= ids
         seen |= ids
@@ -67,7 +66,7 @@ def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> No
     with Store.open(path, read_only=True) as store:
         study = read_study(store)
     draw: Callable[[Study], Figure] = STUDY_FIGURES[2][2]
-    svg, _ = plot.render(lambda: draw(study), "bars", 60)
+    svg = plot.render(lambda: draw(study), "bars")
     assert name in " ".join(ET.fromstring(svg).itertext())
 
 
