@@ -150,7 +150,7 @@ class Server(TypedDict):
     summary: list[_with(ArmObject, "ServerArm", **_OF_SERVERS)]  # type: ignore[misc]
     answers: list[AnswerObject]
     notes: list[str]
-    beside: list[str]
+    engine: list[str]
     advice: list[str]
     deterministic: bool
     stopped: NotRequired[Stop]

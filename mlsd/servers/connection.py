@@ -228,7 +228,7 @@ class Connection:
                 yield now_ns, event
 
     def _lines(self, response: httpx2.Response) -> Iterator[tuple[int, bytes]]:
-        """Lines, each with the time at which its end was here."""
+        """Lines, each with the time at which its end arrived."""
         begun = bytearray()
         for chunk in self._chunks(response):
             now_ns = CLOCK.now_ns()
@@ -261,10 +261,7 @@ class Connection:
 
     @contextmanager
     def _open(self, method: str, path: str, value: Any, most: Limit) -> Iterator[httpx2.Response]:
-        """A response whose body is still to come; a connection that the server had closed meanwhile is opened anew.
-
-        Every failure of httpx2 until its end is one in our own words.
-        """
+        """A response whose body is still to come; what the server closed while it was idle is opened once more."""
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
         request = self._client.build_request(method, path, content=content, headers=headers)
@@ -292,7 +289,6 @@ class Connection:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Every failure of httpx2 in our own words."""
         try:
             yield
         except httpx2.ConnectError as error:

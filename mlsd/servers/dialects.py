@@ -10,7 +10,7 @@ from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
-from mlsd.servers.openai import LMStudio, MlxLm, MlxVlm, OpenAI, Vllm
+from mlsd.servers.openai import LlamaCppPython, LMStudio, MlxLm, MlxVlm, OpenAI, Vllm
 from mlsd.servers.protocols import Health, ListedModel, ModelList, Props, Version
 
 _POLL_S = 0.1
@@ -41,7 +41,7 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     loaded = connection.get("/api/v0/models", ModelList, "data")
     if loaded is not None and loaded.data:
         ready = tuple(model for model in loaded.data if model.state == "loaded")
-        return LMStudio(connection, _first(ready, connection.url), draft)
+        return LMStudio(connection, _first(ready, connection.url), draft, switches=draft is not None)
     health = connection.get("/health", Health, "status")
     if health is not None and health.status == "ok":
         return MlxLm(connection, ListedModel(), draft)
@@ -52,8 +52,9 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
         model = _first(listed.data, connection.url)
         if model.owned_by == "vllm":
             reply = connection.get("/version", Version, "version")
-            return Vllm(connection, model, "" if reply is None else reply.version)
-        return OpenAI(connection, model, draft)
+            return Vllm(connection, model, build="" if reply is None else reply.version)
+        kind = LlamaCppPython if model.owned_by == "me" else OpenAI  # it lists its models as its user's own
+        return kind(connection, model, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",
         hint="Known: llama-server, llama-cpp-python, vLLM, mlx_lm.server, mlx-vlm, Ollama, LM Studio, OpenAI's.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlsd.servers.endpoint import Counters, Request, ServerAnswer
+from mlsd.servers.endpoint import Request, ServerAnswer
+from mlsd.servers.protocols import Counters
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
 _CONFIRMED = 0.05  # of the time that passed here, the server's may differ by so much
@@ -77,7 +78,6 @@ def _counts(answer: ServerAnswer, gamma: int) -> str | None:
 
 
 def _counters(answer: ServerAnswer, grown: Counters | None) -> str | None:
-    """The answer's own counts against what the server's counters grew by, and those against each other."""
     if grown is None:
         return None
     claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))

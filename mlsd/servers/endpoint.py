@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ from mlsd.names import clean
 from mlsd.records import Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.protocols import Reply
+from mlsd.servers.protocols import Counters, Reply
 
 S = TypeVar("S", bound=Reply)
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
@@ -72,7 +72,6 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     prompt_ns: int | None = None  # the server's clock
     decode_ns: int | None = None  # from the first token to the last
     first_ns: int | None = None  # the client's clock: from sending the request to the first piece of output
-    client_decode_ns: int | None = None  # from that to the last
     total_ns: int = 0  # from sending to the last byte
     proposed: int | None = None
     accepted: int | None = None
@@ -89,35 +88,6 @@ class RequestPrompt(Record, frozen=True, kw_only=True):
     text: str = ""
     messages: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()  # the target's own answers inside it
-
-
-class Counters(Record, frozen=True, kw_only=True):
-    """What a server counted since it started."""
-
-    predicted: int | None = None
-    proposed: int | None = None
-    accepted: int | None = None
-    rounds: int | None = None  # verification steps
-    by_position: tuple[int, ...] = ()  # accepted tokens at each place of a draft
-
-    @classmethod
-    def of(cls, plain: Mapping[str, int], places: Mapping[int, int]) -> Counters:
-        """From a Prometheus page; what vLLM counts as generated is not what it answered where it stopped early."""
-        return cls(
-            predicted=plain.get("tokens_predicted_total"),
-            proposed=plain.get("spec_decode_num_draft_tokens_total"),
-            accepted=plain.get("spec_decode_num_accepted_tokens_total"),
-            rounds=plain.get("spec_decode_num_drafts_total"),
-            by_position=tuple(places[place] for place in sorted(places)),
-        )
-
-    def since(self, before: Counters) -> Counters:
-        """What was counted from there to here."""
-        pairs = {name: (getattr(before, name), getattr(self, name)) for name in self.__struct_fields__[:-1]}
-        grown = {name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
-        was = (*before.by_position, *(0 for _ in self.by_position[len(before.by_position) :]))
-        places = tuple(now - then for then, now in zip(was, self.by_position, strict=False))
-        return Counters(**grown, by_position=places)
 
 
 class Endpoint:
@@ -163,7 +133,7 @@ class Endpoint:
         Timed are the events that add to the output: those with a piece of text, if `adds` does not say which.
         """
         adds = adds or piece
-        sent_ns = last_ns = CLOCK.now_ns()
+        sent_ns = CLOCK.now_ns()
         first_ns, final, ended = None, None, False
         events, pieces = [], []
         for now_ns, event in self._connection.stream(path, body, kind, adds):
@@ -175,7 +145,7 @@ class Endpoint:
             events.append(event)
             pieces.append(piece(event))
             if adds(event):
-                first_ns, last_ns = first_ns or now_ns, now_ns
+                first_ns = first_ns or now_ns
             if len(events) > _EVENTS_PER_TOKEN * n_predict + _MORE_EVENTS:
                 raise ServerError(f"{self.url} sent {len(events)} events where {n_predict} tokens were asked for.")
         if not ended:
@@ -187,7 +157,6 @@ class Endpoint:
             text=redact("".join(pieces)),
             n_tokens=0,
             first_ns=None if first_ns is None else first_ns - sent_ns,
-            client_decode_ns=None if first_ns is None else last_ns - first_ns,
             total_ns=CLOCK.now_ns() - sent_ns,
         )
         return timed, events, final

@@ -39,7 +39,6 @@ def judge(
 def _lead_along(
     plain: Endpoint, prompt: tuple[int, ...], answer: ServerAnswer, reference: Sequence[int]
 ) -> Losslessness:
-    """The plain server's view of each token of the answer, and the verdict of it."""
     rows: list[tuple[float, float, float]] = []  # log-probability of the best, the second and the emitted token
     tokens = answer.tokens
     while len(rows) < len(tokens):

@@ -12,8 +12,9 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
+from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import (
+    Counters,
     ListedModel,
     LlamaEvent,
     ModelList,
@@ -62,7 +63,6 @@ class LlamaServer(Endpoint):
         return RequestPrompt(tokens=tokens)
 
     def complete(self, request: Request) -> ServerAnswer:
-        """One completion: a stream, which says when; whole where nothing is timed."""
         return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
@@ -145,11 +145,8 @@ class LlamaServer(Endpoint):
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts; None where the server was started without it."""
-        page = self._connection.get_text("/metrics")
-        plain, places = prometheus(page or "", f"{self.url}/metrics")
-        if not plain:
-            return None
-        return Counters.of(plain, places)
+        counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
+        return None if counted == Counters() else counted
 
 
 def rounds(events: Sequence[Timings], answer: ServerAnswer) -> tuple[Round, ...]:

@@ -52,10 +52,11 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
-from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer
+from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, RequestGroup, turns
+from mlsd.servers.protocols import Counters
 from mlsd.trials.results import SessionPlan, as_measured
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
@@ -287,7 +288,6 @@ class _Session:
         )
 
     def _note_servers(self) -> None:
-        """What a reader must know of the servers."""
         drafted = (answer.proposed or answer.accepted for side in self._sides[1:] for answer in side.earlier)
         if not self._rivals and not any(side.must_draft for side in self._sides) and not any(drafted):
             self.notes.append("No server says that it drafted anything: two plain servers are compared.")
@@ -317,7 +317,6 @@ class _Session:
         return (side.prompts or self._sides[0].prompts)[name]
 
     def _answer(self, side: Side, name: str, nonce: int) -> ServerAnswer:
-        """An answer outside what is measured, its counts seen."""
         endpoint = self._use(side)
         request = self._request(self._prompt(side, name), draft=side.draft, nonce=nonce)
         answer = endpoint.settle(request, endpoint.complete(request))
@@ -396,7 +395,6 @@ class _Session:
                 yield Done(index=index[slot_key(slot)], trial=trial)
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
-        """The same cases in our own engine: one worker, so one load, a turn."""
         local = self._models.target
         assert local is not None
         job = Job(
@@ -416,7 +414,7 @@ class _Session:
                 yield slot, failed_trial(slot, str(error))
 
     def _measure(self, side: Side, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
-        """The trials of one turn: its requests sent at once, judged when all have ended."""
+        """The trials of one turn, judged when all of its requests have ended."""
         try:
             if side.carries or self._anew:
                 side.stop()
@@ -455,7 +453,6 @@ class _Session:
         return msgspec.structs.replace(request, n_predict=n_predict)
 
     def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, ServerAnswer | MlsdError]:
-        """A request, when it was sent, and what became of it."""
         request, started_at = self._slot_request(side, slot, self._ask.n_predict), now()
         try:
             return request, started_at, endpoint.complete(request)
@@ -490,9 +487,7 @@ class _Session:
         answer = _counted(answer, grown)
         timed = {
             "whole_decode_ns": whole_decode_ns(answer, prefill),
-            "client_decode_ns": answer.client_decode_ns,
             "first_token_ns": answer.first_ns,
-            "client_total_ns": answer.total_ns,
             DRAFTED: answer.proposed,
             DRAFTED_RIGHT: answer.accepted,
             N_TOKENS: None if answer.tokens else answer.n_tokens,
@@ -556,7 +551,6 @@ class _Session:
             self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
 
     def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: ServerAnswer) -> str:
-        """Why two plain outputs differ."""
         plain = self._use(self._sides[0])
         place = first_difference(tokens, reference.tokens) or 0
         ended = plain.complete(Request(prompt=prompt + tokens[:place], n_predict=1, n_probs=1, ignore_eog=False)).ended
@@ -633,7 +627,6 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
 
 
 def _counted(answer: ServerAnswer, grown: Counters | None) -> ServerAnswer:
-    """The answer with what it does not say itself and the server's counters do."""
     if grown is None:
         return answer
     known = {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
@@ -651,7 +644,6 @@ def _shares(answer: ServerAnswer) -> str:
 
 
 def _parted(one: str, other: str) -> str:
-    """Where two texts part, in words."""
     place = first_difference(one, other) or 0
     ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
     return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"

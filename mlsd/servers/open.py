@@ -85,7 +85,7 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
 
 
 def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], ServerModels]:
-    if request.beside or request.flags or request.drafters or request.gammas:
+    if request.with_engine or request.flags or request.drafters or request.gammas:
         raise InputError(
             "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
         )

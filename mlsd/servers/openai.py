@@ -9,16 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from mlsd.errors import ServerError
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Counters, Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
+from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import (
     Completion,
+    Counters,
     Drafted,
     ListedModel,
     Metrics,
@@ -35,19 +36,16 @@ class OpenAI(Endpoint):
     """An endpoint with `/v1/completions` and `/v1/chat/completions`."""
 
     paths = ("/v1/completions", "/v1/chat/completions")
+    facts: ClassVar[dict[str, Any]] = {"program": "OpenAI-compatible"}  # of every such server
+    settings: ClassVar[dict[str, Any]] = {}  # of every request
 
-    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None, **facts: Any) -> None:
         """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
         super().__init__(connection)
         self._draft = draft
         self._id = model.id or "default_model"
         self._known: dict[object, ServerAnswer] = {}  # whole answers, by request and text
-        self._more: dict[str, Any] = {}  # of every request
-        name = PurePath(self._id).name.removesuffix(".gguf")
-        self.server = Server(program="OpenAI-compatible", model=name)
-        if model.owned_by == "me":  # llama-cpp-python lists its models as its user's own
-            self.server = msgspec.structs.replace(self.server, program="llama-cpp-python")
-            self._more = {"repeat_penalty": 1.0}  # its own default changes what greedy decoding says
+        self.server = Server(model=PurePath(self._id).name.removesuffix(".gguf"), **self.facts, **facts)
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
@@ -72,7 +70,7 @@ class OpenAI(Endpoint):
             "seed": sampling.seed + request.nonce,
             **({} if sampling.greedy else {"top_p": sampling.top_p}),
             **({"draft_model": self._draft} if self._draft and request.draft else {}),
-            **self._more,
+            **self.settings,
             **more,
         }
         if request.messages:
@@ -80,7 +78,6 @@ class OpenAI(Endpoint):
         return self.paths[0], {**body, "prompt": request.prompt}
 
     def complete(self, request: Request) -> ServerAnswer:
-        """A streamed answer."""
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
         timed, events, _ = self._stream(
             path,
@@ -105,7 +102,6 @@ class OpenAI(Endpoint):
 
 
 def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAnswer:
-    """The answer with the ids, counts and times that the server reports, in whichever of its events."""
     last = events[::-1]
     usage = next((event.usage for event in last if event.usage), Usage())
     drafted = next((found for event in last if (found := event.drafted) != Drafted()), Drafted())
@@ -127,15 +123,20 @@ def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAns
     )
 
 
+class LlamaCppPython(OpenAI):
+    """llama-cpp-python's own server."""
+
+    facts: ClassVar[dict[str, Any]] = {"program": "llama-cpp-python"}
+    settings: ClassVar[dict[str, Any]] = {"repeat_penalty": 1.0}  # its own default changes what greedy decoding writes
+
+
 class MlxLm(OpenAI):
     """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves.
 
     It does not say over HTTP what was accepted: `from_draft`, a share of the output, is told in Python alone.
     """
 
-    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
-        super().__init__(connection, model, draft)
-        self.server = Server(program="mlx_lm.server", model=self._id, gives_tokens=True)
+    facts: ClassVar[dict[str, Any]] = {"program": "mlx_lm.server", "gives_tokens": True}
 
 
 class MlxVlm(OpenAI):
@@ -146,11 +147,7 @@ class MlxVlm(OpenAI):
     """
 
     paths = ("", "/v1/chat/completions")
-
-    def __init__(self, connection: Connection, model: ListedModel) -> None:
-        super().__init__(connection, model)
-        known = {"program": "mlx-vlm", "chat_only": True, "untested": True}
-        self.server = msgspec.structs.replace(self.server, **known)
+    facts: ClassVar[dict[str, Any]] = {"program": "mlx-vlm", "chat_only": True, "untested": True}
 
     def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
         text = request.prompt if isinstance(request.prompt, str) else ""
@@ -160,10 +157,7 @@ class MlxVlm(OpenAI):
 class Vllm(OpenAI):
     """vLLM: token ids in and out, its clock and counts where it was told to say them, its counters where not."""
 
-    def __init__(self, connection: Connection, model: ListedModel, version: str) -> None:
-        super().__init__(connection, model)
-        known = {"program": "vLLM", "build": version, "gives_tokens": True, "forgets": True, "untested": True}
-        self.server = msgspec.structs.replace(self.server, **known)
+    facts: ClassVar[dict[str, Any]] = {"program": "vLLM", "gives_tokens": True, "forgets": True, "untested": True}
 
     def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
         # A salt of its own keeps a request from what the prefix cache remembers of others.
@@ -182,25 +176,18 @@ class Vllm(OpenAI):
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
-        page, before = self._connection.get_text("/metrics"), None
+        before = None
         for _ in range(_SETTLES):
-            plain, places = prometheus(page or "", f"{self.url}/metrics")
-            if (plain, places) == before:
+            counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
+            if counted == before:
                 break
-            before = plain, places
+            before = counted
             time.sleep(_SETTLED_S)
-            page = self._connection.get_text("/metrics")
-        if "spec_decode_num_drafts_total" not in plain:
-            return None
-        return Counters.of(plain, places)
+        return None if counted.rounds is None else counted
 
 
 class LMStudio(OpenAI):
     """LM Studio's `/api/v0`: the same with statistics; a request names the draft model, so one server does both."""
 
     paths = ("/api/v0/completions", "/api/v0/chat/completions")
-
-    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None) -> None:
-        super().__init__(connection, msgspec.structs.replace(model, owned_by="lmstudio"), draft)
-        known = {"program": "LM Studio", "switches": draft is not None, "untested": True}
-        self.server = msgspec.structs.replace(self.server, **known)
+    facts: ClassVar[dict[str, Any]] = {"program": "LM Studio", "untested": True}

@@ -26,8 +26,8 @@ class Ask(Record, frozen=True, kw_only=True):
     ignore_eog: bool = True
     parallel: tuple[int, ...] = (1,)  # requests at once
     seed: int = 0
-    engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop beside them
-    beside: bool = False  # our own loop in the same blocks
+    engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop
+    with_engine: bool = False  # measure our own loop in the same blocks
 
 
 class RequestGroup(Record, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def turns(
         blocks = [(n, group) for n in ask.parallel for group in _groups(prompts, n)]
         random.Random(f"{ask.seed} {repeat}").shuffle(blocks)
         for number, (n, group) in enumerate(blocks):
-            arms: list[int | None] = [*range(n_servers), *([None] if ask.beside and n == 1 else [])]
+            arms: list[int | None] = [*range(n_servers), *([None] if ask.with_engine and n == 1 else [])]
             random.Random(f"{ask.seed} {repeat} {number}").shuffle(arms)
             if repeat == first_repeat:
                 arms.sort(key=lambda arm: arm != 0)

@@ -96,10 +96,28 @@ _PLACE = re.compile(r"\bposition=\"(\d{1,4})\"")
 _MOST = 2.0**53
 
 
-def prometheus(page: str, sender: str) -> tuple[dict[str, int], dict[int, int]]:
-    """Counters of llama-server and vLLM by name, and the tokens accepted at each place of a draft.
+class Counters(Record, frozen=True, kw_only=True):
+    """What a server counted since it started."""
 
-    Both name them alike (llama.cpp 26389 took over vLLM's names); vLLM has one of each for every engine: their sum.
+    predicted: int | None = None  # llama-server's: vLLM also counts what it generated and did not answer
+    proposed: int | None = None
+    accepted: int | None = None
+    rounds: int | None = None  # verification steps
+    by_position: tuple[int, ...] = ()  # accepted tokens at each place of a draft
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted from there to here."""
+        pairs = {name: (getattr(before, name), getattr(self, name)) for name in self.__struct_fields__[:-1]}
+        grown = {name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
+        was = (*before.by_position, *(0 for _ in self.by_position[len(before.by_position) :]))
+        places = tuple(now - then for then, now in zip(was, self.by_position, strict=False))
+        return Counters(**grown, by_position=places)
+
+
+def prometheus(page: str, sender: str) -> Counters:
+    """The counters of llama-server and vLLM.
+
+    Both use the same names (llama.cpp 26389 took over vLLM's); vLLM has one of each for every engine: their sum.
     Raises: ServerError for a counter that is no count.
     """
     plain: dict[str, int] = {}
@@ -119,7 +137,13 @@ def prometheus(page: str, sender: str) -> tuple[dict[str, int], dict[int, int]]:
         elif "per_pos" in name:
             at = int(place.group(1))
             places[at] = places.get(at, 0) + int(value)
-    return plain, places
+    return Counters(
+        predicted=plain.get("tokens_predicted_total"),
+        proposed=plain.get("spec_decode_num_draft_tokens_total"),
+        accepted=plain.get("spec_decode_num_accepted_tokens_total"),
+        rounds=plain.get("spec_decode_num_drafts_total"),
+        by_position=tuple(places[place] for place in sorted(places)),
+    )
 
 
 # --- OpenAI's, and its kin: mlx_lm, mlx-vlm, vLLM, LM Studio -------------------------------------------------------
@@ -187,7 +211,7 @@ class Choice(Record, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Ids of what it adds, where they are told: by vLLM's own field, or among mlx_lm's log-probabilities."""
+        """Ids of what it adds, if given: in vLLM's own field, or among mlx_lm's log-probabilities."""
         listed = (self.logprobs and self.logprobs.content) or ()
         return self.token_ids or tuple(one.id for one in listed if one.id is not None)
 
@@ -204,20 +228,12 @@ class PromptDetails(Record, frozen=True, kw_only=True):
     cached_tokens: Count | None = None
 
 
-class CompletionDetails(Record, frozen=True, kw_only=True):
-    """`usage.completion_tokens_details`: a server that says these alone counts acceptance as a share of its output."""
-
-    accepted_prediction_tokens: Count | None = None
-    rejected_prediction_tokens: Count | None = None
-
-
 class Usage(Record, frozen=True, kw_only=True):
     """Tokens as the server counts them."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
 
 
 class Speculative(Record, frozen=True, kw_only=True):
@@ -268,8 +284,7 @@ class Completion(Reply, frozen=True, kw_only=True):
 
     @property
     def drafted(self) -> Drafted:
-        """What was drafted, in whichever dialect it is said."""
-        usage = self.usage.completion_tokens_details if self.usage else None
+        """What was drafted, in the words of vLLM, mlx-vlm or LM Studio."""
         counts = self.metrics.speculative_decoding if self.metrics else None
         if counts is not None:
             return Drafted(
@@ -284,9 +299,6 @@ class Completion(Reply, frozen=True, kw_only=True):
         if self.stats is not None and self.stats.total_draft_tokens_count is not None:
             stats = self.stats
             return Drafted(proposed=stats.total_draft_tokens_count, accepted=stats.accepted_draft_tokens_count)
-        if usage is not None and (accepted := usage.accepted_prediction_tokens) is not None:
-            rejected = usage.rejected_prediction_tokens
-            return Drafted(proposed=None if rejected is None else accepted + rejected, accepted=accepted)
         return Drafted()
 
     @property

@@ -133,7 +133,7 @@ def launch(binary: Binary, tmp_path: Path, **more: object):
 
 
 def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_path: Path) -> None:
-    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), beside=True)
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), with_engine=True)
     assert not reasons(result) and not reasons(result, "ar")
     found = {(row.question.source, row_name(row)): row for row in result.results}
     assert set(found) == {(source, name) for source in ("server", "engine") for name in ("plain", "tiny-draft")}
@@ -260,7 +260,13 @@ def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_pat
 def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, tiny: Path, tmp_path: Path) -> None:
     target, draft = tiny / "llama.gguf", tiny / "llama-noise003.gguf"
     result = launch(
-        llama_server, tmp_path, target=str(target), drafts=(str(draft),), gammas=(GAMMA,), beside=True, n_predict=64
+        llama_server,
+        tmp_path,
+        target=str(target),
+        drafts=(str(draft),),
+        gammas=(GAMMA,),
+        with_engine=True,
+        n_predict=64,
     )
     assert not reasons(result) and not reasons(result, "ar")
     by = {(one.case.source, one.case.arm): one.trial for one in result.trials}

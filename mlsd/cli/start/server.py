@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--gamma", "gammas", type=shared.IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
 )
 @click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
-@click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
+@click.option("--engine", "with_engine", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(
     "--tasks", type=click.Path(dir_okay=False, path_type=Path), help="Prompts from a Spec-Bench question.jsonl."
@@ -137,7 +137,7 @@ def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> 
         ],
         "answers": [] if result.base else [answer_object(one) for one in result.answers],
         "notes": result.notes,
-        "beside": apart,
+        "engine": apart,
         "advice": advice,
         "deterministic": result.deterministic,
         **({} if result.stopped is None else {"stopped": result.stopped}),
