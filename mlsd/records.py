@@ -244,8 +244,6 @@ class Conditions(Record, frozen=True, kw_only=True):
     generation_ns: int | None = None  # the whole generation, from clearing the memory on
     processor_ns: int | None = None  # of all the worker's threads in that time
     machine_ns: int | None = None  # of all programs of the machine in that time, counted in hundredths of a second
-    energy_mj: float | None = None  # difference of a cumulative counter over the generation; below 0: it jumped back
-    energy_source: str | None = None  # which counter, None: there is none
     anchors: Anchors | None = None  # felt before the trial's block, where heat is watched
 
 

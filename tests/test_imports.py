@@ -74,8 +74,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli/", "report/render/terminal.py"),
     "scipy": ("analysis/", "stats.py", "measure/run/checks.py", "gguf_tools/synthetic/router.py"),
     "distributed": ("measure/lab/cluster.py",),
-    "pynvml": ("hardware/energy.py",),
-    "zeus_apple_silicon": ("hardware/energy.py",),
     "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
     "httpx2": ("servers/connection.py",),

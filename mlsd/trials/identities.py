@@ -20,7 +20,7 @@ _MOST_TOKEN = 1 << 31  # llama.cpp's token ids are 32-bit
 _SPARE_NS = 100_000_000  # processor time is counted in coarse steps, and of threads that were at work before
 _CLOCK_SLACK = 1.05
 _GENERATION, _GENERATION_NS = 1.25, 2_000_000_000  # most of a generation are its parts
-_SIGNED = ("n_positions_off", "energy_mj")  # below 0: fewer positions than needed; a counter that jumped back
+_SIGNED = ("n_positions_off",)  # below 0: fewer positions than needed
 
 
 class Broken(NamedTuple):

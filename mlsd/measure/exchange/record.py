@@ -54,6 +54,7 @@ from mlsd.trials.sums import sums as sums_over
 FORMAT, SCHEMA = "mlsd record", 1
 SUFFIX = ".record.json.gz"
 _FIELDS = Round.__struct_fields__
+_GONE = {"energy_mj", "energy_source"}  # of trials' conditions, in records of earlier versions
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
 
 
@@ -362,11 +363,11 @@ def _check_size(data: bytes, path: Path) -> None:
 
 
 def _within(found: Any, meant: Any) -> bool:
-    """Whether nothing is said that is not meant; a later mlsd may mean more, which then is None."""
+    """Whether every field is one of the schema, or was; a field that this version added may be missing."""
     if found == meant:
         return True
     if isinstance(found, dict) and isinstance(meant, dict):
-        return all(key in meant and _within(value, meant[key]) for key, value in found.items())
+        return all(key in _GONE or (key in meant and _within(value, meant[key])) for key, value in found.items())
     lists = isinstance(found, list) and isinstance(meant, list) and len(found) == len(meant)
     return lists and all(map(_within, found, meant))
 

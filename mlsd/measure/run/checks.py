@@ -17,7 +17,6 @@ SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf w
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
 SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
 DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
-COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
 BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
 LEAST_LOAD_NS = 500_000_000  # of generations, to judge the load in them
@@ -43,7 +42,6 @@ WARNINGS = {  # what each code means; the documentation shows it
     "wide_spread": f"repeats of one case spread by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
     "baseline_drift": f"plain decoding changed by {100 * DRIFT_LIMIT:.0f} % or more over the run",
     "anchor_drift": f"passes timed between blocks changed by {100 * DRIFT_LIMIT:.0f} % or more over the run: heat",
-    "energy_counter": "the energy counter stood still or jumped back; no energy is reported",
     "passes_not_timed": "`compare` could not time single passes of a build",
     "output_near_tie": "`compare`: the builds' plain outputs differ only by rounding; speeds are comparable",
     "output_diverged": "`compare`: the builds' plain outputs differ like two models'; speeds are not comparable",
@@ -82,7 +80,6 @@ def check_run(trials: Sequence[Trial], environment: Environment | None = None) -
         *_short_trials(measured),
         *_wide_spread(measured),
         *_drift(measured),
-        *_energy(measured),
     ]
 
 
@@ -245,26 +242,6 @@ def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     if reasons := [t.invalid_reason for t in trials if t.disturbed and not t.valid]:
         sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
         yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
-
-
-def counter_fault(trials: Sequence[Trial]) -> str | None:
-    """Why the energy that was counted over trials is not theirs, None where nothing speaks against it.
-
-    Some chips publish only every third of a second, so a short trial may see no change; a longer one may not.
-    """
-    readings = [t.conditions for t in trials if t.conditions is not None and t.conditions.energy_mj is not None]
-    if any((c.energy_mj or 0.0) < 0 for c in readings):
-        return "the energy counter jumped back"
-    long = [c.energy_mj for c in readings if (c.generation_ns or 0) >= COUNTER_NS]
-    if 0 in long or (readings and not any(c.energy_mj for c in readings)):
-        return "the energy counter stood still"
-    return None
-
-
-def _energy(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if fault := counter_fault(trials):
-        advice = "No energy is reported for these trials; their times are not affected."
-        yield _warning("energy_counter", f"{fault[0].upper()}{fault[1:]}.", advice)
 
 
 def _wide_spread(trials: Sequence[Trial]) -> Iterator[QualityWarning]:

@@ -20,7 +20,7 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
@@ -28,7 +28,6 @@ from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session, session_options
 from mlsd.errors import EngineError
 from mlsd.hardware import machine_ns
-from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
@@ -252,8 +251,6 @@ class Arms:
             given = self._prompts.of(case, slot.repeat)
             started_at = now()
             failures_before = arm.failed_native_calls
-            backend = backend_info(case.engine.n_gpu_layers).backend
-            energy_before = read_energy(backend)
             busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
             with self._saved.reading(prompt_key(case.prompt), timed=True):
                 result = generate(
@@ -274,9 +271,6 @@ class Arms:
                 processor_ns=time.process_time_ns() - processor_ns,
                 machine_ns=machine_ns() - busy_ns,
             )
-            if energy_before is not None and (energy := read_energy(backend)) is not None:
-                used_mj = energy.mj - energy_before.mj
-                conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
             failed = arm.failed_native_calls - failures_before
             with self._saved.reading(prompt_key(case.prompt)):
                 verdict = self._verdict(case, arm, given.tokens, result)
