@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,14 @@ def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
 
 
 # --- small files kept there -------------------------------------------------------------------------------------
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes of the disk that holds `folder`, which need not exist yet."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def unwritable(path: Path, error: OSError) -> InputError:

@@ -63,7 +63,6 @@ class Header:
     """The parsed head of a file that is mapped into memory."""
 
     def __init__(self, data: Buffer) -> None:
-        """Parse; raises HeaderError for anything that is not a whole, consistent header."""
         self._data = data
         self._at = self._n_items = 0
         self.values: dict[str, Value] = {}

@@ -61,7 +61,6 @@ def _layers(head: Source) -> tuple[int, ...]:
 
 
 def _check_tensors(head: Source, target: Source) -> None:
-    """What both graphs share: tables of their own or the target's, and the map of a reduced vocabulary."""
     tensors = {tensor.name: tensor for tensor in head.tensors}
     n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
     n_vocab, n_vocab_target = _n_vocab(head), _n_vocab(target)

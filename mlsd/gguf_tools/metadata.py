@@ -63,7 +63,7 @@ def architecture_keys(shape: Shape) -> dict[str, Any]:
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Add a value under the GGUF type that llama.cpp expects of it: whole numbers have 32 bits and no sign."""
+    """Whole numbers have 32 bits and no sign, as llama.cpp expects them."""
     import gguf
 
     types = gguf.GGUFValueType

@@ -21,7 +21,7 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     """
     source = Source(path)
     stored = [tensor for shard in source.shards() for tensor in shard.tensors]
-    weight = _weight(source, stored)
+    weight = source_weight(source, stored)
     if ref is None:
         ref = ModelRef(id=path.stem, sha256=file_sha256(path), n_bytes=path.stat().st_size)
     tokens = source.length("tokenizer.ggml.tokens")
@@ -38,14 +38,10 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     )
 
 
-def source_weight(source: Source) -> ModelWeight:
-    """The weights of an opened file, sorted by how often a token reads them."""
-    return _weight(source, source.tensors)
-
-
-def _weight(source: Source, stored: list[Stored]) -> ModelWeight:
+def source_weight(source: Source, stored: list[Stored] | None = None) -> ModelWeight:
+    """The weights of an opened file (`stored`: of all files of its model), sorted by how often a token reads them."""
     return weigh(
-        stored,
+        source.tensors if stored is None else stored,
         n_trunk=trunk_layers(source),
         n_experts=source.count("expert_count"),
         # Some architectures store one count a layer; where layers differ the largest is an upper bound.

@@ -35,16 +35,6 @@ class Stored(Record, frozen=True, kw_only=True):
         return self.n_weights // int(block) * int(size)
 
 
-def type_named(name: str) -> gguf.GGMLQuantizationType:
-    """The GGUF tensor type of that name. Raises: InputError when there is none."""
-    import gguf
-
-    try:
-        return gguf.GGMLQuantizationType[name.upper()]
-    except KeyError:
-        raise InputError(f"{name} is not a tensor type of GGUF.", hint="Q4_0, Q4_K, Q8_0 and F16 are.") from None
-
-
 def stored(
     spec: TensorSpec, kind: gguf.GGMLQuantizationType, *, quantized: frozenset[Kind] = QUANTIZED_KINDS
 ) -> Stored:

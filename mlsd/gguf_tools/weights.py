@@ -7,7 +7,6 @@ no tensor depends on the ones before it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -80,11 +79,3 @@ def _plain(spec: TensorSpec, rng: np.random.Generator, spread: float) -> Floats:
     if spec.kind in ("norm", "skip"):
         values += np.float32(_HEAD_NORM_MEAN if spec.part in ("attn_q_norm", "attn_k_norm") else 1.0)
     return values
-
-
-def row_blocks(spec: TensorSpec, weights: Floats, max_weights: int = 1 << 22) -> Iterator[Floats]:
-    """`weights` as consecutive pieces of whole rows, so that conversion never copies a large tensor at once."""
-    rows = weights.reshape(-1, spec.dims[0])
-    step = max(1, max_weights // spec.dims[0])
-    for start in range(0, len(rows), step):
-        yield rows[start : start + step]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import sys
 import threading
 import time
@@ -44,6 +43,7 @@ from huggingface_hub.utils.logging import set_verbosity_error
 
 from mlsd import __version__
 from mlsd.errors import HubError, RevisionError
+from mlsd.folders import free_bytes
 from mlsd.hashes import OnBytes, digest, file_sha256, remember_sha256
 from mlsd.records import Record
 from mlsd.redact import hide
@@ -285,14 +285,6 @@ def _show_limits() -> None:
     hooks = client.event_hooks
     if _stop_at_limit not in hooks["response"]:
         client.event_hooks = {**hooks, "response": [*hooks["response"], _stop_at_limit]}
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes of the disk that holds `folder`, which need not exist yet."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
 
 
 def space_hint() -> str:

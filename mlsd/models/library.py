@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mlsd.errors import HubError, InputError, ManifestError, ModelFileError, RevisionError
-from mlsd.folders import asset_path, user_dir
+from mlsd.folders import asset_path, free_bytes, user_dir
 from mlsd.hardware.budget import host_budget
 from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.elsewhere import find_elsewhere
@@ -349,8 +349,6 @@ def _how_to_get(entry: ModelEntry) -> str:
 
 
 def _check_disk(out: Path, base: Path, what: str) -> None:
-    from mlsd.models.hub import free_bytes
-
     n_bytes, free = base.stat().st_size, free_bytes(out.parent)
     if n_bytes > free:
         raise ModelFileError(

@@ -26,7 +26,6 @@ def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["models", "make", "tiny", "-o", "{}", "--only", "gpt"], "no tiny model 'gpt'"),
-        (["models", "make", "tiny", "-o", "{}", "--quant", "Q3_K"], "Q3_K"),
         (["models", "make", "noise", "{}/missing.gguf", "--noise", "0.1", "-o", "{}/x.gguf"], "missing.gguf"),
     ],
 )

@@ -104,17 +104,16 @@ def _print_plan(plan: SynthPlan) -> None:
 @make.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
 @shared.seed_option("Another seed, another set.")
-@shared.quant_option("F32, F16 or Q8_0.", default="Q8_0", show_default=True)
 @shared.output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
 @shared.json_option
-def tiny(output: Path, only: tuple[str, ...], seed: int, quant: str, as_json: bool) -> None:
+def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Write tiny random models of sixteen architectures.
 
     With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
     (NAME-other). The same seed gives the same bytes.
     """
     with byte_progress("Writing") as progress:
-        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, precision=quant, progress=progress))
+        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, progress=progress))
     if as_json:
         print_json({"files": files})
         return

@@ -68,7 +68,6 @@ class Adapter:
     """An opened adapter: every number about it is checked, its weights are read when they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        """Open the folder, or the safetensors file beside its config.json. Raises: InputError."""
         self.path = _weights_file(path)
         self.config = _read_config(self.path.with_name(_CONFIG))
         self._tensors = _read_tensors(self.path)

@@ -55,7 +55,7 @@ def drafts_bytes() -> int:
 
 
 def _shrink(folder: Path, keep: Path | None, most_bytes: int) -> int:
-    """Remove files but `keep`, least recently used first, until the rest is small enough; returns the bytes freed."""
+    """Remove files but `keep`, least recently used first; returns the bytes freed."""
     files = sorted(_files(folder), key=lambda path: path.stat().st_atime_ns)
     total, freed = sum(path.stat().st_size for path in files), 0
     for path in files:

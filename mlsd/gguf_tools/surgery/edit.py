@@ -16,7 +16,7 @@ import msgspec
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.storage import Stored, type_named
+from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.weigh import block_of
 from mlsd.hashes import file_sha256
@@ -190,7 +190,8 @@ def recurrent_layers(source: Source) -> list[bool]:
 
 
 def _one_silent_head(source: Source, edit: Edit) -> Edit:
-    """Shrink attention to the first head and zero its output."""
+    import gguf
+
     n_embd, n_head = source.count("embedding_length"), max(source.counts("attention.head_count") or (0,))
     head_dim = source.count("attention.key_length") or n_embd // max(1, n_head)
     if not head_dim:
@@ -204,7 +205,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             dims = (piece.tensor.dims[0], head_dim) if names[3] == "weight" else (head_dim,)
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
-            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=type_named("F16"))
+            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
             piece = TensorPiece(tensor=tensor, source=None)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
@@ -217,7 +218,6 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
 
 
 def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, Any], frozenset[str]]:
-    """The keys that follow a choice of blocks: counts, and every array with one entry a block."""
     prefix = f"{source.architecture}."
     n_stored = source.n_blocks
     changed: dict[str, Any] = {f"{prefix}block_count": len(layers)}

@@ -102,7 +102,7 @@ def dequantized(blocks: Bytes, kind: gguf.GGMLQuantizationType) -> Floats:
 def _quantized(
     kind: gguf.GGMLQuantizationType, std: float, rng: np.random.Generator
 ) -> tuple[Bytes, slice | list[int]]:
-    """Blocks of a quantized type and the bytes that hold the signs of their scales."""
+    """Blocks, and the bytes that hold the signs of their scales."""
     _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     layout = LAYOUTS[kind]
     n_blocks = _prime_below(_POOL_BYTES // block_bytes)
@@ -132,7 +132,7 @@ def _write_scales(blocks: Bytes, layout: _BlockLayout, scales: Floats) -> None:
 
 
 def _floats(kind: gguf.GGMLQuantizationType, std: float, rng: np.random.Generator) -> tuple[Bytes, slice | list[int]]:
-    """Groups of float weights, and the byte of each that holds its sign."""
+    """Groups of weights, and the byte of each that holds its sign."""
     size = _FLOAT_BYTES[kind]
     n_groups = _prime_below(_POOL_BYTES // (size * _FLOAT_GROUP))
     weights = rng.standard_normal((n_groups, _FLOAT_GROUP), dtype=np.float32) * np.float32(std)

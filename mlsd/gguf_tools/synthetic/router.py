@@ -64,9 +64,7 @@ class SharedChannel:
     """The embedding channel that is the same for every token, and the routers that read it."""
 
     def __init__(self, correlation: float, embedding: Pool) -> None:
-        """`embedding` has the spread `EMBEDDING_STD`. Raises: InputError for a correlation outside 0 to 1."""
-        if not 0 <= correlation <= 1:
-            raise InputError(f"A router correlation of {correlation:g} is impossible.", hint="Give 0 to 1.")
+        """`correlation` is from 0 to 1; `embedding` has the spread `EMBEDDING_STD`."""
         self.correlation = correlation
         self._pool = embedding
         self._blocks, self._largest = embedding.equal_first()

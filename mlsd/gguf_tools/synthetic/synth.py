@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from mlsd.errors import InputError, choose
+from mlsd.folders import free_bytes
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_keys, architecture_keys
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
@@ -207,8 +207,6 @@ class _Pools:
         self._pools: dict[tuple[gguf.GGMLQuantizationType, float], Pool] = {}
         self._shared: SharedChannel | None = None
         if correlation is not None:
-            if not any(part.spec.kind == "router" for part in parts):
-                raise InputError("A router correlation needs a mixture of experts.", hint="Leave the option out.")
             table = next(part for part in parts if part.spec.kind == "embedding")
             self._shared = SharedChannel(correlation, self._pool(table.stored.type, EMBEDDING_STD))
         # A table that is also the head is scaled as a head, so that logits are not too far apart.
@@ -276,14 +274,10 @@ def _depth(wanted: int | None, full: int, name: str) -> int:
 
 
 def _check_space(path: Path, plan: SynthPlan) -> None:
-    """Refuse to fill the disk. Raises: InputError."""
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(path.parent)
     needed = sum(part.stored.n_bytes for part in plan.parts) + _HEADER_ROOM
     if needed > free:
         raise InputError(
-            f"{plan.name} as {plan.quant} needs {format_bytes(needed)}, and {folder} has {format_bytes(free)} free.",
+            f"{plan.name} as {plan.quant} needs {format_bytes(needed)}; {path.parent} has {format_bytes(free)} free.",
             hint="Choose a smaller quant, --layers for a part of the depth, or another disk.",
         )

@@ -42,7 +42,6 @@ def write_tiny_set(
     *,
     names: Iterable[str] = tuple(TINY_SET),
     seed: int = 0,
-    precision: str = "Q8_0",
     progress: Progress | None = None,
 ) -> Iterator[TinyFile]:
     """Write each named shape, its perturbed copies and an unrelated model, yielding each file. Raises: InputError."""
@@ -50,14 +49,14 @@ def write_tiny_set(
         if name not in _SHAPES:
             raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
-        write_random(base, shape, seed=seed, precision=precision, progress=progress)
+        write_random(base, shape, seed=seed, progress=progress)
         yield _file(base, shape, seed)
         for suffix, noise in NOISES.items():
             copy = folder / f"{name}{suffix}.gguf"
             perturb(base, copy, noise=noise, seed=seed, progress=progress)
             yield _file(copy, shape, seed, noise)
         other = folder / f"{name}{OTHER}.gguf"
-        write_random(other, shape, seed=seed + 1, precision=precision, progress=progress)
+        write_random(other, shape, seed=seed + 1, progress=progress)
         yield _file(other, shape, seed + 1)
 
 

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import gguf
 
-from mlsd.errors import InputError
 from mlsd.gguf_tools.metadata import add_keys, architecture_keys
 from mlsd.gguf_tools.shape import Kind, Shape, tensors
-from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored, type_named
+from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored
 from mlsd.gguf_tools.stream import Progress, new_gguf
 from mlsd.gguf_tools.synthetic.table import TensorTable
 from mlsd.gguf_tools.vocabulary import add_vocabulary
-from mlsd.gguf_tools.weights import random_weights, row_blocks
+from mlsd.gguf_tools.weights import random_weights
 
-# Types that numpy packs quickly enough for a tiny model; `synth` writes blocks of any type directly.
-PRECISIONS = ("F32", "F16", "Q8_0")
 # Routers are quantized too, unlike in real models: an F32 product of a batch differs from that of one token in the last
 # bit, and a router's last bit can choose another expert.
 _QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
@@ -25,21 +22,18 @@ _QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
 def write_random(
     path: Path, shape: Shape | TensorTable, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
 ) -> None:
-    """Write a model with random weights, whole or not at all. Raises: InputError.
+    """Write a model with random weights as F32, F16 or Q8_0, whole or not at all. Raises: InputError.
 
     Q8_0 is the default because llama.cpp's CPU kernels then give the same bits for a batch of up to 63 tokens as for
     one token (flash attention on, up to 512 positions): speculative and plain decoding agree exactly, without ties.
     """
-    if precision not in PRECISIONS:
-        raise InputError(
-            f"Tiny models are not written as {precision}.", hint=f"The choices are {', '.join(PRECISIONS)}."
-        )
     specs, keys = (
         (shape.tensors, shape.keys)
         if isinstance(shape, TensorTable)
         else (tuple(tensors(shape)), architecture_keys(shape))
     )
-    announced = [stored(spec, type_named(precision), quantized=_QUANTIZED) for spec in specs]
+    kind = gguf.GGMLQuantizationType[precision]
+    announced = [stored(spec, kind, quantized=_QUANTIZED) for spec in specs]
 
     def describe(writer: gguf.GGUFWriter) -> None:
         origin = {"shape": shape.name, "seed": seed}
@@ -49,5 +43,4 @@ def write_random(
 
     with new_gguf(path, shape.architecture, announced, describe, progress=progress) as stream:
         for spec, tensor in zip(specs, announced, strict=True):
-            rows = row_blocks(spec, random_weights(spec, seed))
-            stream.write(gguf.quants.quantize(block, tensor.type) for block in rows)
+            stream.write([gguf.quants.quantize(random_weights(spec, seed), tensor.type)])

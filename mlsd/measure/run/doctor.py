@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.errors import ManifestError, SuiteError
+from mlsd.folders import free_bytes
 from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
 from mlsd.hardware.reading import MachineFacts
 from mlsd.measure.run.checks import condition_warnings
 from mlsd.measure.run.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
-from mlsd.models.hub import free_bytes
 from mlsd.models.library import Library
 from mlsd.planning.job import Job
 from mlsd.planning.plan import expand

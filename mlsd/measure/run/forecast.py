@@ -13,6 +13,7 @@ import msgspec
 from mlsd.engine.llama.build.kernels import build_of
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import PromptError
+from mlsd.folders import free_bytes
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
@@ -22,7 +23,6 @@ from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_mo
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.measure.store.store import Store
-from mlsd.models.hub import free_bytes
 from mlsd.planning.estimate import (
     Load,
     TimeEstimate,
