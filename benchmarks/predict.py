@@ -118,14 +118,11 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
 
 def arm_of(gamma: int, trials: list[Trial]) -> MeasuredGamma:
     speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) or 0.0 for t in trials]
-    return MeasuredGamma(
-        gamma=gamma, n_tokens=len(trials[0].tokens), rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds)
-    )
+    return MeasuredGamma(gamma=gamma, rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds))
 
 
 def results(name: str, found: list[GammaPrediction], *, bars: bool = False) -> Iterator[Result]:
     errors = [100 * abs(p.error) for p in found]
-    mgl = [100 * abs(p.predicted_mgl / p.measured_mgl - 1) for p in found]
     spreads = [100 * (p.spread or 0.0) for p in found]
     median, p95 = statistics.median(errors), float(np.quantile(errors, 0.95))
     low, high = min(errors), max(errors)
@@ -140,4 +137,3 @@ def results(name: str, found: list[GammaPrediction], *, bars: bool = False) -> I
             value <= limit if bars else None,
         )
     yield Result(f"{name}: spread of the measurement", statistics.median(spreads), min(spreads), max(spreads), "%")
-    yield Result(f"{name}: error of the predicted MGL", statistics.median(mgl), min(mgl), max(mgl), "%")

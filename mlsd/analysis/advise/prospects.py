@@ -17,9 +17,9 @@ from mlsd.analysis.advise.next_steps import Gap, next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
 from mlsd.analysis.fits.calibration import relative_error, target_curve
 from mlsd.analysis.predict.arms import ArmGroup
-from mlsd.analysis.predict.predict import Costs, between, draft_ms, mgl_of, tok_per_s
+from mlsd.analysis.predict.outcomes import Outcomes, alphas_of, mgl_of, outcomes_from_alphas, outcomes_of
+from mlsd.analysis.predict.predict import Costs, between, draft_ms, tok_per_s
 from mlsd.analysis.predict.prediction_error import Validation
-from mlsd.analysis.predict.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.planning import passes

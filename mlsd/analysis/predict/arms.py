@@ -158,7 +158,6 @@ def _arm(gamma: int, trials: list[Trial]) -> MeasuredGamma:
     speeds = map(speed, trials)
     return MeasuredGamma(
         gamma=gamma,
-        n_tokens=len(trials[0].tokens),
         rounds=tuple(t.rounds for t in trials),
         tok_s=tuple(s for s in speeds if s is not None),
     )

@@ -7,12 +7,12 @@ design with the costs of each kind of round instead of their mean.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from mlsd.analysis.predict.replay import Outcomes, RunAhead, alphas_of, replay, runs_ahead
+from mlsd.analysis.predict.outcomes import Outcomes, mgl_of, outcomes_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
@@ -126,25 +126,19 @@ def tok_per_s(costs: Costs, outcomes: Outcomes) -> float:
     return 1e3 * committed / total
 
 
-def mgl_of(outcomes: Outcomes) -> float:
-    """Committed tokens a round."""
-    return sum(n * (a + 1) for (_, a), n in outcomes.items()) / sum(outcomes.values())
-
-
 # --- another gamma, from trials and a calibration ----------------------------------------------------------------
 
 
 class MeasuredGamma(Record, frozen=True, kw_only=True):
-    """The trials of one gamma on one prompt: rounds of each, with their output length."""
+    """The trials of one gamma on one prompt."""
 
     gamma: int  # 0: plain decoding
-    n_tokens: int
     rounds: tuple[tuple[Round, ...], ...]  # by trial; equal outcomes when greedy, different times
     tok_s: tuple[float, ...]  # measured decode tok/s, by trial
 
 
 class GammaPrediction(Record, frozen=True, kw_only=True):
-    """One gamma predicted without its own trials."""
+    """One gamma predicted without its own times."""
 
     gamma: int
     predicted_tok_s: float
@@ -158,14 +152,11 @@ class GammaPrediction(Record, frozen=True, kw_only=True):
         return self.predicted_tok_s / self.measured_tok_s - 1
 
 
-def leave_one_gamma_out(
-    arms: Sequence[MeasuredGamma], costs: Costs | Callable[[Sequence[MeasuredGamma]], Costs]
-) -> list[GammaPrediction]:
-    """Predict each gamma from plain decoding, the other gammas and a calibration.
+def leave_one_gamma_out(arms: Sequence[MeasuredGamma], calibrated: Costs | None = None) -> list[GammaPrediction]:
+    """Predict each gamma, its rounds ending as they did, from the times of plain decoding and of the other gammas.
 
-    How rounds end is replayed from the other gammas' rounds; what they cost is the calibration's shape, scaled by what
-    the other arms' passes really took (a machine is seldom equally loaded twice). Instead of a calibration a function
-    may make costs from the other arms, as `costs_from_arms` does. Needs plain decoding and two gammas.
+    The shape of costs is that of a calibration, scaled by what the other arms' passes really took (a machine is seldom
+    equally loaded twice); without one the other arms' rounds give it. Needs plain decoding and two gammas.
     """
     speculative = [arm for arm in arms if arm.gamma > 0]
     if len(speculative) < 2 or len(arms) == len(speculative):
@@ -173,15 +164,13 @@ def leave_one_gamma_out(
     result = []
     for held in speculative:
         others = [arm for arm in arms if arm is not held]
-        scaled = scale_to(costs, others) if isinstance(costs, Costs) else costs(others)
-        runs: dict[int, RunAhead] = {}
-        for arm in others:
-            if arm.gamma:
-                runs = runs_ahead(arm.rounds[0], runs)
-        alphas = alphas_of([r for arm in others if arm.gamma for r in arm.rounds[0]])
-        ends = replay(runs, held.gamma, held.n_tokens, statistics.fmean(alphas) if alphas else 0.0)
-        result.append(judged(held, scaled, ends))
+        result.append(judged(held, costs_like(others, calibrated), outcomes_of(held.rounds[0])))
     return result
+
+
+def costs_like(arms: Sequence[MeasuredGamma], calibrated: Costs | None) -> Costs:
+    """A calibration's costs scaled to these arms, or those that they show themselves."""
+    return costs_from_arms(arms) if calibrated is None else scale_to(calibrated, arms)
 
 
 def judged(held: MeasuredGamma, costs: Costs, ends: Outcomes) -> GammaPrediction:

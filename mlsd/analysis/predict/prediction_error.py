@@ -1,7 +1,7 @@
-"""How far predictions can be trusted: every stored gamma predicted without its own trials, or without its prompt's.
+"""How far predictions can be trusted: stored gammas predicted without their own times, or their prompt's trials.
 
-Without its own trials a gamma is replayed on the same greedy text, which shows how good the costs are. Another text
-has another acceptance: without the trials of its prompt a prediction shows what it is worth there.
+With its own rounds a prediction shows how good the costs are. Another text has another acceptance: without the trials
+of its prompt it shows what it is worth there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlsd.analysis.predict.arms import ArmGroup, Known
-from mlsd.analysis.predict.predict import GammaPrediction, costs_from_arms, judged, leave_one_gamma_out, scale_to
-from mlsd.analysis.predict.replay import outcomes_of
+from mlsd.analysis.predict.outcomes import outcomes_of
+from mlsd.analysis.predict.predict import GammaPrediction, costs_like, judged, leave_one_gamma_out
 from mlsd.records import Record
 from mlsd.units import format_percent
 
@@ -40,7 +40,7 @@ class OtherText(Record, frozen=True, kw_only=True):
 
 
 class Validation(Record, frozen=True, kw_only=True):
-    """Errors over all stored configurations, on the same text. Errors are |predicted / measured - 1|."""
+    """Errors over all stored configurations, each with its own rounds. Errors are |predicted / measured - 1|."""
 
     n: int
     median_error: float
@@ -54,7 +54,7 @@ class Validation(Record, frozen=True, kw_only=True):
     def words(self) -> str:
         """Both errors in a sentence."""
         same = (
-            f"Each of {self.n} stored settings predicted on the same text, from its other gammas: median error "
+            f"Each of {self.n} stored settings predicted from its other gammas, rounds as they were: median error "
             f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}"
         )
         if self.median_spread is not None:
@@ -101,7 +101,7 @@ def _without_each_gamma(group: ArmGroup, known: Known) -> list[Checked]:
             calibrated=costs is not None,
             prediction=prediction,
         )
-        for prediction in leave_one_gamma_out(group.arms, costs if costs is not None else costs_from_arms)
+        for prediction in leave_one_gamma_out(group.arms, costs)
     ]
 
 
@@ -117,8 +117,8 @@ def _without_its_prompt(group: ArmGroup, known: Known) -> Iterator[GammaPredicti
     for arm in (arm for arm in group.arms if arm.gamma):
         same_gamma = [other for other in others if other.gamma == arm.gamma]
         if same_gamma:
-            scaled = costs_from_arms(others) if costs is None else scale_to(costs, others)
-            yield judged(arm, scaled, outcomes_of([r for other in same_gamma for r in other.rounds[0]]))
+            ends = outcomes_of(r for other in same_gamma for r in other.rounds[0])
+            yield judged(arm, costs_like(others, costs), ends)
 
 
 def _on_other_text(found: Sequence[GammaPrediction]) -> OtherText | None:

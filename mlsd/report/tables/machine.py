@@ -104,9 +104,9 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
 
 
 def validation_table(found: Validation) -> Table:
-    """Every gamma predicted without its own trials."""
+    """Every gamma predicted without its own times."""
     return table(
-        "Each gamma predicted without its own trials, on the same text",
+        "Each gamma predicted from the times of the others, its rounds as they were",
         found.checked,
         words("target", lambda row: row.target),
         words("draft or method", lambda row: row.draft or row.drafter),
@@ -116,8 +116,7 @@ def validation_table(found: Validation) -> Table:
         numbers("measured tok/s", lambda row: number(row.prediction.measured_tok_s, 1), "median over trials"),
         numbers("error", lambda row: percent(row.prediction.error), "predicted / measured - 1"),
         like("spread", lambda row: percent(row.prediction.spread)),
-        numbers("predicted MGL", lambda row: number(row.prediction.predicted_mgl), "from rounds of other gammas"),
-        numbers("measured MGL", lambda row: number(row.prediction.measured_mgl)),
+        numbers("MGL", lambda row: number(row.prediction.measured_mgl)),
         words("costs from", lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
         id="validation",
         note=found.words,

@@ -103,18 +103,18 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
     assert found.verdict.agrees
 
 
-def test_every_gamma_of_a_study_is_predicted_without_its_own_trials(tmp_path: Path) -> None:
+def test_every_gamma_of_a_study_is_predicted_without_its_own_times(tmp_path: Path) -> None:
     found = machine_of(whole_study(tmp_path / "s.sqlite")).validation
     assert found.n >= 6 and found.n_calibrated == 0
     assert found.median_error < 0.1
 
 
-def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_text_replayed(tmp_path: Path) -> None:
+def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_rounds(tmp_path: Path) -> None:
     found = machine_of(whole_study(tmp_path / "s.sqlite")).validation
     assert found.other_text is not None and found.other_text.n >= 6
     assert found.other_text.median_mgl_error > 0.02
     assert found.other_text.median_error > found.median_error
-    assert "on the same text" in found.words and "on a text that was left out" in found.words
+    assert "rounds as they were" in found.words and "on a text that was left out" in found.words
     one = machine_of(write(tmp_path / "one.sqlite", blocks(MOE, prompts=("code",)))).validation
     assert one.other_text is None and "on other texts nothing was checked" in one.words
 
