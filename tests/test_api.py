@@ -11,8 +11,7 @@ import pytest
 
 import mlsd
 from mlsd import errors as mlsd_errors
-from mlsd.measure.exchange import read_table
-from mlsd.measure.store.store import Store
+from tests.measure.imported import EXCERPT, import_table
 
 SURFACE = {
     "EngineOptions",
@@ -87,7 +86,5 @@ def test_published_tables_are_audited_by_name_and_others_by_file(tmp_path: Path)
 
 
 def test_a_database_of_imported_rows_alone_is_audited_as_its_file_is(tmp_path: Path) -> None:
-    excerpt = Path(__file__).parent / "analysis" / "data" / "study_runs_excerpt.csv"
-    with Store.open(tmp_path / "imported.sqlite") as store:
-        store.add_imported(read_table(excerpt, "study-csv"))
-    assert mlsd.audit(tmp_path / "imported.sqlite").rows == mlsd.audit(excerpt).rows
+    import_table(tmp_path / "imported.sqlite")
+    assert mlsd.audit(tmp_path / "imported.sqlite").rows == mlsd.audit(EXCERPT).rows

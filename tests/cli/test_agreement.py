@@ -227,14 +227,14 @@ def _builtins(one: ArmResult) -> Any:
 
 def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> None:
     """A table of trials holds the pairs that each ratio is the mean of, and a record the rates of each trial."""
-    assert mlsd("export", "--format", "study-csv", "--db", db, "-o", folder / "t.csv").code == 0
+    assert mlsd("export", "--db", db, "-o", folder / "t.csv").code == 0
     with (folder / "t.csv").open(encoding="utf-8") as file:
-        lines = {int(row["job_id"].rpartition("-")[2]): row for row in csv.DictReader(file)}
+        tok_s = {int(row["trial_id"]): float(row["decode_tok_s"]) for row in csv.DictReader(file)}
     with Store.open(db, read_only=True) as store:
         recorded = {(r.trial.case_id, r.trial.block): r.rates for r in make_record(store).trials}
     for one in arms:
-        pairs = [lines[pair.own.id or 0] for pair in one.pairs]
-        ratio = math.exp(statistics.fmean(math.log(float(row["speedup_vs_baseline"])) for row in pairs))
+        pairs = [tok_s[pair.own.id or 0] / tok_s[pair.plain.id or 0] for pair in one.pairs]
+        ratio = math.exp(statistics.fmean(map(math.log, pairs)))
         assert one.ratio is not None and ratio == pytest.approx(one.ratio.value)
         rates = [recorded[pair.own.trial.case_id, pair.own.trial.block]["decode_tok_s"] for pair in one.pairs]
         assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(one.tok_s)

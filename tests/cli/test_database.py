@@ -15,6 +15,7 @@ from mlsd.measure.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, write
 from tests.cli.conftest import Ran
 from tests.cli.test_results import STUDY
+from tests.measure.imported import import_table
 
 STUDIES = Path(__file__).parents[2] / "studies"
 Mlsd = Callable[..., Ran]
@@ -67,8 +68,7 @@ def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(
 ) -> None:
     table = tmp_path / "table.csv"
     table.write_text(STUDY, encoding="utf-8")
-    imported = mlsd("import", table, "--format", "study-csv", "--db", "results/imported.sqlite")
-    assert imported.code == 0, imported.err
+    import_table(results / "imported.sqlite", table)
     brought = mlsd("import", next(STUDIES.glob("*.record.json.gz")), "--db", "results/record.sqlite")
     assert brought.code == 0, brought.err
     assert newest_study() == newest_or_new() == results / "mine.sqlite"

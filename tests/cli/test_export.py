@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
-from mlsd.cli.study.export import _FORMATS
 from mlsd.errors import InputError
 from mlsd.measure.exchange import EXPORTS
 from mlsd.measure.store.store import Store
@@ -31,15 +30,10 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["export", *map(str, arguments)], catch_exceptions=False)
 
 
-def test_the_command_offers_every_format_there_is() -> None:
-    assert _FORMATS == EXPORTS
-
-
 def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run("--db", db).stdout)))
     assert [row["gamma"] for row in rows] == ["0", "4"]
     assert len(json.loads(run("--format", "json", "--arm", "sd", "--db", db).stdout)["trials"]) == 1
-    assert len(run("--format", "csv", "--table", "rounds", "--db", db).stdout.splitlines()) == 10
 
 
 @pytest.mark.parametrize("kind", EXPORTS)

@@ -65,7 +65,7 @@ def test_the_makefile_prints_no_comment_either() -> None:
 def test_examples_that_need_neither_model_nor_server_run(mlsd: Callable[..., Ran]) -> None:
     shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.json.gz")
     assert mlsd("import", "study.record.json.gz", "--db", "results/tiny.sqlite").code == 0
-    assert mlsd("export", "--format", "study-csv", "-o", "table.csv").code == 0
+    assert mlsd("export", "-o", "table.csv").code == 0
     lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
     for line in lines:
         ran = mlsd(*shlex.split(line)[1:])

@@ -189,7 +189,7 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
 _READS = (
     ("results", "--check"), ("results",), ("results", "--json"), ("results", "show", "1"), ("claims",),
-    *(("export", "--format", name) for name in ("csv", "json", "study-csv", "llama-bench")),
+    *(("export", "--format", name) for name in ("csv", "json", "llama-bench")),
     ("audit",), ("fit",),
 )  # fmt: skip
 

@@ -13,41 +13,30 @@ from mlsd.cli.database import db_option, filter_options, make_filter, note_left_
 from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError
-
-_FORMATS = ("csv", "json", "study-csv", "llama-bench")
+from mlsd.measure import exchange
 
 
 @click.command()
-@click.option("--format", "kind", type=click.Choice(_FORMATS), default="csv", show_default=True)
+@click.option("--format", "kind", type=click.Choice(exchange.EXPORTS), default="csv", show_default=True)
 @output_option("File [default: standard output].", required=False)
-@click.option(
-    "--table",
-    "content",
-    type=click.Choice(["trials", "rounds"]),
-    default="trials",
-    show_default=True,
-    help="What a row is, in csv.",
-)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options
 @db_option()
-def export(kind: str, output: Path | None, content: str, force: bool, db: Path | None, **trials: Any) -> None:
+def export(kind: str, output: Path | None, force: bool, db: Path | None, **trials: Any) -> None:
     """Write the trials of a study database for other programs.
 
-    study-csv has the columns of the mixture-of-experts study. llama-bench has that tool's JSON fields and holds plain
+    csv has a line for each trial, json also its rounds. llama-bench has that tool's JSON fields and holds plain
     decoding only.
     """
-    from mlsd.measure import exchange
-
     if output is not None and output.exists() and not force:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
     chosen = make_filter(**trials)
     with reading(db) as store:
         if output is not None and output.exists() and output.samefile(store.path):
             raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")
-        write = partial(exchange.export, store, kind, chosen=chosen, content=content)  # type: ignore[arg-type]
+        write = partial(exchange.export, store, kind, chosen=chosen)
         count = write(sys.stdout.buffer) if output is None else exchange.write_file(output, write)
         note_left_out(store)
-    note(f"{count} {'tests' if kind == 'llama-bench' else content} written{f' to {output}' if output else ''}.")
+    note(f"{count} {'tests' if kind == 'llama-bench' else 'trials'} written{f' to {output}' if output else ''}.")
     if count == 0:
         note("Nothing matched: see `mlsd results`.")

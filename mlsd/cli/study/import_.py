@@ -1,4 +1,4 @@
-"""``mlsd import``: somebody else's record or table of results into a study database, apart from what it holds."""
+"""``mlsd import``: somebody else's record into a study database, apart from what was measured here."""
 
 from __future__ import annotations
 
@@ -8,49 +8,25 @@ import click
 
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note
-from mlsd.errors import InputError, TableError
-from mlsd.measure.exchange import read_table
-from mlsd.measure.exchange.record import import_record, is_record, read_record
+from mlsd.errors import TableError
+from mlsd.measure.exchange.record import import_record, read_record
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
-from mlsd.outside import read_given
 from mlsd.units import quoted
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["record", "study-csv", "llama-bench"]),
-    help="[default: record]",
-)
 @db_option("results/imported.sqlite")
-def import_(file: Path, kind: str | None, db: Path | None) -> None:
-    """Read FILE into a study database.
+def import_(file: Path, db: Path | None) -> None:
+    """Read the record FILE into a study database.
 
-    The trials of a record keep the key of their machine (read them with `--machine`); a record that contradicts itself
-    is refused. The rows of a table have no rounds: they are listed and audited, and never mixed with measured trials.
-    Importing a file again adds nothing.
+    Its trials keep the key of their machine (read them with `--machine`); a record that contradicts itself is refused.
+    Importing a file again adds nothing. Tables are audited as they are: `mlsd audit FILE`.
     """
-    db = db or study_path("imported")
-    kind = kind or ("record" if is_record(file) else None)
-    if kind is None:
-        read_given(file, InputError, "Give the path of a file.")
-        raise InputError(f"{file} is no record.", hint="Name the table's format with --format.")
-    if kind == "record":
-        _record(file, db)
-        return
-
-    rows = read_table(file, kind)  # type: ignore[arg-type]  # click.Choice guarantees it
-    with Store.open(db) as store:
-        count = store.add_imported(rows)
-    _say(count, len(rows), "rows", file, db)
-
-
-def _record(file: Path, db: Path) -> None:
     from mlsd.analysis.audit.record_identities import problems
 
+    db = db or study_path("imported")
     record = read_record(file)
     if found := problems(record):
         raise TableError(
@@ -59,11 +35,7 @@ def _record(file: Path, db: Path) -> None:
         )
     with Store.open(db) as store:
         done = import_record(store, record)
-    _say(done.n_new, done.n_new + done.n_known, "trials", file, db)
+    known = f", {done.n_known} known already" if done.n_known else ""
+    note(f"{done.n_new} trials of {file} imported into {db}{known}. `mlsd results --db {quoted(db)}` lists them.")
     for key in done.machines:
         note(f"Read them: mlsd report --db {quoted(db)} --machine {quoted(key)}")
-
-
-def _say(count: int, of: int, what: str, file: Path, db: Path) -> None:
-    skipped = f", {of - count} known already" if count < of else ""
-    note(f"{count} {what} of {file} imported into {db}{skipped}. `mlsd results --db {quoted(db)}` lists them.")

@@ -1,4 +1,4 @@
-"""llama-bench's JSON: plain decoding written in its fields, and its output (JSON or JSON lines) read.
+"""Plain decoding in the fields of llama-bench's JSON.
 
 llama-bench knows no speculative decoding, so only the AR arm is written: for each case a prefill test (n_prompt > 0)
 and a generation test (n_gen > 0 at depth n_prompt) with every valid repeat as a sample. Fields that mlsd does not
@@ -8,13 +8,11 @@ record are null.
 from __future__ import annotations
 
 import statistics
-from pathlib import PurePath
 from typing import Any, BinaryIO
 
 import msgspec
 
-from mlsd.errors import TableError
-from mlsd.measure.store.rows import ImportedRow, TrialFilter, model_key
+from mlsd.measure.store.rows import TrialFilter, model_key
 from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
@@ -31,9 +29,6 @@ FIELDS = (
     "stddev_ts", "samples_ns", "samples_ts",
 )  # fmt: skip
 _FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}
-
-
-# --- writing ----------------------------------------------------------------------------------------------------
 
 
 def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
@@ -90,83 +85,3 @@ def _test(setup: dict[str, Any], spans_ns: list[int], *, n_prompt: int, n_gen: i
         "samples_ts": rates,
     }
     return {field: values.get(field) for field in FIELDS}
-
-
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-class _Test(msgspec.Struct, frozen=True):
-    """What mlsd takes from one test; other fields are kept in `raw`."""
-
-    avg_ns: int
-    n_prompt: int
-    n_gen: int
-    model_filename: str
-    model_type: str | None = None
-    n_depth: int = 0
-    test_time: str | None = None
-    cpu_info: str | None = None
-    gpu_info: str | None = None
-    samples_ns: tuple[int, ...] = ()
-
-
-def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
-    """One row a sample of every test. Raises: TableError naming the test."""
-    rows: list[ImportedRow] = []
-    for number, raw in enumerate(_objects(data, source), start=1):
-        try:
-            test = msgspec.convert(raw, _Test)
-        except msgspec.ValidationError as error:
-            raise TableError(
-                f"{source}, test {number}: {error}.", hint="Give what `llama-bench -o json` wrote."
-            ) from None
-        for repeat, span_ns in enumerate(test.samples_ns or (test.avg_ns,)):
-            if span_ns <= 0 or test.n_prompt < 0 or test.n_gen < 0:
-                raise TableError(f"{source}, test {number}: a time of {span_ns} ns for its tokens.")
-            rows.append(_row(test, raw, repeat, span_ns, source=source, sha256=sha256, number=len(rows) + 1))
-    if not rows:
-        raise TableError(f"{source} holds no test.", hint="Give what `llama-bench -o json` wrote.")
-    return rows
-
-
-def _row(
-    test: _Test, raw: dict[str, Any], repeat: int, span_ns: int, *, source: str, sha256: str, number: int
-) -> ImportedRow:
-    decodes = test.n_gen > 0 and test.n_prompt == 0  # a mixed test times both together: neither rate is in it
-    prefills = test.n_prompt > 0 and test.n_gen == 0
-    return ImportedRow(
-        source=source,
-        source_sha256=sha256,
-        format="llama-bench",
-        row=number,
-        status="ok",
-        measured_at=test.test_time,
-        chip=test.gpu_info or test.cpu_info or None,
-        target_model=PurePath(test.model_filename).stem or test.model_type,
-        gamma=0,
-        n_prompt=test.n_prompt or test.n_depth,
-        n_predict=test.n_gen,
-        repeat=repeat,
-        decode_tok_s=test.n_gen * NS_PER_S / span_ns if decodes else None,
-        prefill_ns=span_ns if prefills else None,
-        decode_ns_per_token=span_ns / test.n_gen if decodes else None,
-        raw=raw,
-    )
-
-
-def _objects(data: bytes, source: str) -> list[dict[str, Any]]:
-    """The tests of a JSON array, or of JSON lines."""
-    hint = "Give what `llama-bench -o json` or `-o jsonl` wrote."
-    if data.lstrip().startswith(b"["):
-        try:
-            return msgspec.json.decode(data, type=list[dict[str, Any]])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise TableError(f"{source} is not a JSON array of tests: {error}.", hint=hint) from error
-    tests = []
-    for number, line in enumerate(data.splitlines(), start=1):
-        if line.strip():
-            try:
-                tests.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise TableError(f"{source}, line {number}: not a JSON object: {error}.", hint=hint) from error
-    return tests

@@ -323,14 +323,16 @@ def is_record(path: Path) -> bool:
 
 
 def read_record(path: Path) -> RecordFile:
-    """A record as it stands. Raises: TableError for a file that is none, or of a newer mlsd."""
+    """Raises: TableError for a file that is not a record, or of a newer mlsd."""
     hint = "Give a file that `mlsd record DB -o FILE` wrote."
     try:
         packed = read_file(path)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             data = file.read(RECORD_BYTES.most + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TableError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", hint=hint) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.", hint=hint) from error
     _check_size(data, path)
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)

@@ -14,7 +14,6 @@ from mlsd.trials.results import SessionPlan
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
 TokenSource = Literal["text", "draft"]
-ImportFormat = Literal["study-csv", "llama-bench"]
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -167,11 +166,11 @@ class DraftDistance(Record, frozen=True, kw_only=True):
 
 
 class ImportedRow(Record, frozen=True, kw_only=True):
-    """One row of somebody's published or exported table: figures without rounds, never mixed with measured trials."""
+    """One row of somebody's table that an older mlsd imported: figures without rounds, never mixed with trials."""
 
     source: str  # the file's name
     source_sha256: str
-    format: ImportFormat
+    format: Literal["study-csv", "llama-bench"]
     row: int  # line of the table, 1 for the first data row
     status: str  # as the table says
     job_id: str | None = None

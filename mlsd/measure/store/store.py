@@ -184,21 +184,6 @@ class Store(MachineTables):
                 "INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", (*key, _now(), rowcodec.encode(distance))
             )
 
-    def add_imported(self, rows: Iterable[ImportedRow]) -> int:
-        """Record somebody else's rows, apart from measured trials; rows of a file known already are skipped.
-
-        Returns how many were new.
-        """
-        values = [(_now(), r.source, r.source_sha256, r.format, r.row, r.status, rowcodec.encode(r)) for r in rows]
-        with self._transaction() as db:
-            before = db.total_changes
-            db.executemany(
-                "INSERT OR IGNORE INTO imported (imported_at, source, source_sha256, format, row, status, record) "
-                "VALUES (?,?,?,?,?,?,?)",
-                values,
-            )
-            return db.total_changes - before
-
     # --- reading ----------------------------------------------------------------------------------------------
 
     @property
@@ -272,15 +257,6 @@ class Store(MachineTables):
         for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values):
             trial_id = row[0]
             yield rowcodec.trial(row, tuple(self._rounds_of(trial_id)) if rounds else ())
-
-    def rounds(self, chosen: TrialFilter = ALL) -> RowStream:
-        """Stream the rounds of trials as plain rows: trial_id, number, then the fields of a Round."""
-        where, values = self._where(chosen)
-        return self._table(
-            f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id IN (SELECT trial.id FROM {where}) "
-            "ORDER BY trial_id, number",
-            values,
-        )
 
     def summary(self, chosen: TrialFilter = ALL) -> RowStream:
         """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""

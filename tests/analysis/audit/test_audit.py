@@ -14,12 +14,11 @@ from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.tables import Assumed, imported_context, table_contexts
 from mlsd.analysis.audit.trials import database_contexts, trials_context
 from mlsd.errors import TableError
-from mlsd.measure.exchange import read_table
 from mlsd.measure.exchange.printed import exact, parse_printed
-from mlsd.measure.exchange.study_csv import COLUMNS
 from mlsd.measure.store.store import Store
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 from tests.analysis.pair_studies import HOST, Arm, Study, write_study
+from tests.measure.imported import EXCERPT, import_table
 
 
 def table_context(path: Path, assumed: Assumed | None = None) -> AuditContext:
@@ -347,9 +346,6 @@ def verdicts(rows: list[dict[str, str]]) -> dict[str, str]:
 
 # --- the study's own file ---------------------------------------------------------------------------------------
 
-# Ten rows of results/csv/runs.csv in AtomGradient/speculative-moe-research: baselines, suite B, suite F.
-EXCERPT = Path(__file__).parent.parent / "data" / "study_runs_excerpt.csv"
-
 
 def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -> None:
     context = table_context(EXCERPT)
@@ -364,8 +360,7 @@ def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -
 
 # --- what a table leaves out --------------------------------------------------------------------------------------
 
-HEADER = ",".join(COLUMNS)
-GOOD = "a,,,chip,m,none,0,8,64,0,p,50.0,,,,,,ok"
+GOOD = "chip,m,none,0,64,50.0"
 
 
 def test_a_table_that_says_less_is_asked_less_and_says_so(tmp_path: Path) -> None:
@@ -378,7 +373,7 @@ def test_a_table_that_says_less_is_asked_less_and_says_so(tmp_path: Path) -> Non
 
 
 def test_failed_runs_are_left_out_and_said(tmp_path: Path) -> None:
-    context = audit_context(tmp_path, f"{HEADER}\n{GOOD}\n{GOOD.replace('ok', 'timeout')}\n")
+    context = audit_context(tmp_path, f"chip,{COMMON},status\n{GOOD},ok\n{GOOD},timeout\n")
     assert len(context.rows) == 1
     assert "1 rows are not ok and were left out." in context.notes
 
@@ -435,9 +430,10 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
 
 def test_trials_and_imported_tables_are_judged_apart_each_among_its_own(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
-    with Store.open(path) as store:
+    with Store.open(path, read_only=True) as store:
         n_trials = len(list(store.summary().rows))
-        store.add_imported(read_table(EXCERPT, "study-csv"))
+    import_table(path)
+    with Store.open(path, read_only=True) as store:
         contexts = database_contexts(store)
     assert [len(context.rows) for context in contexts] == [n_trials, 10]
     assert audit("both", *contexts).counts()["impossible"] == 6

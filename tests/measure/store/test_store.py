@@ -20,7 +20,6 @@ from mlsd.measure.store.rows import (
     CalibrationPoint,
     Coverage,
     ExpertLoad,
-    ImportedRow,
     StreamRead,
     TimedPass,
     TrialFilter,
@@ -156,17 +155,6 @@ def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path:
     }
 
 
-def test_imported_rows_stay_apart_from_trials_and_are_not_taken_twice(store: Store, run_id: int) -> None:
-    rows = [
-        ImportedRow(source="runs.csv", source_sha256="d" * 64, format="study-csv", row=n, status="ok") for n in (1, 2)
-    ]
-    assert store.add_imported(rows) == 2
-    assert store.add_imported(rows) == 0
-    assert list(store.imported()) == rows
-    assert list(store.trials()) == []
-    assert list(store.summary().rows) == []
-
-
 # --- once and only once -----------------------------------------------------------------------------------------
 
 
@@ -218,7 +206,6 @@ def test_a_trial_that_cannot_be_stored_leaves_no_round_behind(store: Store, run_
     with pytest.raises(StoreError):
         store.add_trial(run_id, trial(rounds=(ROUNDS[0], broken)))
     assert list(store.trials()) == []
-    assert list(store.rounds().rows) == []
 
 
 def test_a_trial_needs_its_case_and_run(store: Store, run_id: int) -> None:
@@ -293,14 +280,6 @@ def test_filters_narrow_the_choice(store: Store, run_id: int) -> None:
     assert gammas(case_id=case(8).id[:6]) == [8]
     assert gammas(trial_id=2) == [4]
     assert gammas(run_id=99) == []
-
-
-def test_rounds_stream_as_plain_rows_of_the_chosen_trials(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial())
-    chosen = store.add_trial(run_id, trial(case(8)))
-    table = store.rounds(TrialFilter(trial_id=chosen))
-    assert table.columns[:4] == ("trial_id", "number", "proposed", "accepted")
-    assert [row[:4] for row in table.rows] == [(chosen, 0, 4, 2), (chosen, 1, 3, 3)]
 
 
 def test_the_summary_sums_the_rounds_of_each_trial(store: Store, run_id: int) -> None:
