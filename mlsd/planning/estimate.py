@@ -11,15 +11,13 @@ from typing import Any, Literal
 from mlsd.planning import passes
 from mlsd.planning.job import Job
 from mlsd.planning.passes import AppleChip, Work
-from mlsd.planning.plan import Plan
 from mlsd.records import NO_DRAFTER, Case, Record
 from mlsd.trials.sums import decode_tok_s
 from mlsd.units import NS_PER_S, format_duration
 
-Source = Literal["results", "calibration", "public rows"]
+Source = Literal["results", "public rows"]
 
 _HEAT_PASSES = 126  # of a target behind a block at least: 33 over one position and 9 over many, three times
-NO_TOKEN_ACCEPTED = "where a calibration is all that is known, no drafted token counts as accepted"
 
 
 class Rate(Record, frozen=True, kw_only=True):
@@ -53,17 +51,6 @@ class TimeEstimate(Record, frozen=True, kw_only=True):
         if low is None or high is None or high < 1.05 * low:
             return middle
         return f"{middle} ({format_duration(low)} to {format_duration(high)})"
-
-
-class Load(Record, frozen=True, kw_only=True):
-    """What one load of the plan needs."""
-
-    target: str
-    draft: str | None
-    n_blocks: int
-    n_trials: int
-    weight_bytes: int | None  # all its models; None where a size is not known
-    time: TimeEstimate
 
 
 def estimate_time(
@@ -105,28 +92,6 @@ def estimate_time(
         n_unknown=n_trials - n_known,
         sources=dict(sources),
     )
-
-
-def plan_loads(
-    plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS, *, warmed: bool = False, rest_s: float | None = 0.0
-) -> tuple[Load, ...]:
-    """Each load of the plan in order; `sizes` gives the bytes of each model id, None where they are not known."""
-    return tuple(
-        Load(
-            target=job.target.ref.id,
-            draft=" + ".join(model.ref.id for model in job.models) or None,
-            n_blocks=sum(1 for _ in job.blocks()),
-            n_trials=len(job.slots),
-            weight_bytes=_sum_or_none([sizes[ref.id] for ref in dict.fromkeys(job.refs)]),
-            time=estimate_time([job], tok_s, warmed=warmed, rest_s=rest_s),
-        )
-        for job in plan.loads
-    )
-
-
-def _sum_or_none(parts: Sequence[int | None]) -> int | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def first_known(*lookups: TokS) -> TokS:
@@ -171,24 +136,6 @@ def _arm_key(case: Case) -> str:
     drafter = case.drafter
     options, draft = sorted(drafter.options.items()), drafter.draft.key if drafter.draft else None
     return repr((case.target.key, drafter.name, options, draft, case.gamma, case.sampling.greedy))
-
-
-def rates_from_calibration(pass_ns: Mapping[tuple[str, str, int], float]) -> TokS:
-    """From timed passes, keyed by (model key, kind, rows): T(k) of targets and single draft steps.
-
-    AR: 1 / T(1). SD with a draft model, no token accepted: 1 / (gamma T_draft(1) + T(gamma + 1)).
-    """
-
-    def tok_s(case: Case) -> Rate | None:
-        target_ns = pass_ns.get((case.target.key, "target_pass", case.gamma + 1))
-        draft_ns: float | None = 0.0
-        if case.drafter.draft is not None:
-            draft_ns = pass_ns.get((case.drafter.draft.key, "draft_step", 1))
-        if target_ns is None or draft_ns is None:
-            return None
-        return Rate(decode_tok_s=NS_PER_S / (target_ns + case.gamma * draft_ns), source="calibration")
-
-    return tok_s
 
 
 def rates_from_chips(

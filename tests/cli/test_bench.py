@@ -240,7 +240,8 @@ def test_a_model_that_computes_no_numbers_is_one_message(
     mlsd: Mlsd, tiny: Path, tmp_path: Path, value: float, message: str
 ) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf", value)
-    for command in (("bench",), ("probe",), ("models", "distance"), ("calibrate", "--budget-s", 1)):
+    distance = ("models", "distance", "--draft", tiny / "llama.gguf")
+    for command in (("bench",), ("probe",), distance, ("calibrate", "--budget-s", 1)):
         result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
         assert result.code != 0, command
         assert message in result.err.replace("\n", " "), (command, result.err)

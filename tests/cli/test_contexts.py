@@ -16,7 +16,7 @@ from tests.cli.conftest import Ran
         ("bench", "tiny-moe", "--draft", "tiny-draft", "--gamma", "2"),
         ("calibrate", "tiny-moe"),
         ("probe", "tiny-moe"),
-        ("models", "distance", "tiny-moe"),
+        ("models", "distance", "tiny-moe", "--draft", "tiny-draft"),
         ("tune", "tiny-moe", "--drafter", "pld"),
         ("run", "B", "--profile", "tiny"),
     ],

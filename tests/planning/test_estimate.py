@@ -5,8 +5,6 @@ from mlsd.planning.estimate import (
     TokS,
     estimate_time,
     first_known,
-    plan_loads,
-    rates_from_calibration,
     rates_from_chips,
     rates_from_results,
 )
@@ -46,7 +44,7 @@ def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
 def test_an_unknown_rate_stays_unknown_and_is_counted():
     found = estimate_time(PLAN.loads, lambda of: None)
     assert (found.seconds, found.n_unknown) == (None, 12)
-    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="calibration") if not of.gamma else None)
+    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="results") if not of.gamma else None)
     assert (some.seconds, some.n_unknown) == (pytest.approx(60), 6)
 
 
@@ -66,15 +64,6 @@ def test_results_of_another_model_or_failed_trials_are_no_rate():
     rows = [row(other, 10), row(case(0), 10, status="failed"), row(case(0), 10, decode_ns=None)]
     tok_s = rates_from_results(rows, {other.id: other, case(0).id: case(0)})
     assert tok_s(case(0)) is None
-
-
-def test_calibration_counts_gamma_draft_steps_and_one_wide_pass_for_each_token():
-    passes = {(TARGET.sha256, "target_pass", 1): 50e6, (TARGET.sha256, "target_pass", 5): 70e6}
-    tok_s = rates_from_calibration({**passes, ("id:d", "draft_step", 1): 20e6})
-    assert tok_s(case(0)).decode_tok_s == pytest.approx(20)
-    assert tok_s(case(4)).decode_tok_s == pytest.approx(1e9 / (70e6 + 4 * 20e6))
-    assert tok_s(case(8)) is None
-    assert rates_from_calibration(passes)(case(4)) is None
 
 
 WORKS = {
@@ -137,10 +126,3 @@ def test_the_first_source_that_knows_a_case_is_taken():
     measured = rates_from_results([row(case(0), 10)], {case(0).id: case(0)})
     tok_s = first_known(measured, by_public_rows("M4"))
     assert (tok_s(case(0)).source, tok_s(case(4)).source) == ("results", "public rows")
-
-
-def test_a_load_weighs_target_and_draft_together_or_is_not_known():
-    (load,) = plan_loads(PLAN, {"t": 100, "d": 20}, lambda of: None)
-    assert (load.weight_bytes, load.n_blocks, load.n_trials) == (120, 6, 12)
-    (load,) = plan_loads(PLAN, {"t": 100, "d": None}, lambda of: None)
-    assert load.weight_bytes is None

@@ -14,7 +14,6 @@ from mlsd.cli.options import json_option, plan_options
 from mlsd.cli.output import columns, print_json, print_table, say, working
 from mlsd.cli.watch import say_default
 from mlsd.measure.cool_down import MOST_S
-from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.units import format_bytes
 
@@ -88,19 +87,17 @@ def _print(planned: Plan, found: Forecast) -> None:
 def _needs(planned: Plan, found: Forecast) -> list[str]:
     n_paired = planned.paired_baselines
     kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
-    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.loads)} loads"
+    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.memory)} loads"
     lines = [cases, f"time: {found.time.words}"]
     if not found.time.n_trials:
         lines[1] = "nothing to measure: take other suites, a larger profile, or models of your own (--model ROLE=MODEL)"
     elif found.time.seconds is None:
-        lines[1] = "time: not known; give --db with earlier results or a calibration of these models"
+        lines[1] = "time: not known; give --db with earlier results of these models"
     else:
         if found.time.n_unknown:
             lines[1] += f", without {found.time.n_unknown} trials whose rate is not known"
         if "public rows" in found.time.sources:
             lines[1] += f"; by public rows of {found.chips}, with acceptance as wide as it was seen"
-        elif set(found.time.sources) - {"results"}:
-            lines[1] += f"; {NO_TOKEN_ACCEPTED}"
         if found.rest_s is None:
             lines[1] += f"; rests until it is cool come on top, {MOST_S / 60:.0f} min behind each block at most"
     if found.budget is not None:

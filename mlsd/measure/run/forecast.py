@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,16 +20,12 @@ from mlsd.hardware.chips import CHIPS
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.measure.store.store import Store
 from mlsd.planning.estimate import (
-    Load,
     TimeEstimate,
     TokS,
     estimate_time,
     first_known,
-    plan_loads,
-    rates_from_calibration,
     rates_from_chips,
     rates_from_results,
 )
@@ -49,8 +44,8 @@ _USUAL_PROMPT = 300
 class Forecast(Record, frozen=True, kw_only=True):
     """What a plan needs on this machine."""
 
-    loads: tuple[Load, ...]
     memory: tuple[LoadMemory, ...]  # one for each load
+    times: tuple[TimeEstimate, ...]  # one for each load
     budget: MemoryBudget | None
     time: TimeEstimate
     rest_s: float | None  # between blocks; None: until it is cool, which comes on top of the time
@@ -102,8 +97,8 @@ def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | Non
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
-        loads=plan_loads(plan, sizes, tok_s, warmed=warmed, rest_s=rest_s),
         memory=judge_loads(plan.loads, models, asked, budget),
+        times=tuple(estimate_time([load], tok_s, warmed=warmed, rest_s=rest_s) for load in plan.loads),
         budget=budget,
         time=estimate_time(plan.loads, tok_s, warmed=warmed, rest_s=rest_s),
         rest_s=rest_s,
@@ -117,7 +112,7 @@ def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | Non
 
 
 def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
-    """Rates from results and a calibration of this machine, then from what public rows show of its chip."""
+    """Rates from results of this machine, then from what public rows show of its chip."""
     works = {entry.id: _work(entry.id) for entry in prepared.library.manifest}
     build = build_of(environment.llama_cpp_build) or 0 if apple_chip(environment.chip or "") else installed_build(A_MAC)
     public = partial(rates_from_chips, works, chips, _n_prompt, build=build)
@@ -127,15 +122,10 @@ def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips:
         own = {run.id for run in store.runs() if run.environment.host == environment.host}
         columns, rows = store.summary()
         trials = [row for row in (dict(zip(columns, r, strict=True)) for r in rows) if row["run_id"] in own]
-        passes: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-        for run_id, point in store.figures(CalibrationPoint):
-            if run_id in own:
-                passes[point.model_key, point.kind, point.rows].append(point.span_ns)
         cases = store.cases()
     results = rates_from_results(trials, cases)
-    calibrated = rates_from_calibration({key: statistics.median(ns) for key, ns in passes.items()})
     scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None
-    return first_known(results, calibrated, public(scale=scale))
+    return first_known(results, public(scale=scale))
 
 
 def _work(model_id: str) -> Work | None:

@@ -104,15 +104,12 @@ def load_table(found: Forecast) -> Table:
     """Models that are loaded together, and what they need."""
     return table(
         "loads",
-        zip(found.loads, found.memory, strict=True),
-        words("target", lambda row: row[0].target),
-        words("draft", lambda row: row[0].draft),
-        numbers("blocks", lambda row: row[0].n_blocks, detail=True),
-        numbers("trials", lambda row: row[0].n_trials),
-        numbers("weights", lambda row: text(format_bytes(row[0].weight_bytes)), detail=True),
-        numbers("memory", lambda row: text(row[1].verdict)),
-        numbers("time", lambda row: text(row[0].time.words)),
-        words("from", lambda row: ", ".join(row[0].time.sources) or None, detail=True),
+        zip(found.memory, found.times, strict=True),
+        words("load", lambda row: " + ".join(row[0].models)),
+        numbers("trials", lambda row: row[1].n_trials),
+        numbers("memory", lambda row: text(row[0].verdict)),
+        numbers("time", lambda row: text(row[1].words)),
+        words("from", lambda row: ", ".join(row[1].sources) or None, detail=True),
     )
 
 
