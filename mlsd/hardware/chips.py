@@ -118,15 +118,12 @@ def named_chip(text: str) -> str | None:
     return f"{name} {known[0].gpu_cores}-core" if len(known) == 1 < len(of_name) else name
 
 
-def _names() -> str:
-    return ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS))
-
-
 def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None) -> PeakBandwidth:
     """The published peak memory bandwidth of a chip, in GB/s (10^9); core counts decide where bins differ."""
     of_name = bins(name)
     if not of_name:
-        return PeakBandwidth(gb_s=None, source=f"no chip of that name is known; known are {_names()}")
+        names = ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS))
+        return PeakBandwidth(gb_s=None, source=f"no chip of that name is known; known are {names}")
     known = {chip.peak_bandwidth_gb_s for chip in of_name}
     if len(known) == 1:
         return PeakBandwidth(gb_s=known.pop(), source=of_name[0].source)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-
-Outputs = Mapping[str, str | None]
-"""Name of a command -> what it printed, None when it could not be run."""
+from collections.abc import Sequence
 
 _TIME_LIMIT_S = 15.0  # system_profiler needs seconds on a busy machine
 
@@ -26,8 +23,3 @@ def run(command: Sequence[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") or None
-
-
-def run_all(commands: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
-    """The output of each command by its name."""
-    return {name: run(command) for name, command in commands.items()}

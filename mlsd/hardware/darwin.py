@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
-from mlsd.hardware import chips
-from mlsd.hardware.command import Outputs, run_all
+from mlsd.hardware import chips, command
 from mlsd.hardware.reading import MachineFacts
 from mlsd.records import Conditions, Environment, Record
 from mlsd.units import MIB
@@ -41,6 +41,9 @@ _NOMINAL = "nominal"
 _PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
 
 
+Outputs = Mapping[str, str | None]  # name of a command -> what it printed, None when it could not be run
+
+
 class Cores(Record, frozen=True, kw_only=True):
     """CPU cores by kind."""
 
@@ -50,12 +53,12 @@ class Cores(Record, frozen=True, kw_only=True):
 
 def read_facts() -> MachineFacts:
     """Ask this Mac."""
-    return facts(run_all(FACT_COMMANDS))
+    return facts({name: command.run(words) for name, words in FACT_COMMANDS.items()})
 
 
 def read_state() -> Conditions:
     """Ask this Mac; some tens of milliseconds."""
-    return state(run_all(STATE_COMMANDS))
+    return state({name: command.run(words) for name, words in STATE_COMMANDS.items()})
 
 
 def facts(outputs: Outputs) -> MachineFacts:

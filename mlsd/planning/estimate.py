@@ -94,15 +94,6 @@ def estimate_time(
     )
 
 
-def first_known(*lookups: TokS) -> TokS:
-    """Ask each in turn; the first rate that is known is taken."""
-
-    def tok_s(case: Case) -> Rate | None:
-        return next((rate for rate in (lookup(case) for lookup in lookups) if rate is not None), None)
-
-    return tok_s
-
-
 def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, Case]) -> TokS:
     """Medians over finished trials: of the same case, else of the same arm of the same models on any prompt.
 

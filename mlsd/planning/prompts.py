@@ -192,10 +192,7 @@ def _shipped() -> _PromptFile:
 
 @functools.cache
 def _read_shipped(place: Path) -> _PromptFile:
-    try:
-        return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
-    except msgspec.DecodeError as error:
-        raise PromptError(f"{place.name}: {error}.", hint="Reinstall mlsd: its own prompts are damaged.") from error
+    return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
 
 
 def _checked(prompt: Prompt, expected_sha256: str) -> Prompt:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
@@ -24,6 +25,8 @@ MOST_TOKENS = 1_000_000
 MOST_GAMMA = 1_024
 
 Count = Literal["study", "paired"]
+Gamma = Annotated[int, Meta(ge=1, le=MOST_GAMMA)]
+Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 T = TypeVar("T")
 
 
@@ -33,7 +36,7 @@ class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: str = DRAFT_MODEL
     draft: str | None = None
     options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
-    gammas: tuple[int, ...] = ()  # its own, in place of the part's
+    gammas: tuple[Gamma, ...] = ()  # its own, in place of the part's
 
     @property
     def spec(self) -> DrafterSpec:
@@ -43,10 +46,10 @@ class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A full grid: every target with every drafter, gamma and prompt. Without drafters only plain decoding."""
 
-    targets: tuple[str, ...]  # roles
-    prompts: tuple[str, ...]  # names that `mlsd.planning.prompts` knows
+    targets: Names  # roles
+    prompts: Names  # names that `mlsd.planning.prompts` knows
     drafters: tuple[DrafterChoice, ...] = ()
-    gammas: tuple[int, ...] = ()  # may be empty when every drafter has its own; always is without drafters
+    gammas: tuple[Gamma, ...] = ()  # may be empty when every drafter has its own; always is without drafters
     together: bool = False  # drafters that need the same models share a block, and so one AR arm
     one_load: bool = False  # all drafters share a block; every model of the part lies in memory at once
     rollback: Literal["auto", "unchecked"] = "auto"  # of SD arms; unchecked ignores failures, and is never valid
@@ -56,11 +59,11 @@ class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Suite(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to measure, in roles."""
 
-    name: str  # "B"
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*\Z")]  # "B"
     title: str  # one line for people
-    n_predict: int = 256
-    repeats: int = 3
-    parts: tuple[Part, ...]
+    n_predict: Annotated[int, Meta(ge=2, le=MOST_TOKENS)] = 256
+    repeats: Annotated[int, Meta(ge=1, le=MOST_REPEATS)] = 3
+    parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -112,44 +115,27 @@ def suite_names() -> tuple[str, ...]:
 def read_suite(path: Path) -> Suite:
     """Read and check one suite. Raises: SuiteError that names the file, the key and the value."""
     suite = _convert(path, _read_toml(path), Suite)
-    _check(
-        path,
-        "name",
-        suite.name,
-        re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", suite.name) is not None,
-        "letters, digits, - or _",
-    )
-    _check(path, "n_predict", suite.n_predict, 2 <= suite.n_predict <= MOST_TOKENS, f"from 2 to {MOST_TOKENS:,}")
-    _check(path, "repeats", suite.repeats, 1 <= suite.repeats <= MOST_REPEATS, f"from 1 to {MOST_REPEATS:,}")
-    _check(path, "parts", [], bool(suite.parts), "at least one [[parts]] table")
     for number, part in enumerate(suite.parts):
         _check_part(path, f"parts[{number}]", part)
     return suite
 
 
 def _check_part(path: Path, key: str, part: Part) -> None:
-    _check(path, f"{key}.targets", [], bool(part.targets), "at least one role")
-    _check(path, f"{key}.prompts", [], bool(part.prompts), "at least one prompt")
-    for field in ("targets", "prompts"):
-        values = getattr(part, field)
-        _check(path, f"{key}.{field}", list(values), len(set(values)) == len(values), "each value once")
+    for field in ("targets", "prompts", "gammas"):
+        _check_unique(path, f"{key}.{field}", getattr(part, field))
     if part.drafters:
         known = bool(part.gammas) or all(choice.gammas for choice in part.drafters)
         _check(path, f"{key}.gammas", [], known, "at least one gamma, because there are drafters")
     else:
         _check(path, f"{key}.gammas", list(part.gammas), not part.gammas, "absent, because there are no drafters")
-    _check_gammas(path, f"{key}.gammas", part.gammas)
     for number, choice in enumerate(part.drafters):
-        _check_gammas(path, f"{key}.drafters[{number}].gammas", choice.gammas)
+        _check_unique(path, f"{key}.drafters[{number}].gammas", choice.gammas)
         if choice.name == DRAFT_MODEL:
             _check(path, f"{key}.drafters[{number}].draft", "", bool(choice.draft), "a role: this method needs a draft")
 
 
-def _check_gammas(path: Path, key: str, gammas: tuple[int, ...]) -> None:
-    _check(path, key, list(gammas), len(set(gammas)) == len(gammas), "each value once")
-    for gamma in gammas:
-        wanted = f"from 1 to {MOST_GAMMA:,}: a drafter proposes at least one token a round"
-        _check(path, key, gamma, 1 <= gamma <= MOST_GAMMA, wanted)
+def _check_unique(path: Path, key: str, values: Sequence[object]) -> None:
+    _check(path, key, list(values), len(set(values)) == len(values), "each value once")
 
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:
@@ -176,9 +162,9 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
         if len(own) != 1:
             raise SuiteError(f"{path} holds {len(own)} profiles.", hint="Give a file with one table.")
         (profile,) = own.values()
-        return msgspec.structs.replace(
-            profile, roles={role: _relative_to(path, model) for role, model in profile.roles.items()}
-        )
+        folder = path.absolute().parent
+        files = {role: str(folder / Path(m).expanduser()) for role, m in profile.roles.items() if is_file_name(m)}
+        return msgspec.structs.replace(profile, roles=profile.roles | files)
     known = load_profiles() if profiles is None else profiles
     if name not in known:
         raise SuiteError(f"There is no profile called {name!r}.", hint=choose(name, known, ", or give a TOML file"))
@@ -188,10 +174,6 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
 def is_file_name(model: str) -> bool:
     """Whether a role is given a file in place of an id."""
     return model.endswith(".gguf") or "/" in model
-
-
-def _relative_to(path: Path, model: str) -> str:
-    return str(path.absolute().parent / Path(model).expanduser()) if is_file_name(model) else model
 
 
 def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:

@@ -4,7 +4,6 @@ from mlsd.planning.estimate import (
     Rate,
     TokS,
     estimate_time,
-    first_known,
     rates_from_chips,
     rates_from_results,
 )
@@ -120,9 +119,3 @@ def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():
     assert (cold.seconds, warm.seconds) == (pytest.approx(120), pytest.approx(140))
     assert (warm.low_seconds, warm.high_seconds) == (pytest.approx(70), pytest.approx(280))
     assert warm.words == "2 min 20 s (1 min 10 s to 4 min 40 s)"
-
-
-def test_the_first_source_that_knows_a_case_is_taken():
-    measured = rates_from_results([row(case(0), 10)], {case(0).id: case(0)})
-    tok_s = first_known(measured, by_public_rows("M4"))
-    assert (tok_s(case(0)).source, tok_s(case(4)).source) == ("results", "public rows")

@@ -51,9 +51,6 @@ def test_a_suite_may_be_a_file_of_the_users(tmp_path):
 def test_an_unknown_suite_is_refused_with_the_list_of_those_that_exist():
     with pytest.raises(SuiteError, match=r"'H'.*A, B, C, D, E, F, G"):
         load_suites(["H"])
-
-
-def test_no_suite_at_all_is_refused():
     with pytest.raises(SuiteError, match="No suite"):
         load_suites([])
 
@@ -67,23 +64,28 @@ def test_two_different_suites_of_one_name_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas = 0, but must be from 1 to 1,024"),
+        (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas\[1\] = 0: Expected `int` >= 1"),
         (("gammas = [4]", 'gammas = [4, "eight"]'), r"parts\[0\]\.gammas\[1\] = 'eight': Expected `int`"),
         (("gammas = [4]", "gammas = [4, 4]"), r"parts\[0\]\.gammas = \[4, 4\], but must be each value once"),
         (("gammas = [4]", ""), r"parts\[0\]\.gammas = .*at least one gamma"),
         (("gammas = [4]", "gamas = [4]"), r"unknown field `gamas`"),
         (('targets = ["moe-q4"]', ""), r"parts\[0\].*missing required field `targets`"),
-        (('targets = ["moe-q4"]', "targets = []"), r"parts\[0\]\.targets = \[\], but must be at least one role"),
+        (('targets = ["moe-q4"]', "targets = []"), r"parts\[0\]\.targets = \[\]: Expected `array` of length >= 1"),
         (('prompts = ["code"]', "prompts = []"), r"parts\[0\]\.prompts"),
         (('{ draft = "draft-small" }', "{}"), r"parts\[0\]\.drafters\[0\]\.draft = ''"),
         (("ngram = 3", "ngram = [3]"), r"options.*\[3\]"),
-        (('title = "Some suite"', 'title = "s"\nrepeats = 1_000_000_000'), r"repeats = 1000000000, but must be from 1"),
-        (("gammas = [4]", "gammas = [2_000_000_000]"), r"gammas = 2000000000, but must be from 1 to 1,024"),
-        (('title = "Some suite"', 'title = "s"\nrepeats = 0'), r"repeats = 0, but must be from 1 to 10,000"),
-        (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1, but must be from 2 to 1,000,000"),
+        (
+            ('title = "Some suite"', 'title = "s"\nrepeats = 1_000_000_000'),
+            r"repeats = 1000000000: Expected `int` <= 10000",
+        ),
+        (("gammas = [4]", "gammas = [2_000_000_000]"), r"gammas\[0\] = 2000000000: Expected `int` <= 1024"),
+        (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1: Expected `int` >= 2"),
         (('title = "Some suite"', "title = 3"), r"title = 3: Expected `str`"),
         (('drafters = [{ draft = "draft-small" }, { name', "# = [{ name"), "absent, because there are no drafters"),
         (('name = "X"', 'name = "../X"'), r"name = '\.\./X'"),
+        (('name = "X"', 'name = "X\\n"'), r"name = 'X\\n'"),
+        (('"pld",', '"pld", gammas = [0],'), r"drafters\[1\]\.gammas\[0\] = 0: Expected `int` >= 1"),
+        (('"pld",', '"pld", gammas = [4, 4],'), r"drafters\[1\]\.gammas = \[4, 4\], but must be each value once"),
         (('name = "X"', "name = "), r"not valid TOML.*line 2"),
     ],
 )
@@ -120,11 +122,6 @@ def test_every_pair_of_a_mac_profile_leaves_a_quarter_of_the_memory_free(memory_
     assert max(targets) + max(drafts) < 0.75 * (memory_gib << 30)
 
 
-def test_an_unknown_profile_is_refused_with_the_list_of_those_that_exist():
-    with pytest.raises(SuiteError, match=r"'huge'.*tiny, smollm2, mac-16gb"):
-        find_profile("huge")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -156,13 +153,6 @@ def ladder() -> dict[str, Profile]:
 )
 def test_the_default_is_the_largest_automatic_profile_that_is_wholly_downloaded_else_tiny(downloaded, expected):
     assert default_profile(ladder(), lambda model: model in downloaded).name == expected
-
-
-@pytest.mark.parametrize(("own", "key"), [("[0]", "from 1"), ("[4, 4]", "each value once")])
-def test_a_drafters_own_gammas_are_checked(tmp_path, own, key):
-    text = GOOD.replace('name = "pld",', f'name = "pld", gammas = {own},')
-    with pytest.raises(SuiteError, match=rf"drafters\[1\]\.gammas.*{key}"):
-        read_suite(write(tmp_path, text))
 
 
 def test_a_part_needs_no_gammas_when_every_drafter_has_its_own(tmp_path):

@@ -17,7 +17,6 @@ from mlsd.cli.output import note, print_json, print_table, working
 @quant_option("May be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16"))
 @repeats_option("Passes of every model.", default=5)
 @click.option("--read-mb", type=Whole(min=64), default=512, show_default=True, help="Array that numpy reads.")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
 @db_option()
 @json_option
 @engine_options
@@ -30,13 +29,12 @@ def bandwidth(
     above the caches of the machine. `mlsd report --db` shows what is stored.
     """
     from mlsd.analysis.study.machine_findings import bandwidth_findings
-    from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth
+    from mlsd.measure.run.bandwidth import measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 
-    request = BandwidthRequest(sizes_mb=sizes_mb, quants=quant, **options)
     db = database_to_fill(db)
     with working("Measuring memory bandwidth") as tell:
-        result = measure_bandwidth(request, db, tell)
+        result = measure_bandwidth(db, tell, sizes_mb=sizes_mb, quants=quant, **options)
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,17 +47,6 @@ _BASE = Shape(
 )
 
 
-class BandwidthRequest(Record, frozen=True, kw_only=True):
-    """What to read and to time."""
-
-    sizes_mb: tuple[int, ...] = (100, 200, 400)  # that a token reads, one model each and quantization
-    quants: tuple[str, ...] = ("Q8_0", "Q4_0", "F16")
-    repeats: int = 5  # passes of every model
-    read_mb: int = 512  # array that numpy reads, MiB
-    folder: Path | None = None  # where models lie meanwhile; None: the system's temporary one
-    engine: EngineOptions = EngineOptions()
-
-
 class BandwidthResult(Record, frozen=True, kw_only=True):
     """What was read and timed."""
 
@@ -67,24 +57,35 @@ class BandwidthResult(Record, frozen=True, kw_only=True):
     passes: tuple[TimedPass, ...]
 
 
-def measure_bandwidth(request: BandwidthRequest, db: Path | None = None, tell: Tell = silent) -> BandwidthResult:
+def measure_bandwidth(
+    db: Path | None = None,
+    tell: Tell = silent,
+    *,
+    sizes_mb: Sequence[int],
+    quants: Sequence[str],
+    repeats: int,
+    read_mb: int,
+    engine: EngineOptions,
+) -> BandwidthResult:
     """Measure both ways into `db`, by default the newest study database or a first one; all of it or nothing.
+
+    A model for each size (that a token reads) and quantization, each in so many blocks; numpy reads `read_mb` MiB.
 
     Raises: LockError while another run measures on this machine, InputError, EngineError, WorkerError, StoreError.
     """
-    path, engine = db or newest_or_new(), request.engine
-    if len(set(request.sizes_mb)) < 2:
+    path = db or newest_or_new()
+    if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
     environment = read_environment(run_info(engine))
     n_all = environment.logical_cores or 1
     n_threads = threads_of(engine)
-    threads, sizes_bytes = sorted({1, n_threads, n_all}), [mb * 1_000_000 for mb in request.sizes_mb]
+    threads, sizes_bytes = sorted({1, n_threads, n_all}), [mb * 1_000_000 for mb in sizes_mb]
     asked = {
         "command": "bandwidth",
         "sizes_bytes": sizes_bytes,
-        "quants": request.quants,
-        "blocks": request.repeats,
-        "read_bytes": request.read_mb << 20,
+        "quants": quants,
+        "blocks": repeats,
+        "read_bytes": read_mb << 20,
         "threads": threads,
         "engine": msgspec.to_builtins(engine),
         "n_threads": n_threads,
@@ -93,11 +94,11 @@ def measure_bandwidth(request: BandwidthRequest, db: Path | None = None, tell: T
         reads = tuple(
             StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
             for n in threads
-            for repeat, speed in enumerate(stream_read(request.read_mb << 20, n, 2 * request.repeats + 1))
+            for repeat, speed in enumerate(stream_read(read_mb << 20, n, 2 * repeats + 1))
         )
-        with tempfile.TemporaryDirectory(dir=request.folder) as place:
-            models = write_models(Path(place), sizes_bytes, request.quants, tell)
-            passes = tuple(time_models(models, engine, request.repeats))
+        with tempfile.TemporaryDirectory() as place:
+            models = write_models(Path(place), sizes_bytes, quants, tell)
+            passes = tuple(time_models(models, engine, repeats))
         store.add_figures(run_id, [*reads, *passes])
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
 
@@ -145,11 +146,9 @@ def write_models(
     folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], tell: Tell = silent
 ) -> list[tuple[str, int, Path]]:
     """One synthetic model for each size and quant: (quant, bytes a token reads, path)."""
-    recipes = [
-        (quant, from_shape(shape_of_bytes(size, quant), quant=quant)) for quant in quants for size in sizes_bytes
-    ]
     made = []
-    for quant, recipe in recipes:
+    for quant, size in itertools.product(quants, sizes_bytes):
+        recipe = from_shape(shape_of_bytes(size, quant), quant=quant)
         path = folder / f"{recipe.name}.gguf"
         tell(f"writing {recipe.name}")
         write_synthetic(path, recipe)

@@ -25,7 +25,6 @@ from mlsd.planning.estimate import (
     TimeEstimate,
     TokS,
     estimate_time,
-    first_known,
     rates_from_chips,
     rates_from_results,
 )
@@ -84,15 +83,12 @@ def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | Non
     )
     chips = _chips(prepared, environment, here=here)
     tok_s = _tok_s(prepared, environment, earlier, list(chips.values()))
-    budget = memory_budget(environment, asked.backend.memory_bytes)
-    profile = prepared.profile
-    budget_of_mac = (
-        not here and profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS")
-    )
-    if budget_of_mac and profile is not None and profile.memory_gib is not None:
-        budget = mac_budget(profile.memory_gib * GIB)
-    rest_s = cool_down_s if budget_of_mac else cool_down_of(cool_down_s, environment)
-    warmed = environment.backend != "CPU" or budget_of_mac
+    mac_gib = None if here or environment.os.startswith("macOS") else prepared.profile and prepared.profile.memory_gib
+    if mac_gib is None:
+        budget = memory_budget(environment, asked.backend.memory_bytes)
+        rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
+    else:
+        budget, rest_s, warmed = mac_budget(mac_gib * GIB), cool_down_s, True
     found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
@@ -125,7 +121,8 @@ def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips:
         cases = store.cases()
     results = rates_from_results(trials, cases)
     scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None
-    return first_known(results, public(scale=scale))
+    by_chip = public(scale=scale)
+    return lambda case: results(case) or by_chip(case)
 
 
 def _work(model_id: str) -> Work | None:

@@ -13,7 +13,7 @@ from mlsd.engine.session import session_options
 from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.run import bandwidth
-from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth, shape_of_bytes, stream_read
+from mlsd.measure.run.bandwidth import measure_bandwidth, shape_of_bytes, stream_read
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
@@ -45,17 +45,20 @@ def test_a_read_has_a_speed_for_every_repeat() -> None:
 
 
 @pytest.mark.heavy
-def test_the_command_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--sizes-mb", "20,40", "--quant", "Q8_0", "--repeats", "2", "--read-mb", "64", "--n-threads", "1"]
-    place, database = tmp_path / "models", tmp_path / "c.sqlite"
-    place.mkdir()
-    main(["bandwidth", *arguments, "--folder", str(place), "--db", str(database), "--json"])
+    database = tmp_path / "c.sqlite"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "models"))
+    (tmp_path / "models").mkdir()
+    main(["bandwidth", *arguments, "--db", str(database), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["lines"][0]["bandwidth_gb_s"]["value"] > 0
     assert found["verdict"]["reason"]
     assert "1" in found["stream_gb_s"]
     assert len(found["passes"]) == 4
-    assert list(place.iterdir()) == []  # the models are gone
+    assert list((tmp_path / "models").iterdir()) == []  # the models are gone
     with Store.open(database, read_only=True) as store:
         assert [p.ms for _, p in store.figures(TimedPass)] == [p["ms"] for p in found["passes"]]
         assert {r.n_threads for _, r in store.figures(StreamRead)} == {int(n) for n in found["stream_gb_s"]}
@@ -70,7 +73,9 @@ def test_passes_run_on_the_threads_that_are_recorded_and_compared(
     monkeypatch.setattr(bandwidth, "run_info", lambda engine: None)
     read = {"logical_cores": 12, "performance_cores": 7}
     monkeypatch.setattr(bandwidth, "read_environment", lambda found: msgspec.structs.replace(ENVIRONMENT, **read))
-    found = measure_bandwidth(BandwidthRequest(read_mb=64, repeats=1), tmp_path / "b.sqlite")
+    found = measure_bandwidth(
+        tmp_path / "b.sqlite", sizes_mb=(20, 40), quants=("Q8_0",), repeats=1, read_mb=64, engine=EngineOptions()
+    )
     used = session_options(EngineOptions(), 1).n_threads
     assert found.n_threads == used
     assert used in {read.n_threads for read in found.reads}
