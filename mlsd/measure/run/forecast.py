@@ -83,7 +83,8 @@ def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | Non
     )
     chips = _chips(prepared, environment, here=here)
     tok_s = _tok_s(prepared, environment, earlier, list(chips.values()))
-    mac_gib = None if here or environment.os.startswith("macOS") else prepared.profile and prepared.profile.memory_gib
+    profile = prepared.profile
+    mac_gib = None if profile is None or here or environment.os.startswith("macOS") else profile.memory_gib
     if mac_gib is None:
         budget = memory_budget(environment, asked.backend.memory_bytes)
         rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
