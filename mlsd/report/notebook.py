@@ -12,7 +12,7 @@ from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError, choose
-from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
+from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, plot, terminal
@@ -28,7 +28,6 @@ from mlsd.trials.answers import by_target, first_line
 TABLES = {
     "4": paper_tables.table_4,
     "5": paper_tables.table_5,
-    "6": paper_tables.table_6,
     "F": paper_tables.table_f,
     "speedups": lambda study: result_tables.speedup_table(study.results),
     "best": lambda study: result_tables.best_table(study.answers),
@@ -42,7 +41,7 @@ TABLES = {
     "models": record_tables.models_table,
     "warnings": record_tables.warning_table,
 }
-FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, DEPTH_FIGURE, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
+FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
 
 
 _MIME = {"html": "text/html", "svg": "image/svg+xml"}

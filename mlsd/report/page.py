@@ -15,8 +15,7 @@ from mlsd.analysis.results.round_sums import accepted_counts
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
-from mlsd.report.figures.machines import MACHINES_FIGURES
-from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
+from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render.sections import Advice, Page, Section, picture, section
 from mlsd.report.render.table import Table
@@ -101,17 +100,16 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     reasons, _ = attempt(lambda: methods.reasons(study))
     best = [lambda _: result_tables.best_table(answers)]
     settings = [lambda study: result_tables.speedup_table(study.results)]
-    deep = {row.depth for row in deep_arms(study.results)}
-    settings += [result_tables.depth_table] if deep else []
+    settings += [result_tables.depth_table] if deep_arms(study.results) else []
     settings += [result_tables.accepted_table] if accepted_counts(study.outcomes, study.trials) else []
     sections = (
         section("warnings", "Warnings", study, record_tables.warning_table),
         section("answer", "Which setting to use", study, *best, said=by_target(answers)),
         section("machine", "Machine and models", study, *_MACHINE),
-        study.other_machines and section("machines", "Machines compared", study, *_MACHINES, figures=MACHINES_FIGURES),
+        study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
         section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
-        section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if len(deep) > 1 else ()),
+        section("results", "All settings", study, *settings),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, said=reasons or ()),
         machine_pages.costs(study),
         machine_pages.experts(study),
@@ -131,8 +129,7 @@ def _comparisons(study: Study) -> Section:
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
-_MACHINES = [machines.machine_table, machines.claims_by_machine]
-_STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_6, paper_tables.table_f]
+_STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_f]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: result_tables.gamma_table(study.pooled),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
@@ -147,9 +144,5 @@ def _summary(study: Study) -> str:
             f"them: mlsd run B --db {quoted(study.source)}."
         )
     failed, valid = int((trials["status"] == "failed").sum()), int(trials["valid"].fillna(False).sum())
-    place = study.environment.chip or study.environment.machine
     targets, suites = counted(trials["target"].nunique(), "target"), counted(trials["suite"].nunique(), "suite")
-    return (
-        f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {place} "
-        f"({study.environment.backend or 'backend not known'})."
-    )
+    return f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {study.place}."

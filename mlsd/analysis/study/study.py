@@ -59,6 +59,17 @@ class Study:
     anchors: dict[str, Points] = field(default_factory=dict)  # passes timed between blocks, by width
     other_machines: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
+    @property
+    def place(self) -> str:
+        """The machine as a reader tells it from others."""
+        machine, backend = self.environment.chip or self.environment.machine, self.environment.backend
+        return f"{machine} ({backend})" if backend else machine
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """In the order of measuring."""
+        return list(dict.fromkeys(self.trials["target"]))
+
     @cached_property
     def profile(self) -> str | None:
         """The profile of the latest run, which binds roles of the study to models."""
@@ -76,13 +87,12 @@ class Study:
         return self._in_order(latest(one for session in self.sessions for one in session.pooled()))
 
     def _in_order(self, found: list[ArmResult]) -> list[ArmResult]:
-        targets = list(dict.fromkeys(self.trials["target"]))
         questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in found))
         place = {question: i for i, question in enumerate(questions)}
 
         def key(one: ArmResult) -> tuple[Any, ...]:
             where = place[one.question.suite, one.text, one.question.n_predict]
-            return targets.index(one.case.target.id), where, *order(one)
+            return self.targets.index(one.case.target.id), where, *order(one)
 
         return sorted(found, key=key)
 
@@ -93,12 +103,11 @@ class Study:
     @cached_property
     def paired(self) -> PairedTrials:
         """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
-        place = self.environment
         return pair_trials(
             self.results,
             models=self.facts,
             perplexity_ratios=self._ratios,
-            place=f"{place.chip or place.machine}{f' ({place.backend})' if place.backend else ''}",
+            place=self.place,
             profile=self.profile,
         )
 
@@ -113,9 +122,9 @@ class Study:
 
     @cached_property
     def curve_fits(self) -> list[CurveFit]:
-        targets = list(dict.fromkeys(self.trials["target"]))
-        passes = {target: self.machine.passes_of(self.facts[target].ref) for target in targets if target in self.facts}
-        return fit_curves(self.paired, targets, passes, self.environment.peak_bandwidth_gb_s)
+        known = [target for target in self.targets if target in self.facts]
+        passes = {target: self.machine.passes_of(self.facts[target].ref) for target in known}
+        return fit_curves(self.paired, self.targets, passes, self.environment.peak_bandwidth_gb_s)
 
     @cached_property
     def claims(self) -> list[ClaimVerdict]:

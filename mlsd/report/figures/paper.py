@@ -1,4 +1,4 @@
-"""The study's five figures, ours and the published values together. One function a figure; each reads a Study.
+"""The study's figures 1, 2, 4 and 5 with ours in them (3 repeats tables 4 and 5); each function reads a Study.
 
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from matplotlib.figure import Figure
 from msgspec import structs
 
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
@@ -30,7 +27,6 @@ from mlsd.trials.arms import PLAIN
 from mlsd.trials.results import ArmResult
 
 _GREY = plot.INK
-_MOST_BARS = 40
 
 
 def _targets(study: Study, arms: Sequence[ArmResult]) -> dict[str, int]:
@@ -179,49 +175,6 @@ def _lines(arms: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
     return dict(zip(arm_labels([line[0] for line in found], _label), found, strict=True))
 
 
-def throughput_bars(study: Study) -> Figure:
-    """Figure 3: decode tok/s of every arm, plain decoding first; the study's own beside it, on its own scale."""
-    rows: list[tuple[str, float, int, bool]] = []
-    arms = _main_suites(study)
-    numbers = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
-    asked = {arm.question for arm in arms}
-    shown = [one for one in study.pooled if one in arms or (one.is_plain and (not arms or one.question in asked))]
-    for arm, label in zip(shown, arm_labels(shown), strict=True):
-        if arm.tok_s is not None:
-            rows.append((label, arm.tok_s, numbers[arm.case.target.id], arm.is_plain))
-    if not rows:
-        raise AnalysisError("No valid trial measured a throughput.")
-    ours = "this machine" + (f", the first {_MOST_BARS} of {len(rows)}" if len(rows) > _MOST_BARS else "")
-    rows = rows[:_MOST_BARS]
-    printed: list[tuple[str, float, int, bool]] = []
-    mapped = {model: numbers[ours] for model, ours in models_of(study.profile).items() if ours in numbers}
-    speeds = {row[0]: row[3] for row in published.load("study").table("table 4").rows}
-    for model, index in mapped.items():
-        if model.startswith("draft"):
-            continue
-        printed.append((f"{model}, {PLAIN}", float(speeds[model].split("±")[0]), index, True))
-        for row in study_rows(study):
-            if row.cells["target"] == model:
-                printed.append((f"{row.pair}, gamma {row.gamma}", float(row.cells["tok_s"]), index, False))
-    blocks = [(ours, rows), *([(_published(study_rows(study)), printed)] if printed else [])]
-    sizes = [0.2 * len(own) + 0.8 for _, own in blocks]
-    figure, axes = plot.canvas(sum(sizes), rows=len(blocks), height_ratios=sizes)
-    for ax, (title, own) in zip(axes, blocks, strict=True):
-        _bars(ax, own, title)
-    return figure
-
-
-def _bars(ax: Axes, rows: Sequence[tuple[str, float, int, bool]], title: str) -> None:
-    places = range(len(rows), 0, -1)
-    for place, (_, value, index, plain) in zip(places, rows, strict=True):
-        ax.barh(place, value, color=plot.color(index), alpha=1.0 if plain else 0.55, height=0.75)
-        ax.annotate(f" {value:.0f}" if value >= 100 else f" {value:.1f}", (value, place), va="center", fontsize=7)
-    ax.set_yticks(list(places), [row[0] for row in rows], fontsize=7.5)
-    ax.set(xlabel="decode tok/s", title=title, ylim=(0.3, len(rows) + 0.7))
-    ax.margins(x=0.16)
-    ax.grid(axis="y", visible=False)
-
-
 def prompt_length_sweep(study: Study) -> Figure:
     """Figure 5: throughput and speedup over the prompt's length."""
     arms = [(arm, length) for arm, length in length_arms(study) if arm.ratio is not None and arm.n_valid and length]
@@ -255,54 +208,9 @@ def prompt_length_sweep(study: Study) -> Figure:
     return figure
 
 
-def over_depth(study: Study) -> Figure:
-    """Over the depth of a prompt: a verification's cost, speedup with its interval, and acceptance; a line an arm."""
-    rows = deep_arms(study.results)
-    of_arm = attrgetter("found.question.n_predict", "found.session")
-    several = [len(set(values)) > 1 for values in zip(*map(of_arm, rows), strict=True)]
-    found = grouped(rows, lambda row: (_setting(row.found), row.prompt, *of_arm(row)))
-    lines = {key: rows for key, rows in found.items() if len({row.depth for row in rows}) > 1}
-    if not lines:
-        raise AnalysisError(
-            "No prompt was measured at several depths.", hint="Measure some: mlsd bench --depth 0,4096."
-        )
-    named = {
-        ", ".join((name, prompt, *compress((f"{n_predict} tokens", f"run {run}"), several))): rows
-        for (name, prompt, n_predict, run), rows in lines.items()
-    }
-    figure, parts = plot.panels(named, 3, 3.2, by=lambda rows: _label(rows[0].found))
-    for axes, own in parts:
-        cost, speedup, acceptance = axes
-        for index, (label, rows) in enumerate(own):
-            look = plot.look(index, label=label)
-            _line(cost, [(row.depth, row.verify_ms / row.plain_ms) for row in rows if row.plain_ms], look)
-            shares = [(row.depth, row.found.acceptance_rate) for row in rows]
-            _line(acceptance, [(depth, 100 * share) for depth, share in shares if share is not None], look)
-            decided = [row for row in rows if row.found.ratio is not None]
-            if decided:
-                xs = [row.depth for row in decided]
-                _points(speedup, xs, [row.found for row in decided], index, len(own), label)
-        _even(speedup)
-        cost.set(ylabel="T(k) / T(1)", ylim=(0, None))
-        speedup.set(ylabel="speedup over plain decoding")
-        acceptance.set(ylabel="accepted / proposed, %", ylim=(0, None))
-        for ax in axes:
-            ax.set(xlabel="tokens before the prompt")
-            ax.xaxis.set_major_locator(plot.whole_ticks(4))
-        plot.legend(axes)
-    return figure
-
-
-def _line(ax: Axes, points: Sequence[tuple[int, float]], look: dict[str, Any]) -> None:
-    if points:
-        ax.plot(*zip(*points, strict=True), **look)
-
-
 STUDY_FIGURES = (
     FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active),
     FigureEntry("speedup-gamma", "Figure 2: speedup over gamma", speedup_over_gamma),
-    FigureEntry("throughput", "Figure 3: throughput of every arm", throughput_bars),
     FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma),
     FigureEntry("prompt-length", "Figure 5: prompt length", prompt_length_sweep),
 )
-DEPTH_FIGURE = FigureEntry("depth", "Speculation over depth", over_depth)

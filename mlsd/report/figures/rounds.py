@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mlsd.analysis.fits import fit_models
-from mlsd.analysis.fits.fit import Observations, held_out, solve
-from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
 from mlsd.analysis.results import round_sums
 from mlsd.analysis.study.study import Study
-from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, Points, drift_of
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import PART_NAMES
 
@@ -56,74 +51,6 @@ def time_split(study: Study) -> Figure:
     return figure
 
 
-def pass_curves(study: Study) -> Figure:
-    """T(k) with the curve that predicts held-out k best."""
-    series = {fitted.target: fitted.chosen or "linear" for fitted in study.curve_fits}
-    if not series:
-        raise AnalysisError("No target pass over more than one row was timed.")
-    steps = metal_steps(study.environment.llama_cpp_build) if study.environment.backend == "Metal" else None
-    figure, parts = plot.panels(series, 1, 3.6)
-    for (ax,), own in parts:
-        widest = 1.0
-        for index, (target, chosen) in enumerate(own):
-            shade, data = plot.color(index), _passes_of(study, target)
-            k = data.columns["rows"]
-            widest = max(widest, float(k.max()))
-            faint: dict[str, Any] = {"marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
-            plot.scatter(ax, list(k), list(data.observed), f"{target}, measured", color=shade, **faint)
-            model = next((m for m in curve_models(data, study.facts.get(target)) if m.name == chosen), None)
-            if model is not None and len(data) > len(model.parameters):
-                grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
-                curve = model.predict(solve(model, data), {"rows": grid})
-                ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
-        for step in () if steps is None else (row for row in steps.rows if row <= widest):
-            ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":", label="Metal changes its matrix kernels")
-        ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
-        ax.xaxis.set_major_locator(plot.whole_ticks())
-        plot.legend([ax])
-    return figure
-
-
-def _passes_of(study: Study, target: str) -> Observations:
-    facts = study.facts.get(target)
-    passes = () if facts is None else study.machine.passes_of(facts.ref)
-    timed = [point for point in passes if point.kind == "target_pass"]
-    if timed:
-        return curve_from_passes(timed)
-    return curve_from_rounds([pair for pair in study.paired.pairs if pair.target == target])
-
-
-def predicted_speedup(study: Study) -> Figure:
-    """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
-    found = grouped(study.paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
-    groups = {
-        f"{target} + {arm_named(drafter, draft, options).name}": pairs
-        for (target, drafter, draft, options), pairs in found.items()
-        if len({pair.gamma for pair in pairs}) > 1 and len(pairs) > 2
-    }
-    if not groups:
-        raise AnalysisError("A held-out prediction needs pairs at two gammas or more.", hint="Run suites B or D.")
-    figure, parts = plot.panels(groups, 1, 3.8, by=lambda pairs: pairs[0].target)
-    limits: list[float] = []
-    for (ax,), own in parts:
-        for index, (label, pairs) in enumerate(own):
-            data, model = speedup_observations(pairs), fit_models.measured_cost()
-            errors = held_out(model, data, data.columns["gamma"])
-            inside = model.predict(solve(model, data), data.columns)
-            faint = plot.look(index, alpha=0.4, markersize=3.0)
-            plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", **faint)
-            hollow = plot.look(index, markerfacecolor="none", markersize=6.5)
-            plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **hollow)
-            limits += [*errors.observed, *errors.predicted]
-    ends = [0.9 * min(limits), 1.1 * max(limits)]
-    for (ax,), _ in parts:
-        ax.plot(ends, ends, color=plot.INK, linewidth=0.9, linestyle=":", label="equal")
-        ax.set(xscale="log", yscale="log", xlabel="measured speedup", ylabel="predicted speedup")
-        plot.plain_ticks(ax.xaxis, ax.yaxis)
-        plot.legend([ax])
-    return figure
-
-
 def position_acceptance(study: Study) -> Figure:
     """Share of rounds that accept position i: of those that accepted all before it (left), of all that proposed it."""
     table = round_sums.position_acceptance(study.outcomes, study.trials)
@@ -133,7 +60,7 @@ def position_acceptance(study: Study) -> Figure:
     arms = ["target", "drafter", "draft", "options"]
     longest = table.groupby(arms, dropna=False)["gamma"].transform("max")
     chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
-    order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
+    order: dict[Any, int] = {target: i for i, target in enumerate(study.targets)}
     groups: dict[str, Any] = {}
     key: Any
     for key, line in sorted(chosen.groupby(arms, dropna=False, sort=False), key=lambda group: order[group[0][0]]):
@@ -216,8 +143,6 @@ def trend_words(trend: Drift) -> str:
 
 ROUND_FIGURES = (
     FigureEntry("time-split", "Where the time of a round goes", time_split),
-    FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves),
-    FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup),
     FigureEntry("position-acceptance", "Acceptance by position", position_acceptance),
     FigureEntry("drift", "Drift over the run", baseline_drift),
 )

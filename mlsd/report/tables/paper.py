@@ -1,4 +1,4 @@
-"""Tables 4, 5, 6 and F: our trials in the study's layout, with the study's own figures and what the audit says of them.
+"""Tables 4, 5 and F: our trials in the study's layout, with the study's own figures and what the audit says of them.
 
 A profile binds the study's roles to models, so a row of the study is ours when the profile puts a model in its place.
 """
@@ -15,7 +15,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
-from mlsd.report.render.table import Cell, Column, Table, interval, numbers, table, text, words
+from mlsd.report.render.table import Cell, Table, numbers, table, text, words
 from mlsd.report.tables.columns import ARM, effect_cell, of_their_arms
 from mlsd.report.tables.records import TONES
 from mlsd.trials.results import ArmResult
@@ -177,36 +177,6 @@ def table_5(study: Study) -> Table:
         words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
         id="table-5",
         note=_other_models(study),
-    )
-
-
-def table_6(study: Study) -> Table:
-    """The two drafts side by side on the mixture-of-experts targets."""
-    found = {(r.cells["target"], r.gamma, r.cells["draft"]): r for r in study_rows(study)}
-    models, note = models_of(study.profile), _other_models(study)
-
-    def draft_columns(draft: str, label: str, printed: str) -> tuple[Column[tuple[str, int]], ...]:
-        def ours(at: tuple[str, int]) -> ArmResult | None:
-            return found[*at, draft].ours
-
-        return (
-            numbers(
-                f"{label} draft ({models.get(draft, 'not bound')})",
-                lambda at: interval(arm.ratio, 2, "x") if (arm := ours(at)) else text("not measured", "quiet"),
-            ),
-            *of_their_arms(ours, "acceptance"),
-            numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed)),
-        )
-
-    return table(
-        "Table 6: the two drafts on MoE targets",
-        dict.fromkeys((target, gamma) for target, gamma, _ in found if target.startswith("moe")),
-        words("study's target", lambda at: at[0]),
-        numbers("gamma", lambda at: at[1]),
-        *draft_columns("draft_0.8b", "small", "0.8B"),
-        *draft_columns("draft_2b", "medium", "2B"),
-        id="table-6",
-        note=note,
     )
 
 
