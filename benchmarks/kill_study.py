@@ -33,7 +33,7 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.exchange.record import read_record
 from mlsd.measure.store.rows import CalibrationPoint, TrialFilter
 from mlsd.measure.store.store import Store
-from tests.hub_server import REPO, HubServer
+from tests.hub_server import HubServer, write_own_entry
 from tests.measure.kill_script import run_study
 from tests.measure.lab import test_lab
 from tests.measure.run.test_runner import finished_trials, wait_for_orphans
@@ -194,10 +194,8 @@ class Download(Study):
         self.server.hold_after_bytes = random.Random(number).randrange(1 << 20, len(DATA) - 1)
         homes = {"HF_ENDPOINT": self.server.url, "HF_HOME": str(self.home / "hf"), "MLSD_HOME": str(self.home / "me")}
         self.env = {**os.environ, **homes}
-        mlsd = [sys.executable, "-m", "mlsd", "models"]
-        add = [*mlsd, "add", "mine", "--repo", REPO, "--file", "model.gguf", "--architecture", "llama"]
-        subprocess.run(add, env=self.env, cwd=ROOT, check=True, capture_output=True)
-        self.command = [*mlsd, "pull", "mine"]
+        write_own_entry(self.home / "me")
+        self.command = [sys.executable, "-m", "mlsd", "models", "pull", "mine"]
 
     def written(self) -> list[Path]:
         """The part of the file."""

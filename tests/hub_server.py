@@ -195,6 +195,13 @@ def stand_ins_of(profile: str, tiny: Path) -> dict[str, bytes]:
     return files
 
 
+def write_own_entry(home: Path) -> None:
+    """A manifest of a user's own with one model of the server's, `mine`."""
+    home.mkdir(parents=True, exist_ok=True)
+    entry = f'[models.mine]\nsource = "huggingface"\nrepo = "{REPO}"\nfile = "model.gguf"\nname = "mine"\n'
+    (home / "gguf_manifest.toml").write_text(entry + 'architecture = "llama"\nquantization = "unknown"\n')
+
+
 def write_manifest(hub: HubServer, path: Path) -> None:
     """The manifest of this checkout with the same ids, but of the files that the server has."""
     known = tomllib.loads((ROOT / "gguf_manifest.toml").read_text(encoding="utf-8"))["models"]

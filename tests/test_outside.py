@@ -46,7 +46,6 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path, monkeypatch: 
         ("bench", "tiny-dense", "--drafter", "pld", "--prompt", "{pipe}.txt"),
         ("models", "make", "synth", "{pipe}.json", "-o", "x.gguf"),
         ("models", "make", "noise", "{pipe}.gguf", "--noise", "0.1", "-o", "x.gguf"),
-        ("models", "add", "x", "--path", "{pipe}.gguf"),
         ("record", "verify", "{pipe}.record.json.gz"),
         ("report", "--db", "{pipe}.sqlite"),
         ("lab", "join", "127.0.0.1:1", "--certificate", "{pipe}.pem"),

@@ -59,7 +59,6 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import DraftDistance, ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import Listing
-from mlsd.models.manifest import ModelEntry
 from mlsd.planning.plan import LeftOut
 from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
 from mlsd.report.objects import AnswerObject, ArmObject
@@ -479,7 +478,6 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "models verify": list[CheckedModel],
     "models where": Place,
     "models clean": Cleaned,
-    "models add": ModelEntry,
     "models distance": DraftDistance,
     "models make synth": Synthetic,
     "models make tiny": TinySet,

@@ -29,7 +29,6 @@ from mlsd.models.manifest import (
     PathEntry,
     PerturbEntry,
     QuantizeEntry,
-    SubsetEntry,
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
@@ -368,9 +367,3 @@ def _write_made(base: Path, out: Path, entry: MadeEntry) -> None:
             from mlsd.gguf_tools.synthetic.perturb import perturb
 
             perturb(base, out, noise=entry.noise, seed=entry.seed)
-        case SubsetEntry():
-            from mlsd.gguf_tools.source import Source
-            from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
-
-            source = Source(base)
-            write_edit(source, keep_layers(source, entry.keep), out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from mlsd.errors import ManifestError, did_you_mean
-from mlsd.folders import data_path, user_dir, write_atomically
+from mlsd.folders import data_path, user_dir
 from mlsd.outside import parse_toml, read_given
 from mlsd.records import Record
 
@@ -34,7 +33,7 @@ MANIFEST_NAME = "gguf_manifest.toml"
 
 
 def user_manifest_path() -> Path:
-    """The manifest that `mlsd models add` writes; it extends the shipped one."""
+    """The user's own manifest, which extends the shipped one."""
     return user_dir() / MANIFEST_NAME
 
 
@@ -124,14 +123,8 @@ class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
     seed: int = 0
 
 
-class SubsetEntry(_MadeEntry, frozen=True, kw_only=True, tag="subset"):
-    """Another entry, cut down to some of its layers."""
-
-    keep: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]  # layer numbers, ascending
-
-
-ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SubsetEntry
-MadeEntry = QuantizeEntry | PerturbEntry | SubsetEntry
+ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry
+MadeEntry = QuantizeEntry | PerturbEntry
 SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
 
 
@@ -254,66 +247,3 @@ def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
             raise ManifestError(f"{' or '.join(manifest.files)}: {place}: it is made from itself.")
         seen.append(entry.base)
         entry = manifest.models[entry.base]
-
-
-class NewModel(Record, frozen=True, kw_only=True):
-    """What somebody says of a model to add; exactly one of path, repo and base."""
-
-    path: str | None = None  # a GGUF file on this machine
-    repo: str | None = None
-    file: str | None = None  # in the repository
-    revision: str | None = None
-    base: str | None = None  # id of the model to quantize
-    quant: str | None = None
-    sha256: str | None = None
-    architecture: str | None = None
-    roles: tuple[str, ...] = ()
-
-
-def new_entry(model_id: str, new: NewModel) -> dict[str, Any]:
-    """The TOML of an entry for `add_entry`, completed from the file, its name or the base. Raises: ManifestError."""
-    from mlsd.gguf_tools.read import model_facts
-
-    if sum(map(bool, (new.path, new.repo, new.base))) != 1:
-        raise ManifestError("Give exactly one of --path, --repo and --base.", hint="See `mlsd models add --help`.")
-    architecture = new.architecture
-    source: dict[str, Any]
-    if new.path:
-        try:
-            path = Path(new.path).expanduser().resolve()
-        except (OSError, RuntimeError) as error:  # a loop of links
-            raise ManifestError(f"{new.path} cannot be read: {error}.", hint="Give the path of a GGUF.") from error
-        source = {"source": "path", "file": str(path), "sha256": new.sha256}
-        architecture = architecture or model_facts(path).architecture
-    elif new.repo:
-        source = {"source": "huggingface", "repo": new.repo, "file": new.file, "sha256": new.sha256}
-        source["revision"] = new.revision
-    else:
-        source = {"source": "quantize", "base": new.base, "type": new.quant}
-        architecture = architecture or load_manifest().find(str(new.base)).architecture
-    if architecture is None:
-        raise ManifestError("--architecture is needed with --repo.", hint="As in the GGUF: qwen35, qwen35moe, llama...")
-    named = re.findall(r"(?i)(?:UD-)?I?Q\d\w*|BF16|F16|F32|MXFP4\w*", source.get("file") or "")
-    quantization = new.quant or (named[-1].upper() if named else "unknown")
-    values = {**source, "name": model_id, "architecture": architecture, "quantization": quantization}
-    values["roles"] = list(new.roles)
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def add_entry(model_id: str, values: dict[str, Any], *, user: Path | None = None) -> ModelEntry:
-    """Append an entry to the user's manifest after checking it against all others. Raises: ManifestError."""
-    path = user or user_manifest_path()
-    entry = decode_entry(path, model_id, values)
-    known = load_manifest(user=path)
-    if model_id in known.models:
-        raise ManifestError(f"The id {model_id!r} is taken.", hint=f"`mlsd models show {model_id}` shows it.")
-    _check_base(Manifest(models={**known.models, model_id: entry}, files=(str(path),)), entry)
-    lines = [f'[models."{model_id}"]', *(f"{key} = {_toml(value)}" for key, value in values.items())]
-    before = path.read_text(encoding="utf-8").rstrip() + "\n\n" if path.exists() else ""
-    write_atomically(path, before + "\n".join(lines) + "\n")
-    return entry
-
-
-def _toml(value: Any) -> str:
-    """A flat value as TOML: its strings, numbers and arrays are those of JSON, but for one character it forbids."""
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

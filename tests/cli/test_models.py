@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import constants
 
 from tests.cli.conftest import Ran
-from tests.hub_server import REPO, HubServer
+from tests.hub_server import HubServer, write_own_entry
 
 Mlsd = Callable[..., Ran]
 MIB = 1 << 20
@@ -39,12 +39,13 @@ def answer(mlsd: Mlsd, *arguments: object) -> Any:
     return json.loads(done.out)
 
 
-def add(mlsd: Mlsd) -> None:
-    answer(mlsd, "add", "mine", "--repo", REPO, "--file", "model.gguf", "--architecture", "llama")
+@pytest.fixture
+def own() -> None:
+    write_own_entry(Path(os.environ["MLSD_HOME"]))
 
 
-def test_add_pull_show_where_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
-    add(mlsd)
+@pytest.mark.usefixtures("own")
+def test_pull_show_where_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
     assert answer(mlsd, "show", "mine")["here"] is False
     (pulled,) = answer(mlsd, "pull", "mine")
     assert pulled["files"][0]["right"] is True
@@ -59,11 +60,11 @@ def test_add_pull_show_where_and_verify_a_model(server: HubServer, mlsd: Mlsd) -
     assert "do not have their hash" in damaged.err
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_pull_that_is_ended_goes_on_where_it_stopped(
     server: HubServer, mlsd: Mlsd, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    add(mlsd)
     server.hold_after_bytes = 25 * MIB
     command = [sys.executable, "-m", "mlsd", "models", "pull", "mine"]
     environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf")}
@@ -72,9 +73,9 @@ def test_a_pull_that_is_ended_goes_on_where_it_stopped(
         while not any(part.stat().st_size for part in tmp_path.rglob("*.part")):
             assert process.poll() is None
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
-    assert process.returncode == code and "Traceback" not in said
-    assert number != signal.SIGINT or "what was downloaded is kept, and the same command continues" in said
+        printed = process.communicate(timeout=60)[1]
+    assert process.returncode == code and "Traceback" not in printed
+    assert number != signal.SIGINT or "what was downloaded is kept, and the same command continues" in printed
     server.hold_after_bytes = None
     server.go_on.set()
     assert answer(mlsd, "show", "mine")["here"] is False
@@ -85,10 +86,10 @@ def test_a_pull_that_is_ended_goes_on_where_it_stopped(
     assert int(resumed.removeprefix("bytes=").removesuffix("-")) > 0
 
 
+@pytest.mark.usefixtures("own")
 def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
     server: HubServer, mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(mlsd)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     refused = mlsd("models", "pull", "mine")
     assert refused.code == 2
@@ -104,24 +105,25 @@ def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
 
 
 def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd, tmp_path: Path) -> None:
-    (tmp_path / "text.gguf").write_text("hello")
-    for arguments, said in (
+    (tmp_path / "zeros.gguf").write_bytes(bytes(100))
+    (tmp_path / "text.store").write_text("hello")
+    for arguments, words in (
         (("show", "nope"), "No model has the id 'nope'"),
+        (("show", tmp_path / "zeros.gguf"), "not a GGUF file"),
+        (("show", tmp_path / "text.store"), "not a REST store"),
         (("where", "qwen3.5-9b-q8_0"), "Run `mlsd models pull qwen3.5-9b-q8_0`"),
         (("pull", "qwen3.5-9b-q8_0"), "has no repository unsloth/Qwen3.5-9B-GGUF"),
         (("verify", "qwen3.5-9b-q8_0"), "not on this machine"),
         (("list", "--role", "boss"), "No model has the role 'boss'"),
-        (("add", "x"), "exactly one of --path, --repo and --base"),
-        (("add", "x", "--repo", "a/b", "--file", "c"), "--architecture is needed"),
-        (("add", "x", "--base", "nope", "--quant", "Q8_0"), "No model has the id 'nope'"),
-        (("add", "x", "--base", "smollm2-135m", "--quant", "Q9"), "models.x.type = 'Q9'"),
-        (("add", "x", "--path", str(tmp_path / "text.gguf")), "not a GGUF"),
-        (("add", "x", "--path", str(tmp_path / "gone.gguf")), "gone.gguf"),
     ):
         done = mlsd("models", *arguments)
         assert done.code == 2, arguments
-        assert said in done.err, arguments
-    assert not Path(os.environ["MLSD_HOME"], "gguf_manifest.toml").exists()
+        assert words in done.err, arguments
+
+
+def test_a_gguf_is_shown_by_its_path(mlsd: Mlsd, tiny: Path) -> None:
+    assert answer(mlsd, "show", tiny / "llama.gguf")["architecture"] == "llama"
+    assert "n_layers           6" in mlsd("models", "show", tiny / "llama.gguf").out
 
 
 def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(mlsd: Mlsd, tmp_path: Path) -> None:

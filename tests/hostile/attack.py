@@ -155,7 +155,7 @@ def _gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
                 ("models", "make", "subset", file, "--fraction", "0.4", "-o", out),
                 ("models", "make", "synth", file, "--dry-run"),
                 ("models", "make", "synth", file, "--layers", "2", "-o", out),
-                ("models", "add", "mine", "--path", file),
+                ("models", "show", file),
             )
         )
     )
@@ -408,7 +408,7 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
         case _:
             hurt.write_bytes(mutate.of_header(data, rng))
     out = str(range_.out / "new.gguf")
-    reads = (("add", "mine", "--path"), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out))
+    reads = (("show",), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out))
     command = ("probe", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
     yield Shot((*command, str(parts[0])))
 

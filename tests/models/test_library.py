@@ -24,7 +24,6 @@ from mlsd.models.manifest import (
     PathEntry,
     PerturbEntry,
     QuantizeEntry,
-    SubsetEntry,
 )
 from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
 
@@ -204,13 +203,6 @@ def test_a_made_model_is_made_once_and_again_only_when_recipe_or_base_change(
     assert library(server, tmp_path, other_base, quantized).locate(quantized) is None
     renamed = QuantizeEntry(id="small", base="base", type="Q4_0", **{**TEXT, "name": "Another name"})
     assert library(server, tmp_path, base, renamed).locate(renamed) == (first,)
-
-
-def test_a_subset_keeps_only_its_layers(server: HubServer, tmp_path: Path, tiny: Path) -> None:
-    base, _, _ = made_from(tiny)
-    subset = SubsetEntry(id="half", base="base", keep=(0, 2), **TEXT)
-    (path,) = library(server, tmp_path, base, subset).pull(subset)
-    assert model_facts(path).n_layers == 2
 
 
 def test_an_asset_that_is_missing_or_wrong_is_named(server: HubServer, tmp_path: Path) -> None:

@@ -6,14 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlsd.errors import ManifestError
 from mlsd.folders import data_path
-from mlsd.models.manifest import HubEntry, MadeEntry, Manifest, add_entry, load_manifest, read_manifest
+from mlsd.models.manifest import HubEntry, MadeEntry, Manifest, load_manifest, read_manifest
 
 GOOD = """
 [models."a-model"]
@@ -180,33 +177,6 @@ def test_a_relative_path_is_relative_to_the_manifest_that_names_it(tmp_path: Pat
     text = GOOD.replace('"huggingface"', '"path"').replace('repo = "someone/some-model"\n', "")
     (entry,) = read_manifest(write(tmp_path, text))
     assert entry.parts[0].file == str(tmp_path / "a.gguf")  # type: ignore[union-attr]
-
-
-text_values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
-
-
-@settings(deadline=None, max_examples=50)
-@given(name=text_values, file=st.from_regex(r"[^/\\\x00-\x1f\x7f.]{1,30}(/[^/\\\x00-\x1f\x7f.]+)?", fullmatch=True))
-def test_an_added_entry_reads_back_as_it_was_given(
-    tmp_path_factory: pytest.TempPathFactory, name: str, file: str
-) -> None:
-    path = tmp_path_factory.mktemp("user") / "gguf_manifest.toml"
-    values = {"source": "huggingface", "repo": "a/b", "file": file, "name": name}
-    values |= {"architecture": "llama", "quantization": "Q8_0"}
-    added = add_entry("first", values, user=path)
-    add_entry("second", {**values, "roles": ["draft"]}, user=path)
-    first, second = read_manifest(path)
-    assert first == added
-    assert msgspec.structs.replace(second, id="first", roles=()) == added
-
-
-def test_a_wrong_added_entry_leaves_the_manifest_as_it_was(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD)
-    values = {"source": "path", "file": "x.gguf", "name": "x", "architecture": "llama", "quantization": "Q8_0"}
-    for model_id, wrong in (("a-model", values), ("B", values), ("b", {**values, "bytes": -1})):
-        with pytest.raises(ManifestError):
-            add_entry(model_id, wrong, user=path)
-    assert path.read_text() == GOOD
 
 
 def test_the_shipped_manifest_mentions_no_unpublished_size(shipped: Manifest) -> None:

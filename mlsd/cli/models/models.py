@@ -10,19 +10,19 @@ import msgspec
 
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
-from mlsd.cli.options import json_option, model_argument, quant_option
+from mlsd.cli.options import json_option, model_argument
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
+from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
 from mlsd.models.library import CheckedFile, Library, resolve_model
-from mlsd.models.manifest import NewModel, add_entry, new_entry, user_manifest_path
 from mlsd.report.tables.catalogue import model_table
 from mlsd.units import format_bytes
 
 
 @click.group()
 def models() -> None:
-    """List, download, make, compare, verify and add models."""
+    """List, download, make, compare and verify models."""
 
 
 models.add_command(make)
@@ -55,16 +55,19 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 @model_argument("model_id", metavar="ID")
 @json_option
 def show(model_id: str, as_json: bool) -> None:
-    """Show everything known about a model, or what a text store (a file) holds."""
+    """Show everything known about a model (an id or a GGUF), or what a text store holds."""
     from mlsd.drafters.lookup.suffix_store import read_header
 
-    if Path(model_id).is_file():
-        print_store(Path(model_id), read_header(Path(model_id))[0], as_json)
+    path = Path(model_id)
+    if path.is_file() and path.suffix != ".gguf":
+        print_store(path, read_header(path)[0], as_json)
         return
-
-    library = Library()
-    entry = library.manifest.find(model_id)
-    values = {"id": entry.id, **msgspec.to_builtins(entry), **msgspec.to_builtins(library.listing(entry))}
+    if path.is_file():
+        values = msgspec.to_builtins(model_facts(path))
+    else:
+        library = Library()
+        entry = library.manifest.find(model_id)
+        values = {"id": entry.id, **msgspec.to_builtins(entry), **msgspec.to_builtins(library.listing(entry))}
     values = {key: value for key, value in values.items() if value not in (None, [], ())}
     if as_json:
         print_json(values)
@@ -146,27 +149,6 @@ def clean(as_json: bool) -> None:
         say(f"{format_bytes(freed)} freed in {draft_folder()}.")
 
 
-@models.command()
-@model_argument("model_id", metavar="ID")
-@click.option("--path", help="A GGUF file on this machine.")
-@click.option("--repo", help="A Hugging Face repository, with --file.")
-@click.option("--file", help="The file's name in the repository.")
-@click.option("--revision", help="Commit, tag or branch of the repository [default: the head of main].")
-@click.option("--base", help="Id of the model to quantize, with --quant.")
-@quant_option("Q8_0, Q4_K_M, ...: what to quantize to; else for people [default: read from the file's name].")
-@click.option("--sha256", help="The hash the file must have [default: what the hub states].")
-@click.option("--architecture", help="As in the GGUF [default: read from --path, else from --base].")
-@click.option("--role", "roles", multiple=True, help="moe-target, dense-target, draft, head; may be repeated.")
-@json_option
-def add(model_id: str, as_json: bool, **given: Any) -> None:
-    """Add a model to your own manifest, under an id of your choice."""
-    entry = add_entry(model_id, new_entry(model_id, NewModel(**given)))
-    if as_json:
-        print_json(entry)
-    else:
-        say(f"{entry.id} added to {user_manifest_path()}")
-
-
 def _plain(key: str, value: Any) -> str:
     if key == "bytes":
         return f"{value} ({format_bytes(value)})"
@@ -180,8 +162,8 @@ def _plain(key: str, value: Any) -> str:
 
 
 def _file_object(file: CheckedFile) -> dict[str, Any]:
-    told = ("sha256", "expected", "stated_by", "right")
-    return {"path": str(file.path), "bytes": file.n_bytes, **{name: getattr(file, name) for name in told}}
+    shown = ("sha256", "expected", "stated_by", "right")
+    return {"path": str(file.path), "bytes": file.n_bytes, **{name: getattr(file, name) for name in shown}}
 
 
 def _verdict(file: CheckedFile) -> str:
