@@ -138,7 +138,7 @@ class Bench(TypedDict):
 
 _OF_SERVERS: dict[str, Any] = {
     "name": str, "client_tok_s": float | None, "first_token_ms": Percentiles | None, "token_ms": Percentiles | None,
-    "by_category": dict[str, float], "impossible": str, "output": str, "margin": str,
+    "by_category": dict[str, float], "impossible": str, "output": str | None, "margin": str,
 }  # fmt: skip
 
 
@@ -147,7 +147,7 @@ class Server(TypedDict):
 
     database: str
     summary: list[_with(ArmObject, "ServerArm", **_OF_SERVERS)]  # type: ignore[misc]
-    answers: list[AnswerObject]
+    answers: NotRequired[list[AnswerObject]]  # of one server with and without drafting
     notes: list[str]
     engine: list[str]
     advice: list[str]

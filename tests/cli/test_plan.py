@@ -47,6 +47,12 @@ def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
         ]
 
 
+def test_the_time_of_a_load_stays_in_a_narrow_terminal(monkeypatch):
+    monkeypatch.setattr("mlsd.cli.output.columns", lambda: 80)
+    loads = run("A", "--profile", "mac-32gb").stdout.partition("loads")[2].partition("memory\n")[0]
+    assert re.search(r"qwen3.5-35b-a3b-q4_k_m .* s\)\n", loads)
+
+
 def test_without_a_profile_it_says_that_it_is_the_tiny_one():
     result = run("A")
     assert result.stderr.startswith("Planning...\nNo profile was chosen: tiny, nothing larger is downloaded")

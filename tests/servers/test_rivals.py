@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms, verdict_words
+from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms
+from mlsd.cli import main
 from mlsd.errors import MlsdError
 from mlsd.planning.prepare import Goal
 from mlsd.report.objects import arm_object
@@ -95,7 +97,18 @@ def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(
     assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in said
     assert "vocabulary (512 and 99)" in said
     assert all(one.trial.valid and one.trial.losslessness is None for one in result.trials)
-    assert {verdict_words(row, rivals=True) for row in table(result)} == {"not compared"}
+
+
+def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
+        words = ["--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(tmp_path / "s.sqlite")]
+        main(["server", one.url, other.url, *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert "answers" not in found and [arm["output"] for arm in found["summary"]] == [None, None]
+    assert found["summary"][1]["effect"] == "undecided"
+    assert [line for line in found["advice"] if "undecided" in line] and "on 1 of 1 prompts" in str(found["advice"])
 
 
 def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:

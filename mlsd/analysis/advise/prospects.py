@@ -402,10 +402,16 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
     """The setting that decides, with its range and what it costs most by."""
     if not speculative:
         return "nothing is known of any draft or method"
-    one = best if best.gamma else max(speculative, key=lambda p: p.speedup.value)
+    fastest = max(speculative, key=lambda p: p.speedup.value)
+    one = best if best.gamma else fastest
     if one.effect is not None:
-        return f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
-    return f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
+        words = f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
+    else:
+        words = f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
+    if one is fastest:
+        return words
+    missing = "not decided" if fastest.effect else "not measured" if one.effect else "not surely faster than plain"
+    return f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing}"
 
 
 def _times(one: Prospect) -> str:
@@ -428,8 +434,11 @@ def _settles(one: Prospect, modelled: bool) -> str:
     if one.effect is not None:
         return f"{line}. More blocks decide it"
     unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"
-    how = {"the acceptance": "--accepted N/M of a log, or mlsd bench", "the cost of a pass": "mlsd calibrate there"}
-    return f"{line}. The biggest unknown is {unknown}: {how[unknown] if modelled else 'mlsd bench'} settles most"
+    how = {
+        "the acceptance": "give --accepted N/M from a log, or measure it with mlsd bench",
+        "the cost of a pass": "measure it with mlsd calibrate on that machine",
+    }
+    return f"{line}. The biggest unknown is {unknown}: {how[unknown] if modelled else 'measure it with mlsd bench'}"
 
 
 def _passes_weigh_most(one: Prospect) -> bool:

@@ -42,11 +42,9 @@ def by_category(arm: ArmResult) -> dict[str, float]:
     return {kind: rate for kind, rate in rates.items() if rate is not None} if len(kinds) > 1 else {}
 
 
-def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = False) -> str:
+def verdict_words(arm: ArmResult, *, deterministic: bool = True) -> str:
     """Whether its output is that of plain decoding."""
     worst = arm.losslessness
-    if rivals:
-        return "not compared"
     if worst is None:
         measured = any(one.trial.status == "ok" for one in arm.trials)
         return "-" if not measured else "not judged" if deterministic else "cannot be judged"

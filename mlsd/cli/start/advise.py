@@ -163,7 +163,7 @@ def _print(found: TargetAdvice, target: str) -> None:
             say(f"Bytes of {model.facts.ref.id}: {model.quant}.")
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
-    print_table(prospect_table(result.prospects, result.level))
+    print_table(prospect_table(result.prospects, result.level, modelled=found.modelled))
     for source, alike in grouped((p for p in result.prospects if p.gamma), lambda p: p.acceptance_source).items():
         say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in alike))}: {source}.")
     if found.untimed:

@@ -130,16 +130,16 @@ def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> 
                 "token_ms": server_arms.token_ms(arm),
                 "by_category": server_arms.by_category(arm),
                 "impossible": arm.impossible,
-                "output": server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base)),
+                "output": None if result.base else server_arms.verdict_words(arm, deterministic=result.deterministic),
                 "margin": margin(arm.losslessness),
             }
             for arm in result.results
         ],
-        "answers": [] if result.base else [answer_object(one) for one in result.answers],
         "notes": result.notes,
         "engine": apart,
         "advice": advice,
         "deterministic": result.deterministic,
+        **({} if result.base else {"answers": [answer_object(one) for one in result.answers]}),
         **({} if result.stopped is None else {"stopped": result.stopped}),
     }
 
@@ -157,7 +157,7 @@ def _print(result: ServerResult) -> None:
         if arm.impossible:
             note(f"IMPOSSIBLE  {name}: {arm.impossible}; it is not used.")
         if words := margin(arm.losslessness):
-            verdict = server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base))
+            verdict = server_arms.verdict_words(arm, deterministic=result.deterministic)
             note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {words}.")
         if arm.n_valid < arm.n_trials:
             note(f"INVALID  {name}: {arm.n_trials - arm.n_valid} of {arm.n_trials}: {arm.why_not}")

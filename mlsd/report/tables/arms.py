@@ -30,10 +30,11 @@ MEANINGS = {  # of the columns that terminals show; the documentation has them
     **{f"first token {share}": f"time from request to first output; {of}" for share, of in _OF.items()},
     **{f"token {share}": f"mean time per token after the first, per answer; {of}" for share, of in _OF.items()},
     "ratio": "tok/s over the first server's in the same block; geometric mean over blocks",
-    "interval": "range of predicted tok/s",
+    "predicted": "range of tok/s from own costs and acceptance, with the error of earlier predictions",
+    "of public rows": "range that holds this share of the public rows of such a machine",
     "speedup range": "range of predicted speedup; narrower, since errors common to plain decoding cancel",
-    "needs": "MGL at which it would equal plain decoding",
-    "or accept": "acceptance that gives this MGL",
+    "needed MGL": "MGL at which it would equal plain decoding",
+    "needed acceptance": "acceptance that gives this MGL",
     "decided by": "the biggest cost: without it the speedup would rise most",
     "without": "that speedup",
 }
@@ -90,6 +91,9 @@ def server_table(result: ServerResult) -> Table:
     def spread(name: str, of: Callable[[ArmResult], Percentiles | None], share: str) -> Column[ArmResult]:
         return numbers(f"{name} {share}", lambda arm: number(getattr(of(arm), share, None), 1, " ms"), detail=True)
 
+    def verdict(arm: ArmResult) -> str:
+        return server_arms.verdict_words(arm, deterministic=result.deterministic)
+
     return table(
         f"{'Two servers' if rivals else case.target.id}, {shown}, {case.n_predict} output tokens",
         result.results,
@@ -105,7 +109,7 @@ def server_table(result: ServerResult) -> Table:
         numbers("ratio" if rivals else "speedup", lambda a: times(a.ratio.value if a.ratio else None)),
         numbers("95 % CI", interval),
         *of_arms("acceptance", "of output", "MGL", "rounds"),
-        words("verdict", lambda a: server_arms.verdict_words(a, deterministic=result.deterministic, rivals=rivals)),
+        *(() if rivals else (words("verdict", verdict),)),
     )
 
 
@@ -136,9 +140,9 @@ def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> 
     )
 
 
-def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
-    """Every way to decode, the fastest first; `level` of the intervals."""
-    interval = f"{100 * level:.0f} % interval"
+def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: bool) -> Table:
+    """Every way to decode, the fastest first; `level` of the intervals, which are of public rows where `modelled`."""
+    interval = f"{100 * level:.0f} % {'of public rows' if modelled else 'predicted'}"
 
     def needed(p: Prospect) -> Cell:
         if p.gamma == 0:
@@ -155,11 +159,10 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("speedup", lambda p: times(p.speedup.value)),
         numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high, predicted=True)),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
-        numbers("needs", lambda p: number(p.break_even_mgl), detail=True),
-        numbers("or accept", needed, detail=True),
+        numbers("needed MGL", lambda p: number(p.break_even_mgl), detail=True),
+        numbers("needed acceptance", needed, detail=True),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-        note="needs: the MGL at which it is as fast as plain decoding; or accept: the acceptance that gives it.",
     )
 
 
