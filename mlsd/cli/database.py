@@ -44,7 +44,7 @@ def open_study(db: Path | None, machine: str | None, settings: str | None, *, sa
     from mlsd.measure.store.store import Store
 
     with Store.open(find_database(db), create=False, read_only=True) as store:  # before anything heavy is imported
-        with working(f"Reading {store.path}"):
+        with working("Loading the analysis"):
             from mlsd.analysis.results.comparability import left_out
             from mlsd.analysis.study.study import read_study
 

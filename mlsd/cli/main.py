@@ -143,6 +143,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; an error becomes one clear message and its exit code."""
     output.verbosity.set("normal")
     output.every_column.set(False)
+    output.something_stored.clear()
     logging.getLogger("mlsd").handlers, logging.getLogger("mlsd").level = [_Notes()], logging.INFO
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -152,9 +153,9 @@ def main(argv: list[str] | None = None) -> None:
         try:
             code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
         except click.ClickException as error:
-            said = io.StringIO()  # it repeats what was typed, which may come from anywhere
-            error.show(said)
-            output.complain(said.getvalue().rstrip("\n"))
+            shown = io.StringIO()  # it repeats what was typed, which may come from anywhere
+            error.show(shown)
+            output.complain(shown.getvalue().rstrip("\n"))
             if as_json:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
@@ -186,7 +187,7 @@ class _Notes(logging.Handler):
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TRIALS = "the trials that ended are kept"
-_KEPT = {
+_KEPT = {  # once something was stored
     "run": f"{_TRIALS}, and the same command continues where it stopped.",
     "tune": f"{_TRIALS}, and the same command continues with them.",
     **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
@@ -194,6 +195,8 @@ _KEPT = {
     "demo": "its trials so far are kept until the next `mlsd demo`, which starts over.",
     "advise": "the trials that --measure ended are kept, and the same command uses them.",
     "calibrate": "the repeats that ended are stored; the same command adds to them.",
+}
+_ALWAYS_KEPT = {  # what they store is stored by others, or by parts
     "models": "what was downloaded is kept, and the same command continues; no other file was changed.",
     "lab": "trials are kept where `mlsd run --lab` was started; the same command continues.",
 }
@@ -202,7 +205,8 @@ _KEPT = {
 def _kept(argv: Sequence[str] | None) -> str:
     """What an interrupted command leaves, and how to go on."""
     name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
-    return f"Interrupted: {_KEPT.get(name, 'nothing was stored; the same command starts over.')}"
+    kept = _ALWAYS_KEPT.get(name) or (_KEPT.get(name) if output.something_stored.is_set() else None)
+    return f"Interrupted: {kept or 'nothing was stored by this call; the same command starts again.'}"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
@@ -33,6 +33,7 @@ _STILL_S = 30.0  # between signs of life where nothing can move
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal
+something_stored = threading.Event()  # whether this command has put a trial or a repeat into a database
 
 
 def print_json(value: Any) -> None:
@@ -141,17 +142,17 @@ class TimeLeft:
 
 @contextmanager
 def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Say what is being done while it lasts: a moving line on a terminal, else one each half minute; yields `tell`.
+    """Show what is being done while it lasts: a moving line on a terminal, else one each half minute.
 
-    `most_s` is of what stops by itself: the time left is shown in place of the time spent.
+    Yields what takes the latest step. `most_s` is of what stops by itself: the time left is shown, not the time spent.
     """
     if not shows_progress():
         note(f"{label}...")
-        over = threading.Event()
-        say = contextvars.copy_context().run  # -q holds in the thread too
-        threading.Thread(target=say, args=(_still, label, over), daemon=True).start()
+        over, steps = threading.Event(), ["still running"]
+        run = contextvars.copy_context().run  # -q holds in the thread too
+        threading.Thread(target=run, args=(_show_last, label, steps, over), daemon=True).start()
         try:
-            yield lambda step: note(f"  {step}")
+            yield steps.append
         finally:
             over.set()
         return
@@ -165,10 +166,10 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
         yield lambda step: line.update(task, description=plain(f"{label}: {step}"))
 
 
-def _still(label: str, over: threading.Event) -> None:
+def _show_last(label: str, steps: Sequence[str], over: threading.Event) -> None:
     began_s = time.monotonic()
     while not over.wait(_STILL_S):
-        note(f"  {label}: still running after {time.monotonic() - began_s:.0f} s")
+        note(f"  {label}: {steps[-1]} after {time.monotonic() - began_s:.0f} s")
 
 
 @contextmanager
@@ -200,12 +201,12 @@ def byte_bars() -> Iterator[Callable[[str], OnBytes]]:
 
 def _byte_lines(step: str) -> OnBytes:
     note(step)
-    said_s = time.monotonic()
+    shown_s = time.monotonic()
 
     def count(done: int, total: int | None) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= _STILL_S:
-            said_s = time.monotonic()
+        nonlocal shown_s
+        if time.monotonic() - shown_s >= _STILL_S:
+            shown_s = time.monotonic()
             note(f"{step}: {format_bytes(done)} of {format_bytes(total)}")
 
     return count

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from mlsd.cli.output import TimeLeft, note, shows_progress, verbosity
+from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, HeatReading, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
@@ -39,9 +39,9 @@ def say_default(prepared: Prepared) -> None:
 def say_warnings(warnings: Sequence[QualityWarning | StoredWarning]) -> None:
     """Each kind of doubt once, with what to do about it."""
     for code in dict.fromkeys(warning.code for warning in warnings):
-        alike = [warning for warning in warnings if warning.code == code]
-        more = f" (and {len(alike) - 1} more of this kind)" if len(alike) > 1 else ""
-        note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
+        first, *others = (warning for warning in warnings if warning.code == code)
+        more = f" (and {len(others)} more of this kind)" if others else ""
+        note(f"Warning [{code}] {first.message}{more} {first.advice}")
 
 
 def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> LineWatcher:
@@ -51,6 +51,22 @@ def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> 
     takes: what was measured is counted, and the time beside it.
     """
     return (Bar if shows_progress() else LineWatcher)(budget_s, open_ended=open_ended)
+
+
+@contextmanager
+def watching_steps(label: str, most_s: float | None = None) -> Iterator[Watcher]:
+    """The watcher of a measurement of steps without trials: `label` and the last step, as `working` shows them."""
+    with working(label, most_s) as show:
+        yield _StepWatcher(show)
+
+
+class _StepWatcher(Watcher):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def tell(self, line: str) -> None:
+        something_stored.set()
+        self._show(line)
 
 
 class LineWatcher(Watcher):
@@ -75,17 +91,18 @@ class LineWatcher(Watcher):
     def event(self, job: Job, event: Event) -> None:
         """Say what is waited for and what counts no more; every half minute of a long trial how far it is."""
         if isinstance(event, Started):
-            self._said_s = time.monotonic()
-        if isinstance(event, Progress) and time.monotonic() - self._said_s >= STEP_S:
-            self._said_s = time.monotonic()
+            self._shown_s = time.monotonic()
+        if isinstance(event, Progress) and time.monotonic() - self._shown_s >= STEP_S:
+            self._shown_s = time.monotonic()
             note(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
-        if said := heat_line(event):
-            note(said)
+        if line := heat_line(event):
+            note(line)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         note(self._counted(slot, trial))
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
+        something_stored.set()
         self._n += 1
         return f"[{self._n}{self._of()}] {trial_line(slot, trial)}"
 
@@ -154,8 +171,8 @@ class Bar(LineWatcher):
             self._n_last = 0
         elif isinstance(event, Resting | Silent):
             self._bar.update(self._task, description=plain(heat_line(event) or ""))
-        elif said := heat_line(event):
-            self._bar.console.print(plain(said), markup=False, highlight=False)
+        elif line := heat_line(event):
+            self._bar.console.print(plain(line), markup=False, highlight=False)
         elif isinstance(event, Progress):
             now_s, n_last, self._n_last = time.monotonic(), self._n_last, event.n_tokens
             if not n_last or event.n_tokens < n_last:  # the first one of a trial or after its warm-up: prefill is over

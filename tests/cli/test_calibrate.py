@@ -83,10 +83,12 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: p
         (("--budget-s", "0"), "above 0"),
     ],
 )
-def test_settings_without_a_meaning_are_refused(
-    tiny: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+def test_settings_without_a_meaning_are_refused_before_a_model_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
+    made: list[str] = []
+    monkeypatch.setattr("mlsd.measure.run.calibration.resolve_model", lambda name, make: made.append(name))
     with pytest.raises(SystemExit) as stop:
-        main(["calibrate", str(tiny / "llama.gguf"), *arguments])
+        main(["calibrate", "tiny-dense", *arguments])
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in capsys.readouterr().err and not made

@@ -50,6 +50,7 @@ def test_of_several_studies_the_one_measured_into_last_is_meant_and_named(mlsd: 
     os.utime(results / "later.sqlite", (1_000_000_000,) * 2)
     assert newest_study() == results / "later.sqlite"
     assert "Reading results/later.sqlite, the newest of 2 databases" in mlsd("results").err
+    assert mlsd("fit").err.count("Reading") == 1
     with Store.open(results / "mine.sqlite"), Store.open(results / "mine.sqlite") as store:
         store.begin_run(MACHINE, {}, seed=0)
         assert newest_or_new() == results / "mine.sqlite", "the run is in the log, which the other connection keeps"

@@ -7,12 +7,13 @@ import io
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-import mlsd
+from mlsd import cli
 from mlsd.cli import output, watch
 from mlsd.measure.messages import Job, ModelFile, Progress, Slot, Started
 from mlsd.records import Case, ModelRef, PromptRef, Trial
@@ -20,8 +21,14 @@ from mlsd.redact import VARIABLES, hide, redact
 from mlsd.report.render.markdown import escape
 from mlsd.report.render.terminal import plain
 from mlsd.units import quoted
+from tests.cli.conftest import Ran
 
 EVIL = "\x1b[31mred\x9b31m\x07\x7f\u202etxt\u2028[bold]x[/]; rm -rf ~ `id` $(id)"
+CASE = Case(suite="B", target=ModelRef(id=EVIL), prompt=PromptRef(key=EVIL, sha256="x"), n_predict=4)
+SLOT = Slot(case=CASE, case_id=CASE.id, block=0, repeat=0, position=0)
+TRIAL = Trial(
+    case_id=CASE.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error=EVIL
+)
 STEERING = ("\x1b", "\x9b", "\x07", "\x7f", "\u202e", "\u2028")
 
 
@@ -56,7 +63,7 @@ def test_json_reads_the_same_and_shows_no_control(capsys: pytest.CaptureFixture[
 
 
 def test_every_line_goes_through_one_door() -> None:
-    for path in (Path(mlsd.__file__).parent / "cli").rglob("*.py"):
+    for path in Path(cli.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             assert called not in ("click.echo", "click.secho", "print") or path.name == "output.py", path
@@ -65,18 +72,13 @@ def test_every_line_goes_through_one_door() -> None:
 
 
 def test_a_bar_shows_names_and_errors_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(suite="B", target=ModelRef(id=EVIL), prompt=PromptRef(key=EVIL, sha256="x"), n_predict=4)
-    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
-    trial = Trial(
-        case_id=case.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error=EVIL
-    )
     shown = io.StringIO()
     bar = watch.Bar()
     monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
     with bar:
         bar.begin(1, 0)
-        bar.job(Job(target=ModelFile(ref=case.target, path=""), prompts={}, slots=()))
-        bar.trial(slot, trial)
+        bar.job(Job(target=ModelFile(ref=CASE.target, path=""), prompts={}, slots=()))
+        bar.trial(SLOT, TRIAL)
     said = shown.getvalue()
     assert "[bold]x[/]" in said and not [c for c in STEERING if c in said.replace("\x1b", "")]
     assert "\x1b[31mred" not in said
@@ -85,21 +87,31 @@ def test_a_bar_shows_names_and_errors_as_they_are(monkeypatch: pytest.MonkeyPatc
 def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the_most_trials(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = Case(suite="B", target=ModelRef(id="m"), prompt=PromptRef(key="code", sha256="x"), n_predict=4)
-    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
-    trial = Trial(
-        case_id=case.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error="y"
-    )
     bar, lines, shown = watch.Bar(1e6), watch.LineWatcher(1e6), io.StringIO()
     monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
     for watcher in (bar, lines):
         with watcher:
             for _ in range(2):  # waves of a search
                 watcher.begin(300, 0)
-                watcher.trial(slot, trial)
+                watcher.trial(SLOT, TRIAL)
     for said in (shown.getvalue(), capsys.readouterr().err):
-        assert re.search(r"\[1, \d+ s of 1000000 s\] B m", said) and "[2, " in said and "300" not in said
+        assert re.search(r"\[1, \d+ s of 1000000 s\] B ", said) and "[2, " in said and "300" not in said
     assert "at most" in shown.getvalue()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_interrupted_bench_says_that_trials_are_kept_only_where_one_is(
+    monkeypatch: pytest.MonkeyPatch, mlsd: Callable[..., Ran], stored: bool
+) -> None:
+    def run_bench(*_: object, watcher: watch.LineWatcher, **__: object) -> None:
+        watcher.begin(2, 0)
+        if stored:
+            watcher.trial(SLOT, TRIAL)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlsd.measure.run.runs.bench", run_bench)
+    ran = mlsd("bench", "tiny-dense", "--drafter", "pld")
+    assert ran.code == 130 and ("ended are kept" in ran.err, "nothing was stored" in ran.err) == (stored, not stored)
 
 
 def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +129,8 @@ def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypat
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:
     for words in ((f"--{EVIL}",), (EVIL,), ("bench", "tiny-dense", f"--{EVIL}")):
         with pytest.raises(SystemExit):
-            mlsd_main(*words)
+            cli.main(list(words))
         assert not steers("".join(capfd.readouterr()))
-
-
-def mlsd_main(*words: str) -> None:
-    from mlsd.cli import main
-
-    main(list(words))
 
 
 def test_a_suggested_command_is_one_word_an_id() -> None:

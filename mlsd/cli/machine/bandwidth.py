@@ -9,7 +9,8 @@ import click
 
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import IntList, Whole, engine_options, json_option, quant_option, repeats_option
-from mlsd.cli.output import note, print_json, print_table, working
+from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.watch import watching_steps
 
 
 @click.command()
@@ -33,8 +34,8 @@ def bandwidth(
     from mlsd.report.tables.machine import bandwidth_table
 
     db = database_to_fill(db)
-    with working("Measuring memory bandwidth") as tell:
-        result = measure_bandwidth(db, tell, sizes_mb=sizes_mb, quants=quant, **options)
+    with watching_steps("Measuring memory bandwidth") as watcher:
+        result = measure_bandwidth(db, watcher, sizes_mb=sizes_mb, quants=quant, **options)
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(

@@ -10,7 +10,8 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import Real
-from mlsd.cli.output import note, print_json, print_table, say, shows_progress, working
+from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.watch import watching_steps
 from mlsd.hardware import read_conditions
 from mlsd.records import ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent
@@ -52,16 +53,14 @@ def calibrate(
     """
     shared.check_models(target, draft)
     from mlsd.measure.run.calibration import calibrate as run_calibration
-    from mlsd.measure.run.runner import silent
 
     if output is not None:
         from mlsd.report.write import check_figure_path
 
         check_figure_path(output)
     db, coverage, budget_s = database_to_fill(db), not options.pop("no_coverage"), options["budget_s"]
-    with working(f"Timing passes of {target}", budget_s) as tell:
-        told = tell if shows_progress() else silent
-        result = run_calibration(target, draft, db, told, coverage=coverage, **options)
+    with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
+        result = run_calibration(target, draft, db, watcher, coverage=coverage, **options)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.report.tables.machine import costs_table, timed_table
 

@@ -20,7 +20,7 @@ from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
-from mlsd.measure.run.runner import Tell, machine_lock, recorded_run, silent
+from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.store import Store
@@ -59,7 +59,7 @@ class BandwidthResult(Record, frozen=True, kw_only=True):
 
 def measure_bandwidth(
     db: Path | None = None,
-    tell: Tell = silent,
+    watcher: Watcher | None = None,
     *,
     sizes_mb: Sequence[int],
     quants: Sequence[str],
@@ -97,7 +97,7 @@ def measure_bandwidth(
             for repeat, speed in enumerate(stream_read(read_mb << 20, n, 2 * repeats + 1))
         )
         with tempfile.TemporaryDirectory() as place:
-            models = write_models(Path(place), sizes_bytes, quants, tell)
+            models = write_models(Path(place), sizes_bytes, quants, watcher or Watcher())
             passes = tuple(time_models(models, engine, repeats))
         store.add_figures(run_id, [*reads, *passes])
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
@@ -143,14 +143,14 @@ def shape_of_bytes(n_bytes: int, quant: str) -> Shape:
 
 
 def write_models(
-    folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], tell: Tell = silent
+    folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], watcher: Watcher
 ) -> list[tuple[str, int, Path]]:
     """One synthetic model for each size and quant: (quant, bytes a token reads, path)."""
     made = []
     for quant, size in itertools.product(quants, sizes_bytes):
         recipe = from_shape(shape_of_bytes(size, quant), quant=quant)
         path = folder / f"{recipe.name}.gguf"
-        tell(f"writing {recipe.name}")
+        watcher.tell(f"writing {recipe.name}")
         write_synthetic(path, recipe)
         made.append((quant, recipe.weight.active.n_bytes, path))
     return made

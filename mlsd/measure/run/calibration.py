@@ -13,14 +13,14 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.process import run_calibration, run_info
-from mlsd.measure.run.runner import Tell, machine_lock, recorded_run, silent
+from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
 from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_from_file
-from mlsd.records import ModelFacts, Record
+from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.units import format_percent
 
 _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
@@ -45,7 +45,7 @@ def calibrate(
     target: str,
     draft: str | None = None,
     db: Path | None = None,
-    tell: Tell = silent,
+    watcher: Watcher | None = None,
     *,
     text: str | None = None,
     coverage: bool = True,
@@ -55,21 +55,10 @@ def calibrate(
 
     `text` is a file of real text in place of a shipped one; with `coverage` a mixture is asked for its experts.
 
-    Raises: InputError or ModelFileError before anything is timed, and what `time_and_store` raises.
+    Raises: InputError before a model is looked for, ModelFileError, and what `time_and_store` raises.
     """
-    models = [resolve_model(name, make=True) for name in (target, draft) if name]
-    facts = [model_facts(model.path, ref=model.ref) for model in models]
-    files = [ModelFile(ref=model.ref, path=str(model.path)) for model in models]
-    n_experts = (facts[0].n_experts if coverage else None) or 0
-    job = CalibrateJob(
-        target=files[0],
-        draft=files[1] if draft else None,
-        text=(load_prompt("length-1024") if text is None else prompt_from_file(text)).text,
-        windows=_WINDOWS if n_experts else (),
-        n_experts=n_experts,
-        **asked,
-    )
-    job = msgspec.structs.replace(job, rows=tuple(sorted(set(job.rows))), depths=tuple(sorted(set(job.depths))))
+    prompt = load_prompt("length-1024") if text is None else prompt_from_file(text)
+    job = CalibrateJob(target=ModelFile(ref=ModelRef(id=target), path=target), text=prompt.text, **asked)
     check_rows(job.rows)
     if 1 not in job.rows:
         raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
@@ -77,7 +66,20 @@ def calibrate(
         raise InputError("--depth must be at least 1 position.")
     if job.budget_s <= 0 or job.precision <= 0:
         raise InputError("--budget-s and --precision must be above 0.")
-    return time_and_store(job, db or newest_or_new(), facts, tell)
+    models = [resolve_model(name, make=True) for name in (target, draft) if name]
+    facts = [model_facts(model.path, ref=model.ref) for model in models]
+    files = [ModelFile(ref=model.ref, path=str(model.path)) for model in models]
+    n_experts = (facts[0].n_experts if coverage else None) or 0
+    job = msgspec.structs.replace(
+        job,
+        target=files[0],
+        draft=files[1] if draft else None,
+        rows=tuple(sorted(set(job.rows))),
+        depths=tuple(sorted(set(job.depths))),
+        windows=_WINDOWS if n_experts else (),
+        n_experts=n_experts,
+    )
+    return time_and_store(job, db or newest_or_new(), facts, watcher)
 
 
 def check_rows(rows: Sequence[int]) -> None:
@@ -87,13 +89,13 @@ def check_rows(rows: Sequence[int]) -> None:
 
 
 def time_and_store(
-    job: CalibrateJob, db: Path, models: Sequence[ModelFacts] = (), tell: Tell = silent
+    job: CalibrateJob, db: Path, models: Sequence[ModelFacts] = (), watcher: Watcher | None = None
 ) -> CalibrationResult:
     """Calibrate in a worker; every repeat is committed before the next one starts.
 
     Raises: LockError while another run measures on this machine, EngineError, WorkerError, StoreError.
     """
-    points: list[CalibrationPoint] = []
+    watcher, points = watcher or Watcher(), list[CalibrationPoint]()
     covered, spent = Covered(), None
     n_repeats, half_width = 0, None
     with Store.open(db) as store:
@@ -105,7 +107,7 @@ def time_and_store(
                     store.add_figures(run_id, event.points)
                     points += event.points
                     n_repeats, half_width = n_repeats + 1, event.half_width
-                    tell(f"repeat {n_repeats}, widest interval +-{format_percent(half_width)}")
+                    watcher.tell(f"repeat {n_repeats}, widest interval +-{format_percent(half_width)}")
                 elif isinstance(event, Covered):
                     store.add_figures(run_id, [*event.coverage, *event.loads])
                     covered = event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -47,13 +47,6 @@ def all_left(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
     return left
 
 
-Tell = Callable[[str], object]  # gets a line about what a command is at
-
-
-def silent(line: str) -> None:
-    """Tells nobody."""
-
-
 class RunOutcome(Record, frozen=True, kw_only=True):
     """What a run did."""
 
@@ -78,7 +71,7 @@ class Watcher:
     """What a runner tells while it works; the default says nothing."""
 
     def tell(self, line: str) -> None:
-        """What a person may want to know of builds, or of a search."""
+        """What a person may want to know of builds, of a search, or of a repeat that was stored."""
 
     def planned(self, prepared: Prepared) -> None:
         """What will be measured is settled, and nothing has run."""
