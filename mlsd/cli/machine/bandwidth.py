@@ -10,7 +10,6 @@ import click
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import IntList, Whole, engine_options, json_option, quant_option, repeats_option
 from mlsd.cli.output import note, print_json, print_table
-from mlsd.cli.watch import watching_steps
 
 
 @click.command()
@@ -30,6 +29,7 @@ def bandwidth(
     above the caches of the machine. `mlsd report --db` shows what is stored.
     """
     from mlsd.analysis.study.machine_findings import bandwidth_findings
+    from mlsd.cli.watch import watching_steps
     from mlsd.measure.run.bandwidth import measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 

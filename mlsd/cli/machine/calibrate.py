@@ -11,7 +11,6 @@ from mlsd.cli import options as shared
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import Real
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import watching_steps
 from mlsd.hardware import read_conditions
 from mlsd.records import ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent
@@ -52,6 +51,7 @@ def calibrate(
     For a mixture, the experts are counted as well, which shows whether verification amortizes.
     """
     shared.check_models(target, draft)
+    from mlsd.cli.watch import watching_steps
     from mlsd.measure.run.calibration import calibrate as run_calibration
 
     if output is not None:
