@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from benchmarks.harness import Result, of_samples, ratios
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.request import bench_request
 from mlsd.planning.suite import load_suites
 from mlsd.records import AUTO, EngineOptions
 
@@ -40,7 +41,7 @@ def run() -> Iterator[Result]:
 
 def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterator[Result]:
     """Every workload: auto over the fixed gamma with the best median, repeat by repeat; and over plain decoding."""
-    request = BenchRequest(
+    request = bench_request(
         target=target,
         drafts=("tiny-draft",) if method == "draft-model" else (),
         drafters=(method,),

@@ -25,8 +25,9 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Trial
 from mlsd.units import tok_s
 
@@ -98,7 +99,7 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
 
 
 def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Trial]:
-    request = BenchRequest(
+    request = bench_request(
         target=files[0].path,
         drafts=(files[1].path,),
         gammas=GAMMAS,

@@ -17,7 +17,8 @@ from mlsd.measure.run.runner import RunPlan, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Overrides
-from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study
+from mlsd.planning.prepare import prepare_bench, prepare_study
+from mlsd.planning.request import StudyRequest, bench_request
 from mlsd.records import EngineOptions
 
 ENGINE = EngineOptions(n_threads=1)
@@ -47,7 +48,7 @@ def tiny_suite() -> Result:
 def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float | None) -> Result:
     """A fresh process and model load for every trial (the study's way) over one worker for all, on SmolLM2."""
     model = str(smollm2())
-    request = BenchRequest(
+    request = bench_request(
         target=model,
         drafts=(model,),
         gammas=(4,),

@@ -17,7 +17,6 @@ from mlsd.analysis.audit.rows import Audit
 from mlsd.analysis.audit.tables import table_contexts
 from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.study.study import Study, read_study
-from mlsd.drafters.options import parse_drafter
 from mlsd.measure.run import calibration, runs
 from mlsd.measure.run.forecast import Forecast, plan_study
 from mlsd.measure.run.runner import RunSettings
@@ -27,7 +26,7 @@ from mlsd.measure.store.database import is_study
 from mlsd.measure.store.newest import newest_study
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import Overrides, Plan
-from mlsd.planning.prepare import BenchRequest, StudyRequest
+from mlsd.planning.request import StudyRequest, bench_request
 from mlsd.report import write
 
 FilePath = str | Path
@@ -58,8 +57,8 @@ def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str
 
 
 def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:
-    """Measure methods beside plain decoding; `asked` are fields of `BenchRequest`, `db` as for `mlsd bench`."""
-    return runs.bench(BenchRequest(target=str(target), **asked), _path(db), fresh=fresh)
+    """Measure methods beside plain decoding; `asked` are what `bench_request` takes, `db` as for `mlsd bench`."""
+    return runs.bench(bench_request(str(target), **asked), _path(db), fresh=fresh)
 
 
 def tune(
@@ -71,9 +70,9 @@ def tune(
     db: FilePath | None = None,
     **asked: Any,
 ) -> TuneResult:
-    """Search for the fastest gamma and options of a method, or go on; `asked` are fields of `BenchRequest`."""
-    setting = BenchRequest(target=str(target), **{"n_predict": 64, "repeats": 4, **asked})
-    request = TuneRequest(drafter=parse_drafter(drafter), setting=setting, trials=trials, budget_s=budget_s)
+    """Search for the fastest gamma and options of a method, or go on; `asked` are what `bench_request` takes."""
+    setting = bench_request(str(target), drafters=(drafter,), **{"n_predict": 64, "repeats": 4, **asked})
+    request = TuneRequest(setting=setting, trials=trials, budget_s=budget_s)
     return search(request, _path(db))
 
 

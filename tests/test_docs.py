@@ -20,7 +20,8 @@ from mlsd.measure.run.checks import WARNINGS
 from mlsd.measure.run.compare import OUTPUT
 from mlsd.measure.run.forecast import plan_study
 from mlsd.measure.run.self_check import read_self_check
-from mlsd.planning.prepare import StudyRequest, prepare_study
+from mlsd.planning.prepare import prepare_study
+from mlsd.planning.request import StudyRequest
 from mlsd.units import GIB
 from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server

@@ -233,7 +233,7 @@ def request_options(command: F) -> F:
 
     @functools.wraps(command)
     def with_request(*arguments: Any, until: float | None, budget_s: float | None, **options: Any) -> Any:
-        from mlsd.planning.prepare import Goal
+        from mlsd.planning.request import Goal
 
         if until is None and budget_s is not None:
             raise click.UsageError("--budget-s needs --until.")

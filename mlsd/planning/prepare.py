@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
-from mlsd.drafters.options import parse_drafter
+from mlsd.drafters import check_target, preset_gamma, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.models.library import Library, LocalModel, check_model, resolve_model
+from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
-from mlsd.planning.default_arms import DefaultArms, default_arms
+from mlsd.planning.default_arms import DefaultArms
 from mlsd.planning.job import Job, ModelFile
-from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, Setting, expand, plan_load, used_models
-from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.plan import Overrides, Plan, Refuse, expand, plan_load, used_models
+from mlsd.planning.prompts import LoadPrompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.request import MOST_BLOCKS, BenchRequest, StudyRequest, each_once
 from mlsd.planning.suite import (
     DrafterChoice,
     Part,
@@ -31,74 +30,10 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.planning.tasks import Task
-from mlsd.records import (
-    AUTO,
-    DRAFT_MODEL,
-    GAMMA,
-    MOST_ADAPTIVE,
-    NO_DRAFTER,
-    DrafterSpec,
-    EngineOptions,
-    ModelRef,
-    Record,
-)
+from mlsd.records import MOST_ADAPTIVE, DrafterSpec, EngineOptions, ModelRef
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
-MOST_BLOCKS = 100  # of a session that nothing decides
-
-T = TypeVar("T", LocalModel, Prompt)
-
-
-class StudyRequest(Record, frozen=True, kw_only=True):
-    """Suites to plan or to run."""
-
-    suites: tuple[str, ...]  # A to G, or paths of TOML files
-    profile: str | None = None  # name or TOML file; None: the largest that is downloaded, else the embedded one
-    overrides: Overrides = AS_WRITTEN
-    models: dict[str, str] = msgspec.field(default_factory=dict)  # role -> id or path, in place of the profile's
-    tasks: tuple[Task, ...] = ()  # in place of prompts, by Spec-Bench's protocol
-
-
-class Goal(Record, frozen=True, kw_only=True):
-    """When a session has measured enough."""
-
-    within: float | None = None  # the best known to this share, too; None: each arm decided or out
-    budget_s: float | None = None  # no block begins that would end after it
-
-
-class BenchRequest(Setting, frozen=True, kw_only=True):
-    """One target to measure with every method beside plain decoding; models are GGUF paths or ids.
-
-    Without `gammas` a method has its preset's, else 1, 2, 4, 8, 16.
-    """
-
-    n_predict: int = 256
-    target: str
-    drafts: tuple[str, ...] = ()  # draft models, or second files of the `drafters` that take one
-    # NAME:option=value,...; the option `draft` names its own second file. None: what `default_arms` finds
-    drafters: tuple[str | DrafterSpec, ...] | None = ()
-    prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
-    depths: tuple[int, ...] = (0,)  # tokens of other text before each prompt
-    repeats: int = 3
-    goal: Goal | None = None  # as many blocks as it takes, in place of `repeats`; arms drop out that cannot win
-    suite: str = "bench"  # what its cases are filed under
-
-    def __post_init__(self) -> None:
-        """Refuse what names alone show, before a lock, a hash or a file to make.
-
-        Raises: UnsupportedError, InputError, ModelFileError, ManifestError.
-        """
-        models = [self.target, *self.drafts]
-        for asked in self.drafters or ():
-            spec, own = _without_draft(parse_drafter(asked) if isinstance(asked, str) else asked)
-            resolve_spec(spec)
-            models += [] if own is None else [own]
-        for prompt in self.prompts:
-            find_prompt(prompt)
-        for model in models:
-            check_model(model)
 
 
 @dataclass(frozen=True)
@@ -234,7 +169,7 @@ def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
     if request.tasks and overrides.prompts is not None:
         raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
     if overrides.prompts is not None:
-        given = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
+        given = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
         return msgspec.structs.replace(overrides, prompts=tuple(given)), given.__getitem__
     if not request.tasks:
         return overrides, load_prompt
@@ -302,76 +237,28 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
 def prepare_bench(request: BenchRequest) -> Prepared:
     """Plan a bench: every method and every prompt in one interleaved order, all models in memory at once.
 
-    Raises: InputError or ModelFileError for a model, a method, a prompt or a number that cannot be.
+    Raises: SuiteError for a number that cannot be.
     """
-    named = [f"{name}@{depth}" if depth else name for name in request.prompts for depth in request.depths]
-    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    target = resolve_model(request.target, make=True)
-    default = default_arms(target) if request.drafters is None else None
-    drafts = [resolve_model(text, make=True) for text in (default or request).drafts]
-    asked = _arms((default or request).drafters or (), drafts, request.gammas or ())
-    files = _apart("models", [(model.ref.id, model) for model in (target, *(draft for _, draft in asked)) if model])
     fixed = tuple(gamma for gamma in request.gammas or () if isinstance(gamma, int))
     arms: list[tuple[DrafterSpec, tuple[int, ...]]] = []
-    for given, draft in asked:
+    for given in request.drafters:
         spec, gamma = resolve_spec(given), preset_gamma(given)
-        check_target(spec, target.path, None if draft is None else draft.path)
-        if spec in (known for known, _ in arms):
-            raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
         free = fixed or (_GAMMAS if gamma is None else (gamma,))
         arms.append((spec, (MOST_ADAPTIVE,) if spec.adaptive else free))
+    files = {model.ref: _file(model) for model in request.models}
     plan = plan_load(
         request.suite,
-        _file(target),
-        {draft.ref: _file(draft) for _, draft in asked if draft is not None}.values(),
+        _file(request.target),
+        (files[spec.draft] for spec, _ in arms if spec.draft is not None),
         arms,
-        prompts,
+        {prompt.key: prompt for prompt in request.prompts},
         request,
         request.repeats if request.goal is None else MOST_BLOCKS,
     )
-    return Prepared(plan=plan, engine=request.engine, models=files, library=Library(), default_arms=default)
-
-
-def _arms(
-    drafters: Iterable[str | DrafterSpec], drafts: Sequence[LocalModel], gammas: Sequence[int | str]
-) -> list[tuple[DrafterSpec, LocalModel | None]]:
-    """Every method with the draft that it takes; drafts that no method takes are draft models.
-
-    Where gamma is to be chosen round by round beside numbers, each method stands twice; without numbers only so.
-    """
-    specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in drafters]
-    specs = [spec for spec in specs if spec.name != NO_DRAFTER]
-    if drafts and not any(find_method(spec.name).needs and "draft" not in spec.options for spec in specs):
-        specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
-    arms: list[tuple[DrafterSpec, LocalModel | None]] = []
-    for spec in specs:
-        needed = find_method(spec.name).needs
-        if needed is None:
-            arms.append((spec, None))
-            continue
-        bare, named = _without_draft(spec)
-        own = drafts if named is None else [resolve_model(named, make=True)]
-        if not own:
-            raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
-        arms += [(msgspec.structs.replace(bare, draft=draft.ref), draft) for draft in own]
-    if AUTO not in gammas:
-        return arms
-    auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
-    return auto if set(gammas) == {AUTO} else [*arms, *auto]
-
-
-def _without_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
-    """A method that takes a second file without its option `draft`, and what that names."""
-    if find_method(spec.name).needs is None or "draft" not in spec.options:
-        return spec, None
-    options = {name: value for name, value in spec.options.items() if name != "draft"}
-    return msgspec.structs.replace(spec, options=options), str(spec.options["draft"])
-
-
-def _apart(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """By name, each once. Raises: InputError for two different ones of one name."""
-    found: dict[str, T] = {}
-    for name, one in named:
-        if found.setdefault(name, one).ref != one.ref:
-            raise InputError(f"Two different {what} are called {name!r}.", hint="Rename one of the files.")
-    return found
+    return Prepared(
+        plan=plan,
+        engine=request.engine,
+        models={model.ref.id: model for model in (request.target, *request.models)},
+        library=Library(),
+        default_arms=request.default_arms,
+    )

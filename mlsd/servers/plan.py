@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mlsd.errors import InputError
 from mlsd.planning.job import Slot
-from mlsd.planning.prepare import MOST_BLOCKS, Goal
 from mlsd.planning.prompts import Prompt
+from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, EngineOptions, Record, Sampling
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once

@@ -21,7 +21,7 @@ from mlsd.measure.exchange.record import make_record
 from mlsd.measure.run.runs import BenchResult, bench
 from mlsd.measure.store.sessions import latest, sessions
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import BenchRequest
+from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
 from mlsd.report.figures.answer import gains
 from mlsd.report.figures.paper import speedup_over_gamma
@@ -72,9 +72,9 @@ def _percent(share: float | None) -> float | None:
 def benched(tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
     """The second of two benches in one database."""
     path = tmp_path_factory.mktemp("agreement") / "bench.sqlite"
-    bench(BenchRequest(target="tiny-dense", drafters=("ngram-cache",), gammas=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
+    bench(bench_request(target="tiny-dense", drafters=("ngram-cache",), gammas=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
     arms: dict[str, Any] = {"drafts": ("tiny-draft",), "drafters": ("pld", "oracle"), "gammas": (2, 4)}
-    return bench(BenchRequest(target="tiny-dense", prompts=("code", "factual"), **arms, **FEW), path)  # type: ignore[arg-type]
+    return bench(bench_request(target="tiny-dense", prompts=("code", "factual"), **arms, **FEW), path)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.request import bench_request
 from mlsd.records import MOST_ADAPTIVE, DrafterSpec
 from tests.drafters.arena import Arena
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
@@ -127,7 +128,7 @@ def test_auto_stands_beside_numbers_or_alone(arena: Arena) -> None:
     target = str(arena.path("llama"))
 
     def arms(*gamma: object) -> list[tuple[bool, int]]:
-        request = BenchRequest(target=target, drafters=("pld",), gammas=gamma, repeats=1)  # type: ignore[arg-type]
+        request = bench_request(target=target, drafters=("pld",), gammas=gamma, repeats=1)  # type: ignore[arg-type]
         cases = prepare_bench(request).plan.cases().values()
         return [(case.drafter.adaptive, case.gamma) for case in cases if case.arm == "sd"]
 

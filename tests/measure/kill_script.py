@@ -11,7 +11,8 @@ from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import Choose, RunOutcome, RunPlan, RunSettings, all_left, machine_lock, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
 
 
@@ -19,7 +20,7 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
     """Two loads: a hybrid pair and an attention-only pair, each with a baseline and two gammas."""
     jobs: list[Job] = []
     for name in ("qwen35", "llama"):
-        request = BenchRequest(
+        request = bench_request(
             target=str(folder / f"{name}.gguf"),
             drafts=(str(folder / f"{name}-noise01.gguf"),),
             gammas=(2, 4),

@@ -16,15 +16,16 @@ from mlsd.errors import PromptError
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
 from mlsd.planning.prompts import find_prompt, load_prompt
+from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Trial
 
 DEPTH = 512
 
 
 def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
-    request = BenchRequest(
+    request = bench_request(
         target=str(tiny / f"{target}.gguf"),
         drafts=(str(tiny / f"{draft}.gguf"),),
         drafters=("draft-model", *methods),
@@ -77,7 +78,7 @@ def test_the_text_before_a_prompt_is_part_of_what_it_is() -> None:
 
 
 def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny: Path) -> None:
-    request = BenchRequest(
+    request = bench_request(
         target=str(tiny / "qwen35.gguf"),
         drafters=("pld", "oracle"),
         gammas=(3,),

@@ -16,7 +16,7 @@ import pytest
 from mlsd.analysis.results.server_arms import row_name, server_costs, verdict_words
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
-from mlsd.planning.prepare import Goal
+from mlsd.planning.request import Goal
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary

@@ -13,7 +13,7 @@ import pytest
 from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms
 from mlsd.cli import main
 from mlsd.errors import MlsdError
-from mlsd.planning.prepare import Goal
+from mlsd.planning.request import Goal
 from mlsd.report.objects import arm_object
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve

@@ -43,13 +43,13 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.run.breakdown import breakdown as profile
-    from mlsd.planning.prepare import BenchRequest
+    from mlsd.planning.request import bench_request
     from mlsd.trials.results import as_measured
     from mlsd.trials.sums import sums
 
     names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
     lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
-    request = BenchRequest(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
+    request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
         found = profile(request, rows=options["rows"], depth=options["depth"], repeats=options["repeats"], db=db)

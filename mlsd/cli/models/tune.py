@@ -37,16 +37,15 @@ def tune(
     Settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
     of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
-    from mlsd.drafters.options import parse_drafter
-    from mlsd.planning.prepare import BenchRequest
+    from mlsd.planning.request import bench_request
 
-    spec, setting = parse_drafter(drafter), BenchRequest(target=target, **asked)
+    setting = bench_request(target, drafters=(drafter,), **asked)
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.tune import TuneRequest
     from mlsd.measure.run.tune import tune as search
     from mlsd.report.objects import arm_object
 
-    request = TuneRequest(drafter=spec, setting=setting, trials=trials, budget_s=budget_s)
+    request = TuneRequest(setting=setting, trials=trials, budget_s=budget_s)
     with make_watcher(budget_s, open_ended=True) as watcher:
         result = search(request, db, watcher)
     note_left_out_of(result.database)

@@ -118,9 +118,9 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     """A bench of the settings that are left open, until they are decided; where its trials are."""
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.runs import bench
-    from mlsd.planning.prepare import BenchRequest, Goal
+    from mlsd.planning.request import Goal, bench_request
 
-    request = BenchRequest(
+    request = bench_request(
         target=target,
         drafts=tuple(dict.fromkeys(p.draft for p in open_ if p.draft is not None)),
         drafters=tuple(dict.fromkeys(p.drafter for p in open_ if p.drafter != DRAFT_MODEL)),

@@ -82,9 +82,9 @@ def bench(
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
     each one given, or with its own (NAME:draft=FILE). Reports and advice show the latest session of each arm.
     """
-    from mlsd.planning.prepare import BenchRequest
+    from mlsd.planning.request import bench_request
 
-    request = BenchRequest(target=target, **asked | _defaults(ctx))
+    request = bench_request(target=target, **asked | _defaults(ctx))
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
     from mlsd.report.objects import arm_object, trial_object
@@ -108,7 +108,7 @@ def bench(
 
 def _defaults(ctx: click.Context) -> dict[str, Any]:
     """Where nobody chose: look-ups and the drafts that are here, until it is decided or the time is over."""
-    from mlsd.planning.prepare import Goal
+    from mlsd.planning.request import Goal
 
     chosen = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     if chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}:

@@ -20,7 +20,7 @@ from mlsd.units import format_bytes
 if TYPE_CHECKING:
     from mlsd.measure.run.forecast import Forecast
     from mlsd.planning.plan import Plan
-    from mlsd.planning.prepare import StudyRequest
+    from mlsd.planning.request import StudyRequest
 
 
 @click.command()
@@ -33,7 +33,7 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **asked: Any) 
 
     `mlsd run SUITES --dry-run` shows the same, also of tasks.
     """
-    from mlsd.planning.prepare import StudyRequest
+    from mlsd.planning.request import StudyRequest
 
     show_plan(StudyRequest(suites=suites, **asked), db, as_json=as_json)
 

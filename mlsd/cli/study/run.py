@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import StudyResult
     from mlsd.models.library import Library
-    from mlsd.planning.prepare import StudyRequest
+    from mlsd.planning.request import StudyRequest
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
 
@@ -68,7 +68,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     """
     from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import run_study
-    from mlsd.planning.prepare import StudyRequest, prepare_study
+    from mlsd.planning.prepare import prepare_study
+    from mlsd.planning.request import StudyRequest
 
     plan = {name: options[name] for name in ("profile", "models", "overrides")}
     request = StudyRequest(suites=suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)

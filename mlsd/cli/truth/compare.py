@@ -105,7 +105,7 @@ _FIRST = 6  # blocks before a session with a goal is asked whether it knows enou
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     from mlsd.measure.run.compare import CompareRequest
-    from mlsd.planning.prepare import BenchRequest
+    from mlsd.planning.request import bench_request
 
     if len(words) != 3:
         raise InputError(
@@ -117,8 +117,8 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     until = options["until"] is not None
     asked = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
     asked |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
-    bench = BenchRequest(target=target, engine=first, **asked)
-    other = BenchRequest(target=options["target_b"] or target, engine=second, **asked)
+    bench = bench_request(target=target, engine=first, **asked)
+    other = bench_request(target=options["target_b"] or target, engine=second, **asked)
     return CompareRequest(
         builds=(a, b),
         bench=bench,

@@ -17,7 +17,8 @@ from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
+from mlsd.planning.prepare import bind_models, prepare_study
+from mlsd.planning.request import StudyRequest
 from mlsd.records import QualityWarning, Record
 from mlsd.stats import grouped
 

@@ -19,8 +19,9 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prepare import prepare_bench
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Trial
 
 _GAMMA = 4  # where neither the caller nor a preset says

@@ -35,8 +35,9 @@ from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.planning.prepare import Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.request import BenchRequest
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
 from mlsd.trials.decisions import Looks
 

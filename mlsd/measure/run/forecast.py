@@ -30,8 +30,9 @@ from mlsd.planning.estimate import (
 )
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.planning.passes import AppleChip, Work, apple_chip, plain_ms, work_of
-from mlsd.planning.prepare import Prepared, StudyRequest, prepare_study
+from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.request import StudyRequest
 from mlsd.records import Case, Environment, Record
 from mlsd.units import GIB
 

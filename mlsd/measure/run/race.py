@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
-from mlsd.planning.prepare import MOST_BLOCKS, Goal
+from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, Trial
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Decision

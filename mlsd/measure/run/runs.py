@@ -36,15 +36,8 @@ from mlsd.measure.store.rows import DraftDistance, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import (
-    BenchRequest,
-    Prepared,
-    StudyRequest,
-    bind_models,
-    prepare_bench,
-    prepare_study,
-    read_suites,
-)
+from mlsd.planning.prepare import Prepared, bind_models, prepare_bench, prepare_study, read_suites
+from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, as_measured

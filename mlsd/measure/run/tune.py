@@ -27,8 +27,9 @@ from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
-from mlsd.planning.prepare import BenchRequest, Goal, Prepared
-from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record
+from mlsd.planning.prepare import Prepared
+from mlsd.planning.request import BenchRequest, Goal
+from mlsd.records import MOST_ADAPTIVE, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 
@@ -44,10 +45,14 @@ Options = dict[str, OptionValue]
 class TuneRequest(Record, frozen=True, kw_only=True):
     """What to search, and on what."""
 
-    drafter: DrafterSpec  # options given here are fixed; the rest of the method's space is searched
-    setting: BenchRequest  # what each setting is measured by, but for its method; its repeats: most blocks of a wave
+    setting: BenchRequest  # of one method, whose given options are fixed; its repeats: most blocks of a wave
     trials: int = 20  # settings to try, those of earlier calls included
     budget_s: float | None = None  # of this call; the block in progress is finished
+
+    @property
+    def drafter(self) -> DrafterSpec:
+        """What is searched: the rest of the method's space."""
+        return self.setting.drafters[0]
 
 
 class TuneResult(Record, frozen=True, kw_only=True):
@@ -93,7 +98,7 @@ def _check(request: TuneRequest) -> None:
     for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("trials", 1)):
         if given[name] < least:
             raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
-    if request.drafter.name == NO_DRAFTER or len(request.setting.drafts) > 1:
+    if len(request.setting.drafters) != 1:
         raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     if request.budget_s is not None and not request.budget_s > 0:
         raise InputError(f"--budget-s is {request.budget_s}, but must be above 0.")

@@ -132,7 +132,7 @@ def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> 
     """Every setting of a search, the fastest first; `head` of `head_line`."""
     failed = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
     return table(
-        f"{request.drafter.name} on {head or request.setting.target}",
+        f"{request.drafter.name} on {head or request.setting.target.called}",
         result.results,
         *of_arms("options", "blocks"),
         *measured_columns(result.results),

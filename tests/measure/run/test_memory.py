@@ -25,7 +25,8 @@ from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand
-from mlsd.planning.prepare import BenchRequest, Prepared, known_models, prepare_bench
+from mlsd.planning.prepare import Prepared, known_models, prepare_bench
+from mlsd.planning.request import bench_request
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef
 from mlsd.servers.open import load_of
@@ -128,7 +129,7 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
 
 def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Prepared, LoadMemory]:
     prepared = prepare_bench(
-        BenchRequest(
+        bench_request(
             target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from mlsd.cli.start.bench import bench as command
 from mlsd.measure.run.race import Race
 from mlsd.planning.job import Slot
-from mlsd.planning.prepare import Goal
+from mlsd.planning.request import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision

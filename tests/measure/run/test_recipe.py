@@ -28,7 +28,8 @@ from mlsd.measure.run import memory
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.models import Strategies
 from mlsd.models.library import Library
-from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.planning.prepare import Prepared, prepare_bench
+from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, ModelRef
 from tests.gguf_tools.adapters import write_adapter
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
@@ -114,7 +115,7 @@ def _plain(options: SessionOptions) -> SessionOptions:
 
 def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> Prepared:
     return prepare_bench(
-        BenchRequest(
+        bench_request(
             target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,
@@ -172,5 +173,5 @@ def a_store(path: Path, target: Path) -> Path:
 
 def test_a_strategy_that_is_asked_for_is_the_one_that_is_counted(tiny: Path) -> None:
     draft = parse_drafter("pld")
-    request = BenchRequest(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gammas=(4,), rollback="checkpoint")
+    request = bench_request(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gammas=(4,), rollback="checkpoint")
     assert not any(options.n_snapshots for _, _, options in counted(prepare_bench(request)))

@@ -19,13 +19,14 @@ from mlsd.measure.run.compare import CompareRequest, compare
 from mlsd.measure.run.runs import bench
 from mlsd.measure.run.tune import TuneRequest, tune
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import BenchRequest, prepare_bench
-from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.request import BenchRequest, bench_request
+from mlsd.records import EngineOptions
 
 
 def request(tiny: Path, **asked: Any) -> BenchRequest:
     engine = EngineOptions(n_threads=1)
-    return BenchRequest(target=str(tiny / "llama.gguf"), n_predict=8, repeats=2, engine=engine, **asked)
+    return bench_request(target=str(tiny / "llama.gguf"), n_predict=8, repeats=2, engine=engine, **asked)
 
 
 def run_bench(tiny: Path, db: Path) -> None:
@@ -33,8 +34,8 @@ def run_bench(tiny: Path, db: Path) -> None:
 
 
 def run_tune(tiny: Path, db: Path) -> None:
-    setting = msgspec.structs.replace(request(tiny), repeats=3)
-    tune(TuneRequest(drafter=DrafterSpec(name="pld"), setting=setting, trials=1), db)
+    setting = msgspec.structs.replace(request(tiny, drafters=("pld",)), repeats=3)
+    tune(TuneRequest(setting=setting, trials=1), db)
 
 
 def run_compare(tiny: Path, db: Path) -> None:
@@ -43,7 +44,7 @@ def run_compare(tiny: Path, db: Path) -> None:
 
 
 def run_lab(tiny: Path, db: Path) -> None:
-    asked = BenchRequest(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
+    asked = bench_request(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
     (job,) = prepare_bench(asked).plan.loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
     measure(Piece(ticket="1", job=job, origin=origin), may_pull=False, wanted=lambda: True, say=lambda done: None)
