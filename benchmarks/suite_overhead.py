@@ -16,9 +16,8 @@ from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import RunPlan, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.plan import Overrides
 from mlsd.planning.prepare import prepare_bench, prepare_study
-from mlsd.planning.request import StudyRequest, bench_request
+from mlsd.planning.request import Overrides, StudyRequest, bench_request
 from mlsd.records import EngineOptions
 
 ENGINE = EngineOptions(n_threads=1)

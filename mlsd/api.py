@@ -20,13 +20,13 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.measure.run import calibration, runs
 from mlsd.measure.run.forecast import Forecast, plan_study
 from mlsd.measure.run.runner import RunSettings
-from mlsd.measure.run.tune import TuneRequest, TuneResult
+from mlsd.measure.run.tune import TuneResult, tune_request
 from mlsd.measure.run.tune import tune as search
 from mlsd.measure.store.database import is_study
 from mlsd.measure.store.newest import newest_study
 from mlsd.measure.store.store import Store
-from mlsd.planning.plan import Overrides, Plan
-from mlsd.planning.request import StudyRequest, bench_request
+from mlsd.planning.plan import Plan
+from mlsd.planning.request import Overrides, StudyRequest, bench_request
 from mlsd.report import write
 
 FilePath = str | Path
@@ -71,9 +71,8 @@ def tune(
     **asked: Any,
 ) -> TuneResult:
     """Search for the fastest gamma and options of a method, or go on; `asked` are what `bench_request` takes."""
-    setting = bench_request(str(target), drafters=(drafter,), **{"n_predict": 64, "repeats": 4, **asked})
-    request = TuneRequest(setting=setting, trials=trials, budget_s=budget_s)
-    return search(request, _path(db))
+    asked = {"n_predict": 64, "repeats": 4, **asked}
+    return search(tune_request(str(target), drafter, trials=trials, budget_s=budget_s, **asked), _path(db))
 
 
 def calibrate(

@@ -265,7 +265,7 @@ def plan_options(command: F) -> F:
 
     @functools.wraps(command)
     def with_overrides(*arguments: Any, gamma: Any, draft: Any, temperature: float, **options: Any) -> Any:
-        from mlsd.planning.plan import Overrides
+        from mlsd.planning.request import Overrides
 
         same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
         given = {name: options.pop(name) for name in same}

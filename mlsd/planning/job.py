@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
+from mlsd.models.library import LocalModel
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, Case, ModelRef, PromptRef, Record
 
@@ -17,6 +18,11 @@ class ModelFile(Record, frozen=True, kw_only=True):
 
     ref: ModelRef
     path: str = ""
+
+
+def file_of(model: LocalModel) -> ModelFile:
+    """A model of this machine, for a job that runs here."""
+    return ModelFile(ref=model.ref, path=str(model.path))
 
 
 class Slot(Record, frozen=True, kw_only=True):

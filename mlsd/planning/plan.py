@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
-from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key
-from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
-from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
+from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.planning.prompts import LoadPrompt, load_prompt
+from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrides, Setting
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
     DRAFT_MODEL,
     MOST_ADAPTIVE,
     Case,
     DrafterSpec,
-    EngineOptions,
     ModelRef,
     PromptRef,
     Record,
@@ -35,31 +33,6 @@ from mlsd.records import (
 from mlsd.stats import grouped
 
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
-
-
-class Setting(Record, frozen=True, kw_only=True):
-    """What a request asks of every arm; None leaves the value of the suite or of the method."""
-
-    n_predict: int | None = None
-    gammas: tuple[int | Literal["auto"], ...] | None = None
-    sampling: Sampling = Sampling()
-    engine: EngineOptions = EngineOptions()
-    rollback: str = "auto"  # of SD arms
-    ignore_eog: bool = True  # go on after an end-of-generation token
-    seed: int = 0  # of the order of arms
-
-
-class Overrides(Setting, frozen=True, kw_only=True):
-    """What the command line changes of a suite."""
-
-    gammas: tuple[int, ...] | None = None
-    repeats: int | None = None
-    drafts: tuple[str, ...] | None = None  # roles or model ids, in place of a part's draft models
-    prompts: tuple[str, ...] | None = None
-    limit: int | None = None  # stop after the block that reaches so many study trials
-
-
-AS_WRITTEN = Overrides()
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -137,11 +110,8 @@ def expand(
     `models` gives the model of each id: the manifest's idea of it to plan, the real file to run. `load` gives the
     prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
 
-    Raises: SuiteError for a role or model that does not exist or a value that means nothing; PromptError.
+    Raises: SuiteError for a role or model that does not exist or a plan beyond all measure; PromptError.
     """
-    _check(overrides, repeats=overrides.repeats, limit=overrides.limit)
-    _check_once("prompt", overrides.prompts)
-    _check_once("draft", overrides.drafts)
     grids = _Grids(profile, models, overrides, load, refuse)
     for suite in suites:
         for part in suite.parts:
@@ -156,23 +126,18 @@ def expand(
     )
 
 
-def plan_load(
-    name: str,
-    target: ModelFile,
-    drafts: Iterable[ModelFile],
-    arms: Sequence[tuple[DrafterSpec, tuple[int, ...]]],
-    prompts: Mapping[str, Prompt],
-    setting: Setting,
-    repeats: int,
-) -> Plan:
-    """One target, plain and with every method at each of its gammas, in a block of every prompt. Raises: SuiteError."""
-    _check(setting, repeats=repeats)
-    _check_size(name, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in arms)))
-    plains = [_plain(name, target.ref, prompt.ref, setting.n_predict or 0, setting) for prompt in prompts.values()]
-    cases = [_cases(plain, "baseline" if arms else "study", setting.rollback, arms) for plain in plains]
-    blocks = dict.fromkeys(range(repeats), cases)
-    load = _job(target, tuple(dict.fromkeys(drafts)), blocks, setting.seed, prompts.__getitem__)
-    return Plan(profile=name, suites=(name,), seed=setting.seed, loads=(load,))
+def plan_bench(request: BenchRequest) -> Plan:
+    """One target, plain and with every method at each of its gammas, in a block of every prompt.
+
+    Every method and every prompt stand in one interleaved order, all models in memory at once. Raises: SuiteError.
+    """
+    repeats, prompts = request.repeats if request.goal is None else MOST_BLOCKS, {p.key: p for p in request.prompts}
+    _check_size(request.suite, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in request.arms)))
+    plains = [_plain(request.suite, request.target.ref, p.ref, request.n_predict, request) for p in request.prompts]
+    cases = [_cases(plain, "baseline" if request.arms else "study", request.rollback, request.arms) for plain in plains]
+    drafts, blocks = tuple(map(file_of, request.models)), dict.fromkeys(range(repeats), cases)
+    load = _job(file_of(request.target), drafts, blocks, request.seed, prompts.__getitem__)
+    return Plan(profile=request.suite, suites=(request.suite,), seed=request.seed, loads=(load,))
 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
@@ -445,30 +410,3 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
 def _check_size(suite: str, n_trials: int) -> None:
     if n_trials > PLAN_TRIALS.most:
         raise SuiteError(f"Suite {suite} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
-
-
-_MOST_TEMPERATURE = 1_000
-_MOST_SEED = (1 << 31) - 1
-
-
-def _check(setting: Setting, *, repeats: int | None, limit: int | None = None) -> None:
-    ranges = {
-        "repeats": (repeats, 1, MOST_REPEATS),
-        "n-predict": (setting.n_predict, 2, MOST_TOKENS),
-        "limit": (limit, 1, math.inf),
-        "temperature": (setting.sampling.temperature, 0, _MOST_TEMPERATURE),
-        "seed": (setting.seed, -_MOST_SEED, _MOST_SEED),
-    }
-    for name, (value, least, most) in ranges.items():
-        if value is not None and not least <= value <= most:  # not-a-number fails as well
-            asked = f"at least {least}" if most == math.inf else f"from {least:,} to {most:,}"
-            raise SuiteError(f"--{name} is {value}, but must be {asked}.")
-    for gamma in setting.gammas or ():
-        if isinstance(gamma, int) and not 1 <= gamma <= MOST_GAMMA:
-            raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes 1 to {MOST_GAMMA:,} tokens a round.")
-    _check_once("gamma", setting.gammas)
-
-
-def _check_once(name: str, values: Sequence[object] | None) -> None:
-    if values is not None and len(values) != len(set(values)):
-        raise SuiteError(f"--{name} holds a value twice: {values}.")

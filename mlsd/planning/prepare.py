@@ -9,16 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.drafters import check_target, preset_gamma, resolve_spec
+from mlsd.drafters import check_target, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.default_arms import DefaultArms
-from mlsd.planning.job import Job, ModelFile
-from mlsd.planning.plan import Overrides, Plan, Refuse, expand, plan_load, used_models
+from mlsd.planning.job import Job, ModelFile, file_of
+from mlsd.planning.plan import Plan, Refuse, expand, plan_bench, used_models
 from mlsd.planning.prompts import LoadPrompt, find_prompt, load_prompt, task_prompts
-from mlsd.planning.request import MOST_BLOCKS, BenchRequest, StudyRequest, each_once
+from mlsd.planning.request import BenchRequest, Overrides, StudyRequest, each_once
 from mlsd.planning.suite import (
     DrafterChoice,
     Part,
@@ -30,10 +30,9 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.records import MOST_ADAPTIVE, DrafterSpec, EngineOptions, ModelRef
+from mlsd.records import DrafterSpec, EngineOptions, ModelRef
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
-_GAMMAS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def prepare_study(
     wanted = [id_ for id_ in used_models(suites, profile, overrides) if id_ in known and id_ not in (elsewhere or {})]
     models = resolve_all(library, wanted) if make else _local(library, wanted)
     known |= {id_: ModelFile(ref=ref) for id_, ref in (elsewhere or {}).items()} | {
-        id_: _file(model) for id_, model in models.items()
+        id_: file_of(model) for id_, model in models.items()
     }
     plan = expand(suites, profile, known, overrides, load=load, refuse=refusals(models))
     if make and not plan.loads:
@@ -187,10 +186,6 @@ def known_models(library: Library) -> dict[str, ModelFile]:
     }
 
 
-def _file(model: LocalModel) -> ModelFile:
-    return ModelFile(ref=model.ref, path=str(model.path))
-
-
 def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
     return {id_: library.resolve(id_) for id_ in ids if library.locate(library.manifest.find(id_)) is not None}
 
@@ -235,28 +230,9 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
 
 
 def prepare_bench(request: BenchRequest) -> Prepared:
-    """Plan a bench: every method and every prompt in one interleaved order, all models in memory at once.
-
-    Raises: SuiteError for a number that cannot be.
-    """
-    fixed = tuple(gamma for gamma in request.gammas or () if isinstance(gamma, int))
-    arms: list[tuple[DrafterSpec, tuple[int, ...]]] = []
-    for given in request.drafters:
-        spec, gamma = resolve_spec(given), preset_gamma(given)
-        free = fixed or (_GAMMAS if gamma is None else (gamma,))
-        arms.append((spec, (MOST_ADAPTIVE,) if spec.adaptive else free))
-    files = {model.ref: _file(model) for model in request.models}
-    plan = plan_load(
-        request.suite,
-        _file(request.target),
-        (files[spec.draft] for spec, _ in arms if spec.draft is not None),
-        arms,
-        {prompt.key: prompt for prompt in request.prompts},
-        request,
-        request.repeats if request.goal is None else MOST_BLOCKS,
-    )
+    """Plan a bench, whose files are all here. Raises: SuiteError for one beyond all measure."""
     return Prepared(
-        plan=plan,
+        plan=plan_bench(request),
         engine=request.engine,
         models={model.ref.id: model for model in (request.target, *request.models)},
         library=Library(),

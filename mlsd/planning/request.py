@@ -2,24 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from mlsd.drafters import check_target, find_method, resolve_spec
+from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import InputError
+from mlsd.errors import InputError, SuiteError
 from mlsd.models.library import LocalModel, check_model, resolve_model
 from mlsd.planning.default_arms import DefaultArms, default_arms
-from mlsd.planning.plan import AS_WRITTEN, Overrides, Setting
 from mlsd.planning.prompts import Prompt, find_prompt
+from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS
 from mlsd.planning.tasks import Task
-from mlsd.records import AUTO, DRAFT_MODEL, GAMMA, NO_DRAFTER, DrafterSpec, Record
+from mlsd.records import (
+    AUTO,
+    DRAFT_MODEL,
+    GAMMA,
+    MOST_ADAPTIVE,
+    NO_DRAFTER,
+    DrafterSpec,
+    EngineOptions,
+    Record,
+    Sampling,
+)
 
 MOST_BLOCKS = 100  # of a session that nothing decides
+_GAMMAS = (1, 2, 4, 8, 16)
+_MOST_TEMPERATURE = 1_000
+_MOST_SEED = (1 << 31) - 1
 
 T = TypeVar("T", LocalModel, Prompt)
+
+
+def _check_gammas(gammas: Sequence[int]) -> None:
+    """Raises: SuiteError for one that is out of range or stands twice."""
+    for gamma in gammas:
+        if not 1 <= gamma <= MOST_GAMMA:
+            raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes 1 to {MOST_GAMMA:,} tokens a round.")
+    _check_once("gamma", gammas)
+
+
+def _check_once(name: str, values: Sequence[object]) -> None:
+    if len(values) != len(set(values)):
+        raise SuiteError(f"--{name} holds a value twice: {values}.")
+
+
+class Setting(Record, frozen=True, kw_only=True):
+    """What a request asks of every arm; None leaves the value of the suite. Raises: SuiteError for what cannot be."""
+
+    n_predict: int | None = None
+    repeats: int | None = None
+    sampling: Sampling = Sampling()
+    engine: EngineOptions = EngineOptions()
+    rollback: str = "auto"  # of SD arms
+    ignore_eog: bool = True  # go on after an end-of-generation token
+    seed: int = 0  # of the order of arms
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "repeats": (self.repeats, 1, MOST_REPEATS),
+            "n-predict": (self.n_predict, 2, MOST_TOKENS),
+            "temperature": (self.sampling.temperature, 0, _MOST_TEMPERATURE),
+            "seed": (self.seed, -_MOST_SEED, _MOST_SEED),
+        }
+        for name, (value, least, most) in ranges.items():
+            if value is not None and not least <= value <= most:  # not-a-number fails as well
+                raise SuiteError(f"--{name} is {value}, but must be from {least:,} to {most:,}.")
+
+
+class Overrides(Setting, frozen=True, kw_only=True):
+    """What the command line changes of a suite."""
+
+    gammas: tuple[int, ...] | None = None
+    drafts: tuple[str, ...] | None = None  # roles or model ids, in place of a part's draft models
+    prompts: tuple[str, ...] | None = None
+    limit: int | None = None  # stop after the block that reaches so many study trials
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit is not None and self.limit < 1:
+            raise SuiteError(f"--limit is {self.limit}, but must be at least 1.")
+        _check_gammas(self.gammas or ())
+        _check_once("prompt", self.prompts or ())
+        _check_once("draft", self.drafts or ())
+
+
+AS_WRITTEN = Overrides()
 
 
 class StudyRequest(Record, frozen=True, kw_only=True):
@@ -40,26 +109,24 @@ class Goal(Record, frozen=True, kw_only=True):
 
 
 class BenchRequest(Setting, frozen=True, kw_only=True):
-    """One target to measure with every method beside plain decoding; `bench_request` makes one from names.
-
-    Without `gammas` a method has its preset's, else 1, 2, 4, 8, 16.
-    """
+    """One target to measure with every method beside plain decoding; `bench_request` makes one from names."""
 
     n_predict: int = 256
-    target: LocalModel
-    drafters: tuple[DrafterSpec, ...] = ()
-    models: tuple[LocalModel, ...] = ()  # the second files of `drafters`
-    prompts: tuple[Prompt, ...]
     repeats: int = 3
+    target: LocalModel
+    arms: tuple[tuple[DrafterSpec, tuple[int, ...]], ...] = ()  # methods with presets written out, each at its gammas
+    models: tuple[LocalModel, ...] = ()  # the second files of `arms`
+    prompts: tuple[Prompt, ...]
     goal: Goal | None = None  # as many blocks as it takes, in place of `repeats`; arms drop out that cannot win
     suite: str = "bench"  # what its cases are filed under
     default_arms: DefaultArms | None = None  # where nobody chose a method
 
     def __post_init__(self) -> None:
         """Refuse methods that cannot work on this target. Raises: UnsupportedError, InputError, ModelFileError."""
+        super().__post_init__()
         paths, known = {model.ref: model.path for model in self.models}, list[DrafterSpec]()
-        for given in self.drafters:
-            spec = resolve_spec(given)
+        for spec, gammas in self.arms:
+            _check_gammas(gammas)
             check_target(spec, self.target.path, None if spec.draft is None else paths[spec.draft])
             if spec in known:
                 raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
@@ -71,6 +138,7 @@ def bench_request(
     *,
     drafts: Sequence[str] = (),
     drafters: Sequence[str | DrafterSpec] | None = (),
+    gammas: Sequence[int | str] | None = None,
     prompts: Iterable[str] = ("code",),
     depths: Iterable[int] = (0,),
     **asked: Any,
@@ -78,15 +146,16 @@ def bench_request(
     """A request from names: models are GGUF paths or ids, those that are made locally made now.
 
     `drafts` are draft models, or second files of the `drafters` that take one; a drafter is NAME:option=value,... and
-    may name its own with the option `draft`; None: what `default_arms` finds. `prompts` are shipped ones by name, or
-    text files, each behind `depths` tokens of other text. `asked` are further fields of `BenchRequest`.
+    may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
+    preset's, else 1, 2, 4, 8, 16; "auto" leaves the choice to each round. `prompts` are shipped ones by name, or text
+    files, each behind `depths` tokens of other text. `asked` are further fields of `BenchRequest`.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
     """
     named = [f"{name}@{depth}" if depth else name for name in prompts for depth in depths]
-    found = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    chosen = [_own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in drafters or ()]
+    texts = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
+    chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in drafters or ()]
     for spec, _ in chosen:
         resolve_spec(spec)
     for name in (target, *drafts, *(own for _, own in chosen if own is not None)):
@@ -97,20 +166,17 @@ def bench_request(
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
     specs, files = _with_drafts(chosen, [resolve_model(name, make=True) for name in drafts])
     each_once("models", [(one.ref.id, one) for one in (model, *files)])
-    if AUTO in (gammas := asked.get("gammas") or ()):  # chosen round by round: beside numbers each method stands twice
-        auto = [msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}) for spec in specs]
-        specs = auto if set(gammas) == {AUTO} else [*specs, *auto]
     return BenchRequest(
         target=model,
-        drafters=tuple(specs),
+        arms=tuple(_arms(specs, gammas or ())),
         models=tuple({one.ref: one for one in files}.values()),
-        prompts=tuple(found.values()),
+        prompts=tuple(texts.values()),
         default_arms=default,
         **asked,
     )
 
 
-def _own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
+def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
     """A method that takes a second file without its option `draft`, and what that names."""
     if find_method(spec.name).needs is None or "draft" not in spec.options:
         return spec, None
@@ -137,6 +203,16 @@ def _with_drafts(
         specs += [msgspec.structs.replace(spec, draft=draft.ref) for draft in taken]
         files += taken
     return specs, files
+
+
+def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
+    """Every method at its gammas; where "auto" stands beside numbers, each method stands twice."""
+    fixed = tuple(gamma for gamma in gammas if isinstance(gamma, int))
+    auto = [msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}) for spec in specs]
+    for given in (*(specs if fixed or not gammas else ()), *(auto if AUTO in gammas else ())):
+        spec, preset = resolve_spec(given), preset_gamma(given)
+        free = fixed or (_GAMMAS if preset is None else (preset,))
+        yield spec, (MOST_ADAPTIVE,) if spec.adaptive else free
 
 
 def each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

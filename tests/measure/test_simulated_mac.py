@@ -20,8 +20,7 @@ from mlsd.measure.store.store import Store
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
-from mlsd.planning.plan import Overrides
-from mlsd.planning.request import StudyRequest
+from mlsd.planning.request import Overrides, StudyRequest
 from mlsd.records import EngineOptions
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.units import GIB

@@ -9,7 +9,8 @@ from mlsd.planning.estimate import (
 )
 from mlsd.planning.job import ModelFile
 from mlsd.planning.passes import Work, apple_chip
-from mlsd.planning.plan import Overrides, expand
+from mlsd.planning.plan import expand
+from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from mlsd.errors import PromptError, SuiteError
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.job import ModelFile, Slot
-from mlsd.planning.plan import Overrides, Plan, expand, used_models
+from mlsd.planning.plan import Plan, expand, used_models
+from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
 from mlsd.planning.tasks import KINDS
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling

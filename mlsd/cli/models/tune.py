@@ -37,15 +37,12 @@ def tune(
     Settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then the neighbours
     of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
-    from mlsd.planning.request import bench_request
-
-    setting = bench_request(target, drafters=(drafter,), **asked)
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.run.tune import TuneRequest
     from mlsd.measure.run.tune import tune as search
+    from mlsd.measure.run.tune import tune_request
     from mlsd.report.objects import arm_object
 
-    request = TuneRequest(setting=setting, trials=trials, budget_s=budget_s)
+    request = tune_request(target, drafter, trials=trials, budget_s=budget_s, **asked)
     with make_watcher(budget_s, open_ended=True) as watcher:
         result = search(request, db, watcher)
     note_left_out_of(result.database)

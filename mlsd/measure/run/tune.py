@@ -11,12 +11,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mlsd.drafters import find_method, resolve_spec, search_space
-from mlsd.drafters.options import Range, Space, Values
+from mlsd.drafters.options import Range, Space, Values, parse_drafter
 from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
@@ -28,7 +28,7 @@ from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.prepare import Prepared
-from mlsd.planning.request import BenchRequest, Goal
+from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
 from mlsd.records import MOST_ADAPTIVE, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
@@ -45,14 +45,23 @@ Options = dict[str, OptionValue]
 class TuneRequest(Record, frozen=True, kw_only=True):
     """What to search, and on what."""
 
-    setting: BenchRequest  # of one method, whose given options are fixed; its repeats: most blocks of a wave
+    drafter: DrafterSpec  # options given here are fixed; the rest of the method's space is searched
+    setting: BenchRequest  # what each setting is measured by, but for options and gamma; repeats: most blocks of a wave
     trials: int = 20  # settings to try, those of earlier calls included
     budget_s: float | None = None  # of this call; the block in progress is finished
 
-    @property
-    def drafter(self) -> DrafterSpec:
-        """What is searched: the rest of the method's space."""
-        return self.setting.drafters[0]
+
+def tune_request(
+    target: str, drafter: str | DrafterSpec, *, trials: int = 20, budget_s: float | None = None, **asked: Any
+) -> TuneRequest:
+    """A request from names; `asked` as for `bench_request`. Raises: what that raises, InputError for two methods."""
+    given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
+    setting = bench_request(target, drafters=(drafter,), suite="tune", **asked)
+    if len(setting.arms) != 1:
+        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
+    ((spec, _),) = setting.arms
+    drafted = msgspec.structs.replace(given, draft=spec.draft)
+    return TuneRequest(drafter=drafted, setting=setting, trials=trials, budget_s=budget_s)
 
 
 class TuneResult(Record, frozen=True, kw_only=True):
@@ -98,8 +107,6 @@ def _check(request: TuneRequest) -> None:
     for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("trials", 1)):
         if given[name] < least:
             raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
-    if len(request.setting.drafters) != 1:
-        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     if request.budget_s is not None and not request.budget_s > 0:
         raise InputError(f"--budget-s is {request.budget_s}, but must be above 0.")
     if len(request.setting.prompts) == 2:
@@ -119,9 +126,8 @@ class _Wave(NamedTuple):
 
 
 def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
-    specs = tuple(resolve_spec(msgspec.structs.replace(request.drafter, options=dict(own))) for own in wave.options)
-    setting = request.setting
-    return msgspec.structs.replace(setting, drafters=specs, gammas=wave.gammas, repeats=n_blocks, suite="tune")
+    specs = (resolve_spec(msgspec.structs.replace(request.drafter, options=dict(own))) for own in wave.options)
+    return msgspec.structs.replace(request.setting, arms=tuple((spec, wave.gammas) for spec in specs), repeats=n_blocks)
 
 
 def first_gammas(space: Space) -> tuple[int, ...]:

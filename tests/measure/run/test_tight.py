@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from mlsd.hardware import read_environment
@@ -17,16 +16,17 @@ from mlsd.measure.process import run_info
 from mlsd.measure.run import memory
 from mlsd.measure.run.compare import CompareRequest, compare
 from mlsd.measure.run.runs import bench
-from mlsd.measure.run.tune import TuneRequest, tune
+from mlsd.measure.run.tune import tune, tune_request
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import prepare_bench
 from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import EngineOptions
 
+QUICK: dict[str, Any] = {"n_predict": 8, "repeats": 2, "engine": EngineOptions(n_threads=1)}
+
 
 def request(tiny: Path, **asked: Any) -> BenchRequest:
-    engine = EngineOptions(n_threads=1)
-    return bench_request(target=str(tiny / "llama.gguf"), n_predict=8, repeats=2, engine=engine, **asked)
+    return bench_request(str(tiny / "llama.gguf"), **QUICK, **asked)
 
 
 def run_bench(tiny: Path, db: Path) -> None:
@@ -34,8 +34,7 @@ def run_bench(tiny: Path, db: Path) -> None:
 
 
 def run_tune(tiny: Path, db: Path) -> None:
-    setting = msgspec.structs.replace(request(tiny, drafters=("pld",)), repeats=3)
-    tune(TuneRequest(setting=setting, trials=1), db)
+    tune(tune_request(str(tiny / "llama.gguf"), "pld", trials=1, **{**QUICK, "repeats": 3}), db)
 
 
 def run_compare(tiny: Path, db: Path) -> None:

@@ -13,10 +13,9 @@ from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
-from mlsd.measure.run.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune
+from mlsd.measure.run.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune, tune_request
 from mlsd.measure.store.newest import study_databases
 from mlsd.measure.store.store import Store
-from mlsd.planning.request import bench_request
 from mlsd.records import DrafterSpec, EngineOptions
 from tests.gguf_tools.adapters import write_adapter
 
@@ -31,10 +30,15 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(path: Path = Path("tiny-dense"), **changes: object) -> TuneRequest:
     """A quick search; what it does not know itself is changed of its settings."""
-    own = {name: changes.pop(name) for name in ("trials", "budget_s") if name in changes}
-    quick = {"n_predict": 8, "repeats": 3, "prompts": ("factual",), "engine": EngineOptions(n_threads=1)}
-    setting = bench_request(target=str(path), **{"drafters": (changes.pop("drafter", PLD),), **quick, **changes})  # type: ignore[arg-type]
-    return TuneRequest(**{"trials": 5, "setting": setting, **own})  # type: ignore[arg-type]
+    quick = {
+        "drafter": PLD,
+        "trials": 5,
+        "n_predict": 8,
+        "repeats": 3,
+        "prompts": ("factual",),
+        "engine": EngineOptions(n_threads=1),
+    }
+    return tune_request(str(path), **{**quick, **changes})  # type: ignore[arg-type]
 
 
 # --- waves --------------------------------------------------------------------------------------------------------
