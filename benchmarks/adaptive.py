@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from benchmarks.harness import Result, of_samples, ratios
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.planning.suite import load_suites
 from mlsd.records import AUTO, EngineOptions
@@ -51,7 +51,7 @@ def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterato
         repeats=REPEATS,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = prepare_bench(request).plan.loads
+    (job,) = plan_bench(request).loads
     found: dict[tuple[str, int | str], list[float]] = defaultdict(list)
     with Arms(job, ProcessorClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():

@@ -25,7 +25,7 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Trial
@@ -109,7 +109,7 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
         engine=ENGINE,
         seed=part,
     )
-    (job,) = prepare_bench(request).plan.loads
+    (job,) = plan_bench(request).loads
     cases = {slot.case_id: slot.case for slot in job.slots}.values()
     with Arms(job, CLOCK, ProbeCache()) as arms:
         for case in cases:

@@ -16,7 +16,8 @@ from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import RunPlan, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import prepare_bench, prepare_study
+from mlsd.planning.plan import plan_bench
+from mlsd.planning.prepare import prepare_study
 from mlsd.planning.request import Overrides, StudyRequest, bench_request
 from mlsd.records import EngineOptions
 
@@ -56,7 +57,7 @@ def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float |
         rollback="trim",
         engine=ENGINE,
     )
-    (job,) = prepare_bench(request).plan.loads
+    (job,) = plan_bench(request).loads
     one_each = tuple(msgspec.structs.replace(job, slots=(slot,)) for slot in job.slots)
     figures = interleaved({"ours": lambda: _wall_s((job,)), "theirs": lambda: _wall_s(one_each)}, repeats)
     name = f"process a trial over one worker, SmolLM2, n_predict {n_predict}"

@@ -20,17 +20,12 @@ from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import Sums, counts_of, speed
-from mlsd.units import format_number, format_percent, quoted
+from mlsd.units import format_number, format_percent
 
 
 def say_default(prepared: Prepared) -> None:
-    """The first lines of a command for which nobody chose a profile, or a method."""
-    if (found := prepared.default_arms) is not None:
-        missing = "" if found.drafts else " No matching draft found."
-        note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
-        if found.to_get:
-            note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
-    if prepared.nobody_chose and prepared.profile is not None:
+    """The first lines of a command for which nobody chose a profile."""
+    if prepared.nobody_chose:
         profile = prepared.profile
         why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
         note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")

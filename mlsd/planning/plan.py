@@ -53,7 +53,7 @@ class LeftOut(Record, frozen=True, kw_only=True):
 class Plan(Record, frozen=True, kw_only=True):
     """Everything to be measured, in order."""
 
-    profile: str
+    profile: str | None  # None: a bench
     suites: tuple[str, ...]
     seed: int
     loads: tuple[Job, ...]  # one for each target and the drafts beside it
@@ -137,7 +137,7 @@ def plan_bench(request: BenchRequest) -> Plan:
     cases = [_cases(plain, "baseline" if request.arms else "study", request.rollback, request.arms) for plain in plains]
     drafts, blocks = tuple(map(file_of, request.models)), dict.fromkeys(range(repeats), cases)
     load = _job(file_of(request.target), drafts, blocks, request.seed, prompts.__getitem__)
-    return Plan(profile=request.suite, suites=(request.suite,), seed=request.seed, loads=(load,))
+    return Plan(profile=None, suites=(request.suite,), seed=request.seed, loads=(load,))
 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""From what a person asks for to a plan with the files it needs: suites of a profile, or a bench of named models."""
+"""From suites and a profile to a plan with the files it needs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
-from mlsd.planning.default_arms import DefaultArms
 from mlsd.planning.job import Job, ModelFile, file_of
-from mlsd.planning.plan import Plan, Refuse, expand, plan_bench, used_models
+from mlsd.planning.plan import Plan, Refuse, expand, used_models
 from mlsd.planning.prompts import LoadPrompt, find_prompt, load_prompt, task_prompts
-from mlsd.planning.request import BenchRequest, Overrides, StudyRequest, each_once
+from mlsd.planning.request import Overrides, StudyRequest, each_once
 from mlsd.planning.suite import (
     DrafterChoice,
     Part,
@@ -43,9 +42,8 @@ class Prepared:
     engine: EngineOptions
     models: Mapping[str, LocalModel] = field(repr=False)  # by id
     library: Library = field(repr=False)
-    profile: Profile | None = None  # None: a bench
-    nobody_chose: bool = False  # the profile is the default one
-    default_arms: DefaultArms | None = None  # of a bench for which nobody chose a method
+    profile: Profile
+    nobody_chose: bool  # the profile is the default one
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -70,9 +68,6 @@ class Prepared:
         return min(
             waiting, key=lambda load: sum(ref.n_bytes or unknown for ref in self.missing_of(load)), default=None
         )  # fmt: skip
-
-
-# --- suites -------------------------------------------------------------------------------------------------------
 
 
 def prepare_study(
@@ -224,17 +219,3 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
         return None
 
     return refuse
-
-
-# --- a bench ------------------------------------------------------------------------------------------------------
-
-
-def prepare_bench(request: BenchRequest) -> Prepared:
-    """Plan a bench, whose files are all here. Raises: SuiteError for one beyond all measure."""
-    return Prepared(
-        plan=plan_bench(request),
-        engine=request.engine,
-        models={model.ref.id: model for model in (request.target, *request.models)},
-        library=Library(),
-        default_arms=request.default_arms,
-    )

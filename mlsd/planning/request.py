@@ -132,6 +132,10 @@ class BenchRequest(Setting, frozen=True, kw_only=True):
                 raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
             known.append(spec)
 
+    @property
+    def files(self) -> tuple[LocalModel, ...]:
+        return (self.target, *self.models)
+
 
 def bench_request(
     target: str,

@@ -16,7 +16,7 @@ from msgspec import structs
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Environment
 from mlsd.report.render import terminal
@@ -180,7 +180,7 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:
     def arms(*drafters: str, drafts: tuple[str, ...] = ()) -> list[tuple[str, str | None]]:
         request = bench_request(target=target, drafts=drafts, drafters=drafters, gammas=(1,))
-        found = [case.drafter for case in prepare_bench(request).plan.cases().values() if case.arm == "sd"]
+        found = [case.drafter for case in plan_bench(request).cases().values() if case.arm == "sd"]
         return sorted((spec.name, spec.draft.id if spec.draft else None) for spec in found)
 
     target, near, far = (str(tiny / f"{name}.gguf") for name in ("llama", "llama-noise01", "llama-other"))

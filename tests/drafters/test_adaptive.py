@@ -15,7 +15,7 @@ from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import MOST_ADAPTIVE, DrafterSpec
 from tests.drafters.arena import Arena
@@ -129,7 +129,7 @@ def test_auto_stands_beside_numbers_or_alone(arena: Arena) -> None:
 
     def arms(*gamma: object) -> list[tuple[bool, int]]:
         request = bench_request(target=target, drafters=("pld",), gammas=gamma, repeats=1)  # type: ignore[arg-type]
-        cases = prepare_bench(request).plan.cases().values()
+        cases = plan_bench(request).cases().values()
         return [(case.drafter.adaptive, case.gamma) for case in cases if case.arm == "sd"]
 
     assert sorted(arms(2, 4, "auto")) == [(False, 2), (False, 4), (True, MOST_ADAPTIVE)]

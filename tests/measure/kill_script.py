@@ -11,7 +11,7 @@ from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import Choose, RunOutcome, RunPlan, RunSettings, all_left, machine_lock, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
 
@@ -29,7 +29,7 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
             repeats=repeats,
             engine=EngineOptions(n_threads=1),
         )
-        jobs += prepare_bench(request).plan.loads
+        jobs += plan_bench(request).loads
     return tuple(jobs)
 
 

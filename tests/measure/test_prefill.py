@@ -16,7 +16,7 @@ from mlsd.errors import PromptError
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import find_prompt, load_prompt
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Trial
@@ -35,7 +35,7 @@ def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
         repeats=2,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = prepare_bench(request).plan.loads
+    (job,) = plan_bench(request).loads
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         # Each plain output first, as what the others are judged by; no worker asks that of its order.
         return [arms.run(slot) for slot in sorted(job.slots, key=lambda slot: slot.case.arm != "ar")]
@@ -87,7 +87,7 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
         repeats=2,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = prepare_bench(request).plan.loads
+    (job,) = plan_bench(request).loads
     read = []
     with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():

@@ -10,14 +10,14 @@ import pytest
 from mlsd.errors import InputError, SuiteError
 from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
 from mlsd.models.library import LocalModel
-from mlsd.planning.plan import Plan
-from mlsd.planning.prepare import prepare_bench, prepare_study
+from mlsd.planning.plan import Plan, plan_bench
+from mlsd.planning.prepare import prepare_study
 from mlsd.planning.request import StudyRequest, bench_request
 
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
     given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gammas": (1, 4)}
-    return prepare_bench(bench_request(**{**given, **changes})).plan.from_repeat(first_repeat)  # type: ignore[arg-type]
+    return plan_bench(bench_request(**{**given, **changes})).from_repeat(first_repeat)  # type: ignore[arg-type]
 
 
 def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:

@@ -84,7 +84,12 @@ def bench(
     """
     from mlsd.planning.request import bench_request
 
-    request = bench_request(target=target, **asked | _defaults(ctx))
+    request = bench_request(target, **asked | _defaults(ctx))
+    if (found := request.default_arms) is not None:
+        missing = "" if found.drafts else " No matching draft found."
+        note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
+        if found.to_get:
+            note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
     from mlsd.report.objects import arm_object, trial_object

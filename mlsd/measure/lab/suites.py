@@ -64,7 +64,7 @@ def run_lab_study(
             loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
             origin=origin,
             share=share,
-            record=plan_record(prepared, options or {}, suite_session(request, prepared)),
+            record=plan_record(prepared.plan, options or {}, suite_session(request, prepared.plan)),
             facts=tuple(one for id_, one in facts.items() if id_ in used),
             patience_s=patience_s,
         )

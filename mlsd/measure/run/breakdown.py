@@ -19,7 +19,7 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Trial
@@ -57,8 +57,7 @@ def breakdown(
     WorkerError.
     """
     check_rows(rows)
-    prepared = prepare_bench(request)  # refuses what cannot run before anything is profiled
-    (load,) = prepared.plan.loads
+    (load,) = plan_bench(request).loads
     arms = [case for case in load.cases.values() if case.arm == "sd"]
     # A method that takes no draft stands beside one that does.
     case = min(arms, key=lambda arm: (arm.drafter.name == DRAFT_MODEL, abs(arm.gamma - _GAMMA)), default=None)
@@ -74,7 +73,7 @@ def breakdown(
     )
     with machine_lock():
         path = db or newest_or_new()
-        facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
+        facts = [model_facts(model.path, ref=model.ref) for model in request.files]
         shares = profile_and_store(job, path, facts)
         trials = () if case is None else _run(load, case)
     return Breakdown(job=job, database=str(path), shares=shares, case=case, trials=trials)

@@ -35,7 +35,7 @@ from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.planning.prepare import Prepared, prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
@@ -77,7 +77,7 @@ class _Side:
 
     role: str  # its place among the builds, or `control`
     build: Build
-    prepared: Prepared
+    request: BenchRequest
     job: Job
     environment: Environment
     run: RunInProgress = field(init=False)
@@ -114,7 +114,7 @@ def compare(
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
                     side.run = runs.enter_context(_run(side, store, session, request.looks, watcher))
-                first = max(next_repeat(store, side.environment, side.prepared.plan.cases()) for side in sides.values())
+                first = max(next_repeat(store, side.environment, side.job.cases) for side in sides.values())
                 watcher.begin(sum(len(_slots(side, 0)) for side in sides.values()) * request.bench.repeats, 0)
                 began = time.monotonic()
                 while n_blocks < request.bench.repeats:
@@ -157,8 +157,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     sides: dict[str, _Side] = {}
     for place, build in enumerate(builds):
         asked = request.other if place and request.other is not None else request.bench
-        prepared = prepare_bench(asked)
-        _, (job,) = fit_here(prepared.plan.loads)
+        _, (job,) = fit_here(plan_bench(asked).loads)
         try:
             fits = ask(BuildJob(job=job), BuildFits, build.variables())
         except MlsdError as error:
@@ -168,11 +167,11 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
             raise
         environment = read_environment(fits.backend)
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
-        sides[str(place)] = _Side(str(place), build, prepared, job, environment)
+        sides[str(place)] = _Side(str(place), build, asked, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
         watcher.tell(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
     if request.control:
-        sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].prepared, sides["0"].job, sides["0"].environment)
+        sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].request, sides["0"].job, sides["0"].environment)
     return sides
 
 
@@ -180,7 +179,7 @@ def _run(
     side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher
 ) -> AbstractContextManager[RunInProgress]:
     record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": looks}
-    facts = tuple(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
+    facts = tuple(model_facts(model.path, ref=model.ref) for model in side.request.files)
     plan = RunPlan(
         loads=(side.job,),
         environment=side.environment,
@@ -221,7 +220,7 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
     widths = {*(k for k in _ROWS if k <= upto), *(slot.case.gamma + 1 for slot in side.job.slots)}
     job = CalibrateJob(
         target=side.job.target,
-        engine=side.prepared.engine,
+        engine=side.request.engine,
         text=load_prompt("length-1024").text,
         rows=request.rows or tuple(sorted(widths)),
         depths=(_DEPTH,),
@@ -247,7 +246,7 @@ def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
     base = sides["0"]
     for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.run.n_run):
         theirs = {slot.case.prompt: slot for slot in side.job.slots if slot.case.arm == "ar"}
-        for case in base.prepared.plan.cases().values():
+        for case in base.job.cases.values():
             if case.arm != "ar" or not case.sampling.greedy or case.prompt not in theirs:
                 continue
             own, other = _plain(store, base, case), _plain(store, side, theirs[case.prompt].case)

@@ -67,7 +67,6 @@ def plan_study(
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
     prepared = prepare_study(request)
-    assert prepared.profile is not None
     earlier = db or study_path(prepared.profile.name)
     return prepared, _forecast(prepared, earlier if earlier.exists() else None, cool_down_s, here=here)
 
@@ -138,7 +137,7 @@ def _chips(prepared: Prepared, environment: Environment, *, here: bool) -> dict[
     own = apple_chip(environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores)
     if own is not None:
         return {(environment.chip or "").removeprefix("Apple "): own}
-    memory = None if here or prepared.profile is None else prepared.profile.memory_gib
+    memory = None if here else prepared.profile.memory_gib
     if memory is None:
         return {}
     sold = {chip.name for chip in CHIPS if chip.max_memory_gib and memory <= chip.max_memory_gib <= _MOST * memory}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,8 @@ from mlsd.measure.store.rows import DraftDistance, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import Prepared, bind_models, prepare_bench, prepare_study, read_suites
+from mlsd.planning.plan import Plan, plan_bench
+from mlsd.planning.prepare import Prepared, bind_models, prepare_study, read_suites
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
@@ -114,9 +114,9 @@ def run_study(
             for known, loads in _stages(request, prepared, pull):
                 prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
                 environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
-                part = dataclasses.replace(known, plan=msgspec.structs.replace(known.plan, loads=loads))
-                decides = suite_session(request, known)
-                staged.add(*_measure(part, store, environment, settings, staged, decides, options))
+                part = msgspec.structs.replace(known.plan, loads=loads)
+                decides, models = suite_session(request, known.plan), known.models.values()
+                staged.add(*_measure(part, models, store, environment, settings, staged, decides, options))
                 if staged.outcome.interrupted:
                     break
             if keep_distance is not None and not staged.outcome.interrupted:
@@ -183,22 +183,21 @@ def bench(
 
     The same bench again adds repeats to those in the database; `fresh` ignores those.
 
-    Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
+    Raises: what `plan_here` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
     path, watcher, began_s = db or study_path(BENCHES), watcher or Watcher(), time.monotonic()
     check_database(path)
     with machine_lock():
-        environment, prepared = prepare_here(request)
-        watcher.planned(prepared)
-        decides = planned(SessionPlan(looks="end" if request.goal is None else "any"), prepared)
+        environment, plan = plan_here(request)
+        decides = planned(SessionPlan(looks="end" if request.goal is None else "any"), plan)
         race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
-            outcome, warnings = bench_into(prepared, store, environment, settings, watcher, decides, choose)
+            outcome, warnings = bench_into(plan, request, store, environment, settings, watcher, decides, choose)
             session = sessions.of_run(store, outcome.run_id)
-            cases = prepared.plan.cases()
+            cases = plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {own[0].error}")
@@ -208,14 +207,15 @@ def bench(
         outcome=outcome,
         warnings=warnings,
         trials=trials,
-        models=tuple(prepared.models.values()),
+        models=request.files,
         results=() if session is None else tuple(session.results()),
         stopped=None if race is None else race.stopped,
     )
 
 
 def bench_into(
-    prepared: Prepared,
+    plan: Plan,
+    request: BenchRequest,
     store: Store,
     environment: Environment,
     settings: RunSettings,
@@ -224,19 +224,19 @@ def bench_into(
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
-    first = 0 if settings.fresh else next_repeat(store, environment, prepared.plan.cases())
-    prepared = dataclasses.replace(prepared, plan=prepared.plan.from_repeat(first))
-    return _measure(prepared, store, environment, settings, watcher, decides, choose=choose)
+    first = 0 if settings.fresh else next_repeat(store, environment, plan.cases())
+    plan = plan.from_repeat(first)
+    return _measure(plan, request.files, store, environment, settings, watcher, decides, choose=choose)
 
 
-def prepare_here(request: BenchRequest) -> tuple[Environment, Prepared]:
+def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
     """The machine at hand, and a bench as it fits it: an arm that cannot run ends it before anything is measured.
 
-    Raises: what `prepare_bench` raises, InputError for what the machine cannot hold, WorkerError.
+    Raises: SuiteError, InputError for what the machine cannot hold, WorkerError.
     """
-    prepared = prepare_bench(request)
-    environment, loads = fit_here(prepared.plan.loads, strict=True)
-    return environment, dataclasses.replace(prepared, plan=msgspec.structs.replace(prepared.plan, loads=loads))
+    plan = plan_bench(request)
+    environment, loads = fit_here(plan.loads, strict=True)
+    return environment, msgspec.structs.replace(plan, loads=loads)
 
 
 def check_database(path: Path) -> None:
@@ -246,7 +246,8 @@ def check_database(path: Path) -> None:
 
 
 def _measure(
-    prepared: Prepared,
+    plan: Plan,
+    models: Iterable[LocalModel],
     store: Store,
     environment: Environment,
     settings: RunSettings,
@@ -256,13 +257,10 @@ def _measure(
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
-    plan = RunPlan(
-        loads=prepared.plan.loads,
-        environment=environment,
-        facts=tuple(model_facts(model.path, ref=model.ref) for model in prepared.models.values()),
-        record=plan_record(prepared, options or {}, decides),
-    )
-    outcome = run_plan(plan, run_job, store, settings, watcher, choose)
+    facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
+    record = plan_record(plan, options or {}, decides)
+    run = RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
+    outcome = run_plan(run, run_job, store, settings, watcher, choose)
     return outcome, conclude(store, outcome.run_id, environment)
 
 
@@ -279,27 +277,25 @@ def conclude(store: Store, run_id: int, environment: Environment) -> tuple[Quali
     return warnings
 
 
-def planned(plan: SessionPlan, prepared: Prepared) -> SessionPlan:
+def planned(session: SessionPlan, plan: Plan) -> SessionPlan:
     """The plan of a session that decides of these arms."""
-    plan = msgspec.structs.replace(plan, n_threads=threads_of(prepared.engine))
-    return plan.count(prepared.plan.cases().values())
+    cases = plan.cases().values()
+    return msgspec.structs.replace(session, n_threads=threads_of(next(iter(cases)).engine)).count(cases)
 
 
-def suite_session(request: StudyRequest, prepared: Prepared) -> SessionPlan:
+def suite_session(request: StudyRequest, plan: Plan) -> SessionPlan:
     """The plan of a run of suites: the same suites, asked for in the same way, go on where they stopped."""
     sampling = msgspec.structs.replace(request.overrides.sampling, seed=0)
     overrides = msgspec.structs.replace(request.overrides, repeats=None, limit=None, seed=0, sampling=sampling)
-    profile = None if prepared.profile is None else prepared.profile.name
-    asked = (prepared.plan.suites, profile, request.models, msgspec.to_builtins(overrides))
+    asked = (plan.suites, plan.profile, request.models, msgspec.to_builtins(overrides))
     name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
-    return planned(SessionPlan(id=f"suites {name}", pool="workload"), prepared)
+    return planned(SessionPlan(id=f"suites {name}", pool="workload"), plan)
 
 
-def plan_record(prepared: Prepared, options: Mapping[str, str], decides: SessionPlan) -> dict[str, Any]:
+def plan_record(plan: Plan, options: Mapping[str, str], decides: SessionPlan) -> dict[str, Any]:
     """What a run keeps of its plan: names and counts; the cases stand in their own table."""
-    plan = prepared.plan
     return {
-        "profile": None if prepared.profile is None else prepared.profile.name,
+        "profile": plan.profile,
         "suites": plan.suites,
         "study_trials": plan.study_trials,
         "paired_baselines": plan.paired_baselines,

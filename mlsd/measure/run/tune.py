@@ -21,13 +21,13 @@ from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
-from mlsd.measure.run.runs import bench_into, check_database, prepare_here
+from mlsd.measure.run.runs import bench_into, check_database, plan_here
 from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
-from mlsd.planning.prepare import Prepared
+from mlsd.planning.plan import Plan
 from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
 from mlsd.records import MOST_ADAPTIVE, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
@@ -87,9 +87,9 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
     space = search_space(request.drafter)
     first = _Wave((request.drafter.options,), first_gammas(space))
     with machine_lock():
-        environment, prepared = prepare_here(_bench(request, first, request.setting.repeats))
+        environment, plan = plan_here(_bench(request, first, request.setting.repeats))
         with Store.open(path) as store:
-            search = _Search(request, space, store, environment, prepared)
+            search = _Search(request, space, store, environment, plan)
             stopped = search.run(first, watcher or Watcher())
     arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
     return TuneResult(
@@ -98,7 +98,7 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
         answer=next(iter(answers(arms)), None),
         stopped=stopped,
         database=str(path),
-        models=tuple(prepared.models.values()),
+        models=request.setting.files,
     )
 
 
@@ -172,9 +172,7 @@ def neighbouring_options(options: Options, defaults: Options, space: Space) -> I
 class _Search:
     """A search in progress; all that it knows is what the store holds."""
 
-    def __init__(
-        self, request: TuneRequest, space: Space, store: Store, environment: Environment, first: Prepared
-    ) -> None:
+    def __init__(self, request: TuneRequest, space: Space, store: Store, environment: Environment, first: Plan) -> None:
         self._request, self._space, self._store, self._environment = request, space, store, environment
         method = find_method(request.drafter.name)
         own = method.read(request.drafter)
@@ -215,10 +213,11 @@ class _Search:
     def _race(self, wave: _Wave, n_blocks: int, left_s: float | None, watcher: Watcher) -> Stop:
         race = Race(Goal(budget_s=left_s), plan=self._plan, earlier=self._known)
         try:
-            _, prepared = prepare_here(_bench(self._request, wave, n_blocks))
+            bench = _bench(self._request, wave, n_blocks)
+            _, plan = plan_here(bench)
             settings = RunSettings(seed=self._request.setting.seed)
             outcome, _ = bench_into(
-                prepared, self._store, self._environment, settings, watcher, self._plan, race.choose
+                plan, bench, self._store, self._environment, settings, watcher, self._plan, race.choose
             )
         except MlsdError as error:
             if not self._known:
@@ -268,14 +267,14 @@ class _Search:
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 
 
-def session_plan(request: TuneRequest, prepared: Prepared) -> SessionPlan:
+def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
     """The plan of all calls of one search: they go on with one another."""
-    plain = next(case for case in prepared.plan.cases().values() if case.arm == "ar")
-    drafts = sorted(ref.key for ref in prepared.plan.models().values())
-    prompts = [slot.case.prompt.sha256 for slot in prepared.plan.slots()]
+    plain = next(case for case in plan.cases().values() if case.arm == "ar")
+    drafts = sorted(ref.key for ref in plan.models().values())
+    prompts = [slot.case.prompt.sha256 for slot in plan.slots()]
     asked = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(request.drafter))
     name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
-    return SessionPlan(id=f"tune {name}", pool="all", looks="any", n_threads=threads_of(prepared.engine))
+    return SessionPlan(id=f"tune {name}", pool="all", looks="any", n_threads=threads_of(request.setting.engine))
 
 
 def _times(one: ArmResult) -> float:

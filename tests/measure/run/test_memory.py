@@ -24,8 +24,8 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job
-from mlsd.planning.plan import Plan, expand
-from mlsd.planning.prepare import Prepared, known_models, prepare_bench
+from mlsd.planning.plan import Plan, expand, plan_bench
+from mlsd.planning.prepare import known_models
 from mlsd.planning.request import bench_request
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef
@@ -127,23 +127,21 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
         assert fit_together([alone, alone]) == together
 
 
-def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Prepared, LoadMemory]:
-    prepared = prepare_bench(
-        bench_request(
-            target=str(target),
-            drafts=tuple(map(str, drafts)),
-            drafters=drafters,
-            gammas=(2, 6),
-            prompts=("length-64",),
-            n_predict=32,
-            repeats=2,
-            engine=EngineOptions(n_threads=1),
-        )
+def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Job, LoadMemory]:
+    request = bench_request(
+        target=str(target),
+        drafts=tuple(map(str, drafts)),
+        drafters=drafters,
+        gammas=(2, 6),
+        prompts=("length-64",),
+        n_predict=32,
+        repeats=2,
+        engine=EngineOptions(n_threads=1),
     )
-    models = size_models(prepared.models, Library(), prepared.models)
-    loads = prepared.plan.loads
-    asked = ask_memory(loads, models, prepared.engine)
-    return prepared, judge_loads(loads, models, asked, mac_budget(16 * GIB))[0]
+    files, loads = {model.ref.id: model for model in request.files}, plan_bench(request).loads
+    models = size_models(files, Library(), files)
+    asked = ask_memory(loads, models, request.engine)
+    return loads[0], judge_loads(loads, models, asked, mac_budget(16 * GIB))[0]
 
 
 def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
@@ -205,9 +203,9 @@ def test_arms_with_heads_and_cut_drafts_take_what_was_counted_for_them(
         write(head, Source(tiny / f"{name}.gguf"), (1, 3, 5))
     elif "{adapter}" in method:
         method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
-    prepared, load = bench(tiny / f"{name}.gguf", *([] if head is None else [head]), drafters=(method,))
+    job, load = bench(tiny / f"{name}.gguf", *([] if head is None else [head]), drafters=(method,))
     target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
-    opened, cut_bytes = opened_bytes(prepared.plan.loads[0], tmp_path / "cache")
+    opened, cut_bytes = opened_bytes(job, tmp_path / "cache")
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
     assert counted == pytest.approx(opened, rel=0.05)
     assert load.weights_bytes is not None
@@ -217,8 +215,7 @@ def test_arms_with_heads_and_cut_drafts_take_what_was_counted_for_them(
 def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
     tiny: Path, tmp_path: Path
 ) -> None:
-    prepared, _ = bench(tiny / "qwen35.gguf", tiny / "qwen35-noise01.gguf")
-    (roomy,) = prepared.plan.loads
+    roomy, _ = bench(tiny / "qwen35.gguf", tiny / "qwen35-noise01.gguf")
     tight = msgspec.structs.replace(roomy, one_arm=True)
     found = []
     for job in (roomy, tight):

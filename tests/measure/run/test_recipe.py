@@ -28,8 +28,8 @@ from mlsd.measure.run import memory
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.models import Strategies
 from mlsd.models.library import Library
-from mlsd.planning.prepare import Prepared, prepare_bench
-from mlsd.planning.request import bench_request
+from mlsd.planning.plan import plan_bench
+from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import EngineOptions, ModelRef
 from tests.gguf_tools.adapters import write_adapter
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
@@ -64,10 +64,11 @@ def test_every_method_is_asked() -> None:
     assert {asked.partition(":")[0] for asked in ASKED} == set(METHODS)
 
 
-def counted(prepared: Prepared) -> Opened:
+def counted(request: BenchRequest) -> Opened:
     """What the memory plan counts: whose context, over which file, opened how."""
-    models = memory.size_models(prepared.models, Library(), prepared.models)
-    (load,) = prepared.plan.loads
+    files = {model.ref.id: model for model in request.files}
+    models = memory.size_models(files, Library(), files)
+    (load,) = plan_bench(request).loads
     contexts = memory._contexts(load, models)
     assert contexts is not None
     found: Opened = Counter()
@@ -80,7 +81,7 @@ def counted(prepared: Prepared) -> Opened:
     return found
 
 
-def opened(prepared: Prepared, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """What a worker opens for the same arms, once strategies of rollback are settled as the plan assumes."""
     found: Opened = Counter()
     make_session, make_head = LlamaSession.__init__, RowContext.__init__
@@ -99,10 +100,11 @@ def opened(prepared: Prepared, cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Strategies, "choose", strategy)
     monkeypatch.setattr(Strategies, "samples_on_device", True)
-    with Arms(prepared.plan.loads[0], MonotonicClock(), ProbeCache(cache)) as arms:
+    (load,) = plan_bench(request).loads
+    with Arms(load, MonotonicClock(), ProbeCache(cache)) as arms:
         monkeypatch.setattr(LlamaSession, "__init__", session)
         monkeypatch.setattr(RowContext, "__init__", head)
-        for case in prepared.plan.cases().values():
+        for case in load.cases.values():
             arms.check(case)
         monkeypatch.undo()
     return found
@@ -113,18 +115,16 @@ def _plain(options: SessionOptions) -> SessionOptions:
     return msgspec.structs.replace(options, kind="plain")
 
 
-def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> Prepared:
-    return prepare_bench(
-        bench_request(
-            target=str(target),
-            drafts=tuple(map(str, drafts)),
-            drafters=drafters,
-            gammas=None if "gamma=auto" in " ".join(drafters) else (2, 5),
-            prompts=("length-64",),
-            n_predict=32,
-            repeats=1,
-            engine=EngineOptions(n_threads=1),
-        )
+def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> BenchRequest:
+    return bench_request(
+        target=str(target),
+        drafts=tuple(map(str, drafts)),
+        drafters=drafters,
+        gammas=None if "gamma=auto" in " ".join(drafters) else (2, 5),
+        prompts=("length-64",),
+        n_predict=32,
+        repeats=1,
+        engine=EngineOptions(n_threads=1),
     )
 
 
@@ -147,9 +147,9 @@ def test_contexts_counted_are_contexts_opened(
         asked = asked.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
     elif "{store}" in asked:
         asked = asked.format(store=a_store(tmp_path / "a.rest", target))
-    prepared = prepare(target, drafts, asked)
-    found = counted(prepared)
-    assert found == opened(prepared, tmp_path / "cache", monkeypatch)
+    request = prepare(target, drafts, asked)
+    found = counted(request)
+    assert found == opened(request, tmp_path / "cache", monkeypatch)
     assert found.total() >= 2
 
 
@@ -157,9 +157,9 @@ def test_two_drafts_and_a_third_method_are_counted_as_they_are_opened(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafts = [tiny / "qwen35-noise01.gguf", tiny / "qwen35-noise003.gguf"]
-    prepared = prepare(tiny / "qwen35.gguf", drafts, "draft-model", "pld", "layer-skip:skip=2,mode=own")
-    found = counted(prepared)
-    assert found == opened(prepared, tmp_path, monkeypatch)
+    request = prepare(tiny / "qwen35.gguf", drafts, "draft-model", "pld", "layer-skip:skip=2,mode=own")
+    found = counted(request)
+    assert found == opened(request, tmp_path, monkeypatch)
     assert found.total() == 1 + 2 * 2 * 2 + 2 + 2 * 2  # plain; drafts, lookup, and a cut draft at two gammas
 
 
@@ -174,4 +174,4 @@ def a_store(path: Path, target: Path) -> Path:
 def test_a_strategy_that_is_asked_for_is_the_one_that_is_counted(tiny: Path) -> None:
     draft = parse_drafter("pld")
     request = bench_request(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gammas=(4,), rollback="checkpoint")
-    assert not any(options.n_snapshots for _, _, options in counted(prepare_bench(request)))
+    assert not any(options.n_snapshots for _, _, options in counted(request))

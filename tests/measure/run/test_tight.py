@@ -18,7 +18,7 @@ from mlsd.measure.run.compare import CompareRequest, compare
 from mlsd.measure.run.runs import bench
 from mlsd.measure.run.tune import tune, tune_request
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import prepare_bench
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import EngineOptions
 
@@ -44,7 +44,7 @@ def run_compare(tiny: Path, db: Path) -> None:
 
 def run_lab(tiny: Path, db: Path) -> None:
     asked = bench_request(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
-    (job,) = prepare_bench(asked).plan.loads
+    (job,) = plan_bench(asked).loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
     measure(Piece(ticket="1", job=job, origin=origin), may_pull=False, wanted=lambda: True, say=lambda done: None)
 
