@@ -31,7 +31,6 @@ from mlsd.analysis.audit.verification import Verification
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison
-from mlsd.analysis.experts.amortization import PassShare
 from mlsd.analysis.experts.coverage import CoverageTable
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
@@ -275,7 +274,7 @@ class Calibrated(TypedDict):
     curves: list[TargetCurve]
     costs: dict[str, list[PassTime]]
     experts: CoverageTable | None
-    shares: list[PassShare] | None
+    time_a_token: dict[str, Interval] | None
     figure: str | None
 
 

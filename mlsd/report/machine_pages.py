@@ -24,9 +24,6 @@ EXPERT_FIGURES = (
         figures.expert_shares,
         lambda study: study.machine.mixtures,
     ),
-    FigureEntry(
-        "expert-times", "T(k) of a mixture against theory", figures.expert_times, lambda study: study.machine.mixtures
-    ),
 )
 
 
@@ -47,12 +44,11 @@ def experts(study: Study) -> Section:
     """The answer in sentences for each mixture, then experts, bytes and times."""
     mixtures, _ = attempt(lambda: study.machine.mixtures)
     found = mixtures or ()
-    made = [*map(tables.share_table, found), *(tables.theory_table(one) for one in found if one.theories)]
     return section(
         "experts",
         "Experts: does verification amortize at batch one?",
         study,
-        *(lambda _, one=one: one for one in made),
+        *(lambda _, one=one: tables.share_table(one) for one in found),
         said=tuple(text for one in found for text in sentences(one)),
         figures=EXPERT_FIGURES,
     )

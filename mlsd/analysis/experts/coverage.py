@@ -34,7 +34,14 @@ class CoverageRow(Record, frozen=True, kw_only=True):
     highest_layer: float
     bytes_ratio: float | None  # bytes(k) / bytes(1), from the measured experts; None: the model's bytes are not known
     amortization: float | None  # bytes(k) / (k bytes(1)): bytes a token against plain decoding; 1 saves nothing
+    uniform_amortization: float | None  # the same with the experts of either theory
+    correlated_amortization: float | None
     against_all: float | None  # bytes(k) / all weights: what the claim "all parameters are loaded" overstates
+
+    @property
+    def claimed(self) -> float:
+        """What the study says of a token, as if every pass read everything; so it is for a dense model."""
+        return 1.0 / self.window
 
 
 class CoverageTable(Record, frozen=True, kw_only=True):
@@ -68,7 +75,8 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
     r = fit_correlation(windows, measured, n_experts, n_used)
     uniform = distinct_experts(windows, n_experts, n_used)
     correlated = distinct_experts(windows, n_experts, n_used, r)
-    ratio, share = _bytes(measured, facts)
+    ratio, by_uniform, by_correlation = (_bytes_ratio(found, facts) for found in (measured, uniform, correlated))
+    plain_share = (facts.active_bytes or 0) / (facts.weight_bytes or 1)
     rows = tuple(
         CoverageRow(
             window=int(w),
@@ -80,7 +88,9 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
             highest_layer=max(text[w].values()),
             bytes_ratio=None if ratio is None else float(ratio[i]),
             amortization=None if ratio is None else float(ratio[i] / w),
-            against_all=None if share is None else float(share[i]),
+            uniform_amortization=None if by_uniform is None else float(by_uniform[i] / w),
+            correlated_amortization=None if by_correlation is None else float(by_correlation[i] / w),
+            against_all=None if ratio is None else float(ratio[i] * plain_share),
         )
         for i, w in enumerate(windows)
     )
@@ -139,27 +149,10 @@ def _over_layers(
     return Interval(value=r, low=max(0.0, r - half), high=min(1.0, r + half), n=n)
 
 
-def pass_bytes(rows: Sequence[int], facts: ModelFacts, correlation: float = 0.0) -> np.ndarray | None:
-    """Bytes that a pass over k rows reads: all active ones for a dense model, N(k) experts for a mixture.
-
-    None where the file's facts do not hold the bytes.
-    """
-    if not facts.active_bytes:
-        return None
+def _bytes_ratio(distinct: np.ndarray, facts: ModelFacts) -> np.ndarray | None:
+    """bytes(k) over bytes(1) of passes that touch so many experts of a layer."""
     shape = expert_shape(facts)
-    if shape is None:
-        return np.full(len(rows), float(facts.active_bytes))
-    distinct = distinct_experts(np.asarray(rows), shape.n_experts, shape.n_used, correlation)
-    return shape.pass_bytes(distinct)
-
-
-def _bytes(distinct: np.ndarray, facts: ModelFacts) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """bytes(k) over bytes(1) and over all weights, from measured experts."""
-    shape = expert_shape(facts)
-    if shape is None or not facts.weight_bytes or not facts.active_bytes:
-        return None, None
-    n_bytes = shape.pass_bytes(distinct)
-    return n_bytes / facts.active_bytes, n_bytes / facts.weight_bytes
+    return None if shape is None or not facts.active_bytes else shape.pass_bytes(distinct) / facts.active_bytes
 
 
 def _layer_means(coverage: Iterable[Coverage], source: str) -> dict[int, dict[int, float]]:

@@ -148,18 +148,6 @@ def moe(shape: ExpertShape, *, correlated: bool) -> Model:
     return Model(name, _moe_formula(routing), (*_MOE_PARAMETERS, *free), ("rows",), predict, guess)
 
 
-def moe_measured(shape: ExpertShape) -> Model:
-    """T(k) from measured experts: the column `distinct` holds N of each row."""
-    return Model(
-        "moe-measured",
-        _moe_formula("measured"),
-        _MOE_PARAMETERS,
-        ("rows", "distinct"),
-        lambda p, c: _moe_time(shape, p, c, c["distinct"]),
-        lambda c, y: _moe_guess(shape, c, y, c["distinct"]),
-    )
-
-
 def bytes_line() -> Model:
     """Time of a single-token pass over the bytes it reads: fixed time and effective bandwidth (column `pass_bytes`)."""
 

@@ -79,7 +79,7 @@ def calibrate(
                 "curves": found.curves,
                 "costs": found.costs,
                 "experts": found.mixture and found.mixture.coverage,
-                "shares": found.mixture and found.mixture.shares,
+                "time_a_token": found.mixture and found.mixture.time_a_token,
                 "figure": output and str(output),
             }
         )

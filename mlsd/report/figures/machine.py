@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.compare.sessions import Comparison
-from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
+from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.study.machine_findings import Bandwidth, Machine
 from mlsd.engine.llama.build.kernels import metal_steps
@@ -22,12 +22,6 @@ _WIDE = 30  # times that span more than this factor need a logarithmic axis
 _MOST_MIXTURES = 4  # of one figure
 _UNIFORM, _CORRELATED = "independent uniform (MoESD)", "one correlation r, fitted"
 _BYTES, _CLAIM = "bytes, experts counted", "all weights a pass (study), 1/k"
-_LINES = {  # a theory of T(k) -> its colour and line
-    STUDY_FORM: (plot.color(4), ":"),
-    "moe-uniform": (plot.INK, "--"),
-    "moe-correlated": (plot.color(2), "-."),
-    "moe-measured": (plot.color(0), "-"),
-}
 
 
 def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
@@ -115,46 +109,26 @@ def _experts(ax: Axes, found: Mixture) -> None:
 
 
 def _costs(ax: Axes, found: Mixture) -> None:
-    k = [s.k for s in found.shares]
-    known = [s for s in found.shares if s.text_bytes is not None]
+    k = [row.window for row in found.coverage.rows]
+    known = [row for row in found.coverage.rows if row.amortization is not None]
     if known:
-        own = [s.k for s in known]
-        ax.plot(own, [s.text_bytes or 0 for s in known], color=plot.color(0), marker="o", markersize=4, label=_BYTES)
-        ax.plot(own, [s.uniform_bytes or 0 for s in known], color=plot.INK, linestyle="--", label=_UNIFORM)
-        ax.plot(own, [s.correlated_bytes or 0 for s in known], color=plot.color(2), linestyle="-.", label=_CORRELATED)
-    timed = [(s.k, s.time) for s in found.shares if s.time is not None]
-    if timed:
-        ks, times = [at for at, _ in timed], [time for _, time in timed]
+        own = [row.window for row in known]
+        ax.plot(own, [r.amortization or 0 for r in known], color=plot.color(0), marker="o", markersize=4, label=_BYTES)
+        ax.plot(own, [r.uniform_amortization or 0 for r in known], color=plot.INK, linestyle="--", label=_UNIFORM)
+        correlated = [r.correlated_amortization or 0 for r in known]
+        ax.plot(own, correlated, color=plot.color(2), linestyle="-.", label=_CORRELATED)
+    ks = [at for at in k if at in found.time_a_token]
+    times = [found.time_a_token[at] for at in ks]
+    if times:
         _with_intervals(ax, ks, times, "time, measured", plot.look(1, markersize=4))
-    ax.plot(k, [s.claimed for s in found.shares], color=plot.color(4), linestyle=":", label=_CLAIM)
+    ax.plot(k, [row.claimed for row in found.coverage.rows], color=plot.color(4), linestyle=":", label=_CLAIM)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9)
-    tallest = max((time.value for _, time in timed), default=1.0)
+    tallest = max((time.value for time in times), default=1.0)
     ax.set(
         xlabel="k, tokens of the pass", ylabel="a token / plain decoding", title="Cost of a token (1: saves nothing)"
     )
     ax.set_ylim(0, min(3.0, 1.15 * max(1.0, tallest)))
     ax.xaxis.set_major_locator(plot.whole_ticks())
-
-
-def expert_times(mixtures: Sequence[Mixture]) -> Figure:
-    """T(k) as measured and as forms give it that read the experts counted, those of a theory, or all weights."""
-    shown = [found for found in mixtures if found.theories][:_MOST_MIXTURES]
-    if not shown:
-        raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --rows.")
-    figure, axes = plot.canvas(2.9 * len(shown) + 0.7, rows=len(shown))
-    for ax, found in zip(axes, shown, strict=True):
-        rows, times = [k for k, _ in found.timed], [ms for _, ms in found.timed]
-        look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "linestyle": "none", "markersize": 4}
-        _with_intervals(ax, rows, times, "measured", look)
-        for theory in sorted(found.theories, key=lambda theory: list(_LINES).index(theory.name)):
-            shade, line = _LINES[theory.name]
-            label = f"{theory.says}: error {100 * theory.held_out.median_error:.0f} %"
-            ax.plot(*zip(*theory.curve, strict=True), color=shade, linestyle=line, label=label)
-        ax.set(xlabel="k, tokens of the pass", ylabel="T(k), ms", title=f"{found.name} at depth {found.depth}")
-        ax.set_ylim(0, 1.3 * max(ms.value for ms in times))
-        ax.xaxis.set_major_locator(plot.whole_ticks())
-        ax.legend(loc="upper left")
-    return figure
 
 
 def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:

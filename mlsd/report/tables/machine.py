@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlsd.analysis.experts.amortization import Mixture
+from mlsd.analysis.experts.coverage import CoverageRow
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
-from mlsd.analysis.fits.fit import Fit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
@@ -130,25 +130,26 @@ def share_table(found: Mixture) -> Table:
     sizes = ""
     if found.plain_bytes and found.weight_bytes:
         sizes = f" A plain pass reads {format_bytes(found.plain_bytes)} of {format_bytes(found.weight_bytes)}."
+
+    def time_cell(row: CoverageRow) -> Cell:
+        time = found.time_a_token.get(row.window)
+        return interval(time, tone=_tone(time) if row.window > 1 else "")
+
     return table(
         f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
-        zip(found.shares, counted.rows, strict=True),
-        numbers("k", lambda row: row[0].k),
-        numbers("experts counted", lambda row: number(row[1].text), "mean over windows of real text and layers"),
-        numbers("in drafted tokens", lambda row: number(row[1].drafted), "the same in batches that a draft proposed"),
-        numbers("uniform (MoESD)", lambda row: number(row[1].uniform), "E (1 - (1 - K/E)^k)"),
+        counted.rows,
+        numbers("k", lambda row: row.window),
+        numbers("experts counted", lambda row: number(row.text), "mean over windows of real text and layers"),
+        numbers("in drafted tokens", lambda row: number(row.drafted), "the same in batches that a draft proposed"),
+        numbers("uniform (MoESD)", lambda row: number(row.uniform), "E (1 - (1 - K/E)^k)"),
         numbers(
-            f"one correlation, r = {counted.correlation:.2f}", lambda row: number(row[1].correlated), "k^(1 - r) for k"
+            f"one correlation, r = {counted.correlation:.2f}", lambda row: number(row.correlated), "k^(1 - r) for k"
         ),
-        numbers("of all weights", lambda row: percent(row[0].of_weights, 0), "bytes of the pass over all"),
-        numbers("bytes a token", lambda row: number(row[0].text_bytes, 3), "bytes(k) / (k bytes(1)), experts counted"),
-        numbers("uniform (MoESD)", lambda row: number(row[0].uniform_bytes, 3), "the same, experts by MoESD"),
-        numbers(
-            "time a token",
-            lambda row: interval(row[0].time, tone=_tone(row[0].time) if row[0].k > 1 else ""),
-            "T(k) / (k T(1)), median over repeats",
-        ),
-        numbers("the study: 1/k", lambda row: number(row[0].claimed, 3), "all weights in every pass"),
+        numbers("of all weights", lambda row: percent(row.against_all, 0), "bytes of the pass over all"),
+        numbers("bytes a token", lambda row: number(row.amortization, 3), "bytes(k) / (k bytes(1)), experts counted"),
+        numbers("uniform (MoESD)", lambda row: number(row.uniform_amortization, 3), "the same, experts by MoESD"),
+        numbers("time a token", time_cell, "T(k) / (k T(1)), median over repeats"),
+        numbers("the study: 1/k", lambda row: number(row.claimed, 3), "all weights in every pass"),
         id=f"experts-{_anchor(found.name)}",
         note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
         "1 saves nothing.",
@@ -161,35 +162,12 @@ def _tone(share: Interval | None) -> Tone:
     return "good" if share.high < 1 else "bad" if share.low > 1 else "doubt"
 
 
-def theory_table(found: Mixture) -> Table:
-    """Forms of T(k) and how they predict k that they were not fitted to."""
-    return table(
-        f"{found.name}: forms of T(k), by which experts a pass reads",
-        found.theories,
-        words("a pass reads", lambda theory: text(theory.says, note=theory.fitted.formula)),
-        numbers("median error", lambda theory: percent(theory.held_out.median_error), "of k left out of the fit"),
-        numbers("95th percentile", lambda theory: percent(theory.held_out.p95_error)),
-        numbers("fixed, ms", lambda theory: _fitted(theory.fitted, "fixed_ms", 3)),
-        numbers("a row, ms", lambda theory: _fitted(theory.fitted, "per_row_ms", 3)),
-        numbers("GB/s (10⁹)", lambda theory: _fitted(theory.fitted, "bandwidth_gb_s", 1), "of the bytes it reads"),
-        words("", lambda theory: "simplest that predicts as well" if theory.name == found.chosen else ""),
-        id=f"theories-{_anchor(found.name)}",
-    )
-
-
 def _fixed(estimate: Interval, digits: int) -> Cell:
     """An estimate whose interval may begin at nothing."""
     if estimate.low is None or estimate.high is None:
         return number(estimate.value, digits)
     span = f"[{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
     return Cell(text=f"{estimate.value:.{digits}f} {span}", sort=estimate.value)
-
-
-def _fitted(found: Fit, name: str, digits: int) -> Cell:
-    if name in found.not_identified:
-        return text("not identified", "quiet")
-    estimate = found.estimates.get(name)
-    return text(None) if estimate is None else _fixed(estimate, digits)
 
 
 def _anchor(label: str) -> str:

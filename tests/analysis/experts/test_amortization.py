@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture, mixture, sentences, time_shares
+from mlsd.analysis.experts.amortization import Mixture, mixture, sentences, time_shares
 from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
 from mlsd.measure.store.rows import CalibrationPoint
 from tests.analysis.experts.test_coverage import MIXTURE, E, K, routed
@@ -36,12 +36,11 @@ def bytes_of(distinct: float) -> float:
 
 
 def test_a_token_costs_the_bytes_of_the_experts_counted_theory_beside_it() -> None:
-    share = next(s for s in found(0.5).shares if s.k == 8)
+    row = next(row for row in found(0.5).coverage.rows if row.window == 8)
     uniform = E * (1 - (1 - K / E) ** 8)
-    assert share.text_bytes == pytest.approx(bytes_of(share.experts) / (8 * bytes_of(K)))
-    assert share.uniform_bytes == pytest.approx(bytes_of(uniform) / (8 * bytes_of(K)))
-    assert share.claimed == 1 / 8 < (share.text_bytes or 0) < (share.uniform_bytes or 0) < 1
-    assert share.time is None and share.passes is None
+    assert row.amortization == pytest.approx(bytes_of(row.text) / (8 * bytes_of(K)))
+    assert row.uniform_amortization == pytest.approx(bytes_of(uniform) / (8 * bytes_of(K)))
+    assert row.claimed == 1 / 8 < (row.amortization or 0) < (row.uniform_amortization or 0) < 1
 
 
 def test_times_are_paired_within_a_repeat_so_that_a_slow_minute_cancels() -> None:
@@ -67,16 +66,6 @@ def test_the_correlation_has_an_interval_over_layers() -> None:
     assert r.low <= table.correlation == r.value <= r.high
     two = coverage_table(routed(0.5), MIXTURE).correlation_interval
     assert two.low is None and two.n == 2
-
-
-def test_times_that_follow_the_experts_choose_their_form_and_a_line_chooses_the_line() -> None:
-    follows = found(0.7, {row.window: bytes_of(row.text) / 1e6 for row in counted(0.7).rows})
-    assert follows.theories[0].name == "moe-measured"
-    assert follows.chosen != STUDY_FORM
-    assert follows.theories[0].held_out.median_error < 0.01
-    line = found(0.7, {k: 5.0 + 1.0 * k for k in KS}, noise=0.02)
-    assert line.chosen == STUDY_FORM
-    assert found(0.7, {k: 5.0 + k for k in (1, 2, 3)}).theories == ()
 
 
 def test_full_activation_is_where_moesd_puts_it() -> None:
@@ -117,8 +106,8 @@ def test_independent_routing_is_what_moesd_says() -> None:
 def test_strong_correlation_is_said_with_its_size() -> None:
     model = found(0.9)
     said = sentences(model)
-    near = next(s for s in model.shares if s.k == 5)
-    assert f"reads {100 * (1 - (near.text_bytes or 0)):.0f} % less than 5 plain passes" in said[0]
+    near = next(row for row in model.coverage.rows if row.window == 5)
+    assert f"reads {100 * (1 - (near.amortization or 0)):.0f} % less than 5 plain passes" in said[0]
     assert "too many" in said[3] and f"r = {model.coverage.correlation:.2f}" in said[3]
     assert "were not timed: mlsd calibrate mix" in said[1]
 
@@ -158,5 +147,6 @@ def test_unknown_bytes_leave_experts_and_nothing_made_up() -> None:
     said = sentences(model)
     assert "how many bytes they have is not known" in said[0]
     assert not any("The study says" in text for text in said)
-    single = msgspec.structs.replace(model, shares=model.shares[:1])
+    alone = msgspec.structs.replace(model.coverage, rows=model.coverage.rows[:1])
+    single = msgspec.structs.replace(model, coverage=alone)
     assert "cannot amortize" in sentences(single)[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from mlsd.analysis.experts.coverage import coverage_table, fit_correlation, pass_bytes
+from mlsd.analysis.experts.coverage import coverage_table, fit_correlation
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage, ExpertLoad
@@ -83,11 +83,6 @@ def test_bytes_follow_the_experts() -> None:
     assert row.bytes_ratio == pytest.approx(expected / MIXTURE.active_bytes)  # type: ignore[operator]
     assert row.amortization == pytest.approx(row.bytes_ratio / 8)  # type: ignore[operator]
     assert row.against_all == pytest.approx(expected / MIXTURE.weight_bytes)  # type: ignore[operator]
-    assert pass_bytes((1, 4), DENSE) == pytest.approx([5_000, 5_000])
-    mixture = pass_bytes((1, 4), MIXTURE)
-    assert mixture is not None
-    assert mixture[0] == pytest.approx(MIXTURE.active_bytes)
-    assert MIXTURE.active_bytes < mixture[1] < MIXTURE.weight_bytes
 
 
 def test_loads_show_a_favourite_expert() -> None:

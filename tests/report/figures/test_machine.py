@@ -14,11 +14,9 @@ from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
 from mlsd.analysis.study.machine_findings import Machine, PassWork
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.report.figures.machine import (
     bytes_lines,
     expert_shares,
-    expert_times,
     pass_curves,
     roofline,
 )
@@ -27,11 +25,6 @@ from mlsd.stats import Interval
 from tests.analysis.experts.test_coverage import MIXTURE, routed
 from tests.analysis.fits.test_bandwidth import passes
 from tests.analysis.fits.test_calibration import points
-
-
-def line() -> list[CalibrationPoint]:
-    """T(k) = 9 + k ms."""
-    return points({k: 9.0 + k for k in range(1, 13)})
 
 
 def drawn(svg: str, *words: str) -> None:
@@ -57,14 +50,6 @@ def test_theory_count_time_and_claim_stand_together() -> None:
     figure = expert_shares([found])
     times = next(line for line in figure.axes[1].lines if line.get_label() == "time, measured")
     assert list(np.asarray(times.get_ydata(), dtype=float)) == pytest.approx([1.0, 0.75, 0.6], rel=0.05)
-
-
-def test_forms_of_a_pass_are_drawn_where_enough_k_were_timed() -> None:
-    few = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
-    with pytest.raises(AnalysisError, match="too few k"):
-        expert_times([few])
-    many = mixture("mix", coverage_table(routed(0.5, windows=range(1, 13)), MIXTURE), MIXTURE, line())
-    drawn(plot.render(lambda: expert_times([many]), "t"), "measured", "the experts counted", "(the study)")
 
 
 def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
