@@ -23,6 +23,7 @@ Columns = Mapping[str, Floats]
 
 N_RESAMPLES = 2000
 _TOLERANCE = 1e-10  # relative, of parameters and sum of squares: where it stops moves no printed digit
+_NO_CHANGE = 1e-8  # of the logarithm of a prediction
 _FLOOR = 1e-12  # keeps the logarithm of a prediction defined while the solver explores
 
 
@@ -88,6 +89,7 @@ class Fit(Record, frozen=True, kw_only=True):
     formula: str
     estimates: dict[str, Interval]  # by parameter name; bounds are None below three blocks and where not identified
     not_identified: tuple[str, ...]  # these data do not tell them: predictions hold, their values mean nothing
+    at_bound: tuple[str, ...]  # as far as physics lets them go: better without bounds
     units: dict[str, str]
     aicc: float
     relative_error: float  # root mean square of the log residuals
@@ -105,6 +107,8 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
     Raises AnalysisError when a column is missing or there are no more rows than parameters.
     """
     values = solve(model, data)
+    at_bound = _at_bound(model, values, data)
+    values |= at_bound
     residuals = _residuals(model, values, data)
     flat = tuple(p.name for p in model.parameters if not identified(model, data, values, p))
     n, k = len(data), len(model.parameters) + 1
@@ -130,6 +134,7 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
             for name, low_high in bounds.items()
         },
         not_identified=flat,
+        at_bound=tuple(at_bound),
         units={p.name: p.unit for p in model.parameters},
         aicc=float(aicc),
         relative_error=float(np.sqrt(np.mean(residuals**2))),
@@ -159,6 +164,17 @@ def solve(model: Model, data: Observations) -> dict[str, float]:
         residuals, start, bounds=bounds, x_scale="jac", ftol=_TOLERANCE, xtol=_TOLERANCE, gtol=None, max_nfev=enough
     )
     return dict(zip(names, map(float, found.x), strict=True))
+
+
+def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> dict[str, float]:
+    """Bounds of the parameters that lie on one, which the solver only comes near, as far as predictions tell."""
+    here = _residuals(model, values, data)
+    return {
+        p.name: bound
+        for p in model.parameters
+        for bound in (p.low, p.high)
+        if np.isfinite(bound) and np.max(np.abs(_residuals(model, {**values, p.name: bound}, data) - here)) < _NO_CHANGE
+    }
 
 
 def identified(model: Model, data: Observations, values: Mapping[str, float], parameter: Parameter) -> bool:

@@ -26,6 +26,7 @@ from mlsd.report.render.table import (
     words,
 )
 from mlsd.report.tables.columns import PLACE, RESULT, of_arms, of_their_arms
+from mlsd.stats import Interval
 from mlsd.trials.answers import Answer
 from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
@@ -183,12 +184,15 @@ def held_out_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit], whole: 
 
 
 def _estimates(fit: Fit) -> str:
-    return "; ".join(
-        f"{name} not identified"
-        if name in fit.not_identified
-        else f"{name} {interval(found, 3).text} {fit.units[name]}".strip()
-        for name, found in fit.estimates.items()
-    )
+    def words(name: str, found: Interval) -> str:
+        if name in fit.not_identified:
+            return f"{name} not identified"
+        if name in fit.at_bound:
+            most = "" if found.high is None else f", at most {found.high:.3g} {fit.units[name]}".rstrip()
+            return f"{name} at its bound, {found.value:g}{most if found.high != found.value else ''}"
+        return f"{name} {interval(found, 3).text} {fit.units[name]}".strip()
+
+    return "; ".join(words(name, found) for name, found in fit.estimates.items())
 
 
 _DECISION_TONES: dict[str, Tone] = {

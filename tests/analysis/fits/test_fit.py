@@ -138,6 +138,13 @@ def test_a_line_does_not_identify_the_experts_that_a_pass_reads_and_gives_their_
     assert fitted.relative_error < 0.03, "what it predicts holds"
 
 
+def test_a_parameter_at_its_bound_is_that_bound_and_named() -> None:
+    rows = np.tile([1.0, 2.0, 4.0, 8.0], 4)
+    fitted = fit(fit_models.linear(), observations(10 - 0.2 * rows, np.repeat(np.arange(4), 4), rows=rows))
+    assert fitted.at_bound == ("per_row_ms",) and fitted.values["per_row_ms"] == 0.0
+    assert fit(CURVES[1].model, curve_data(CURVES[1], 0)).at_bound == ()
+
+
 def test_aicc_prefers_the_true_curve_over_a_line() -> None:
     data = curve_data(CURVES[3], 0)
     assert fit(CURVES[3].model, data).aicc < fit(fit_models.linear(), data).aicc - 100
