@@ -7,7 +7,6 @@ Another machine is chosen by the start of its key, other settings by the start o
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.machine_tables import RowStream
 from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
 from mlsd.measure.store.store import Store
-from mlsd.records import Case, Environment, ModelFacts
+from mlsd.records import Case, Environment, ModelFacts, ModelRef
+from mlsd.trials.results import settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     key = _machine(measured, runs, machine, str(store.path), left_out(store))
     own = [m for m in measured if m.environment_key == key]
     auto = _auto_threads(own, runs, cases)
-    kept, left = _usual_settings(own, {m.case_id: _as_used(cases[m.case_id], auto) for m in own}, settings)
+    kept, left = _usual_settings(own, cases, auto, settings)
     files, other_files = _usual_drafts(kept, cases)
     known = store.models()
     used = (ref for case_id in files for ref in (cases[case_id].target, cases[case_id].drafter.draft) if ref)
@@ -92,9 +92,9 @@ def machines(store: Store) -> list[str]:
     return list(dict.fromkeys(measured.environment_key for measured in store.measured_cases()))
 
 
-def settings_key(case: Case) -> str:
-    """Equal for two cases of one file exactly when sampling and engine options are the same."""
-    return hashlib.sha256(msgspec.json.encode(_settings(case), order="sorted")).hexdigest()[:_KEY_DIGITS]
+def settings_key(case: Case, n_threads: int | None = None) -> str:
+    """As `settings_of`, whatever the target: one key asks for the same settings of every target."""
+    return settings_of(msgspec.structs.replace(case, target=ModelRef(id="")), n_threads)[:_KEY_DIGITS]
 
 
 def left_out(store: Store) -> list[str]:
@@ -162,22 +162,17 @@ def _auto_threads(measured: Sequence[MeasuredCase], runs: Sequence[Run], cases: 
     return next((plan.n_threads for plan in reversed(opened) if plan is not None and plan.n_threads), None)
 
 
-def _as_used(case: Case, auto: int | None) -> Case:
-    engine = msgspec.structs.replace(case.engine, n_threads=case.engine.n_threads or auto)
-    return msgspec.structs.replace(case, engine=engine)
-
-
 Kind = tuple[str, str]  # model key of the target's file, key of its settings
 
 
 def _usual_settings(
-    measured: Iterable[MeasuredCase], cases: Mapping[str, Case], wanted: str | None
+    measured: Iterable[MeasuredCase], cases: Mapping[str, Case], auto: int | None, wanted: str | None
 ) -> tuple[list[MeasuredCase], list[str]]:
     """The measured cases of each target's chosen kind, and a line for each other kind."""
     targets: dict[tuple[str, str], dict[Kind, list[MeasuredCase]]] = {}
     for m in measured:
         case = cases[m.case_id]
-        kind = (case.target.key, settings_key(case))
+        kind = (case.target.key, settings_key(case, auto))
         targets.setdefault((case.target.id, case.source), {}).setdefault(kind, []).append(m)
     kept: list[MeasuredCase] = []
     notes = []
@@ -188,7 +183,7 @@ def _usual_settings(
         for other, group in kinds.items():
             if other != chosen:
                 usual = None if chosen is None else cases[kinds[chosen][0].case_id]
-                notes.append(_other_kind(target, other, group, cases[group[0].case_id], chosen, usual))
+                notes.append(_other_kind(target, other, group, cases[group[0].case_id], auto, chosen, usual))
     if wanted is not None and not kept:
         keys = sorted({kind[1] for kinds in targets.values() for kind in kinds})
         raise AnalysisError(f"No trials have settings {wanted!r}.", hint=f"Choose from {', '.join(keys)}.")
@@ -246,14 +241,20 @@ def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:
 
 
 def _other_kind(
-    target: str, kind: Kind, group: Sequence[MeasuredCase], case: Case, chosen: Kind | None, usual: Case | None
+    target: str,
+    kind: Kind,
+    group: Sequence[MeasuredCase],
+    case: Case,
+    auto: int | None,
+    chosen: Kind | None,
+    usual: Case | None,
 ) -> str:
     reasons, key = [], kind[1]
     if chosen is not None and usual is not None:
         if kind[0] != chosen[0]:
             reasons.append(f"another file ({kind[0][:_KEY_DIGITS]})")
             key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
-        was, own = _settings(usual), _settings(case)
+        was, own = _settings(usual, auto), _settings(case, auto)
         reasons += [
             f"{name} {_word(own.get(name))} instead of {_word(was.get(name))}"
             for name in {**was, **own}
@@ -266,12 +267,13 @@ def _other_kind(
     )
 
 
-def _settings(case: Case) -> dict[str, Any]:
+def _settings(case: Case, auto: int | None) -> dict[str, Any]:
     """Sampling, engine options and a server by name; of greedy sampling only that it is greedy."""
+    engine = {**msgspec.to_builtins(case.engine), "n_threads": case.engine.n_threads or auto}
     sampling = {"temperature": 0.0} if case.sampling.greedy else msgspec.structs.asdict(case.sampling)
     blank = dict.fromkeys(("top_k", "top_p", "seed"))
     server = {} if case.server is None else {"server": case.server}
-    return {**blank, **sampling, **msgspec.to_builtins(case.engine), **server}
+    return {**blank, **sampling, **engine, **server}
 
 
 def _word(value: object) -> str:
