@@ -104,7 +104,6 @@ def _stated(
 
 
 def _here(engine: EngineOptions) -> Place:
-    """The machine at hand, as the native library sees it."""
     from mlsd.hardware import read_environment
     from mlsd.hardware.budget import memory_budget
     from mlsd.measure.process import run_info
@@ -125,7 +124,6 @@ def _here(engine: EngineOptions) -> Place:
 
 
 def _chip(chip: str) -> AppleChip:
-    """A chip by name, or by a bandwidth alone."""
     try:
         value = float(chip.lower().removesuffix("gb/s").strip())
     except ValueError:

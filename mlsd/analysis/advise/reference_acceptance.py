@@ -38,7 +38,6 @@ class Stated(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What was used of it."""
         what = f"MGL {self.tokens:.2f} at gamma {self.gamma}"
         if self.mgl is not None:
             return f"{what} as stated"
@@ -153,7 +152,6 @@ def _file() -> _File:
 
 
 def _tiny(target: str) -> list[Acceptance]:
-    """The embedded family, from its own card."""
     card = json.loads(asset_path("tiny/family.json").read_text(encoding="utf-8"))["acceptance"]
     name = next((name for name in card if target == name or target.startswith(f"{name}-")), None)
     if name is None:

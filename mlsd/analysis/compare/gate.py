@@ -74,7 +74,6 @@ class Finding(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The verdict as a reader wants it."""
         if self.verdict == "same" and self.within is not None:
             return f"same within {_percent(self.within)}"
         if self.verdict == "undecided":
@@ -169,7 +168,6 @@ def _intervals(
 
 
 def _reaches(noise: Interval, change: Interval, ratio: bool) -> bool:
-    """Whether the control may differ as much as B does, as far as its interval goes."""
     if noise.low is None or noise.high is None:
         return True
     to = (lambda value: math.log(max(value, 1e-300))) if ratio else float

@@ -49,7 +49,6 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> str:
-        """All of it in a line or two."""
         changed = [f for f in self.findings if f.verdict not in ("same", "undecided")]
         clauses = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
         open_ = sum(f.verdict == "undecided" for f in self.findings)
@@ -110,7 +109,6 @@ class ComparisonSession(Record, frozen=True, kw_only=True):
         )
 
     def comparison(self, margin: float = MARGIN) -> Comparison:
-        """The second side against the first."""
         series = self._series()
         outputs = self.outputs.get("1", ())
         return Comparison(
@@ -176,7 +174,6 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
 
 
 def _settings_of(case: Case | None) -> str:
-    """Target and settings of a side, those that are not usual."""
     if case is None:
         return ""
     usual = msgspec.structs.asdict(EngineOptions())
@@ -185,7 +182,6 @@ def _settings_of(case: Case | None) -> str:
 
 
 def _slowdown(found: Finding) -> float:
-    """By what share the speed went down."""
     assert found.change is not None
     return 1.0 - (1.0 / found.change.value if found.measure.sense == "time" else found.change.value)
 

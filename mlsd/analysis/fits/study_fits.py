@@ -33,7 +33,6 @@ class PairFit(Record, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> str:
-        """In words, options included."""
         return f"{self.target} + {arm_named(self.drafter, self.draft, self.options).name}"
 
 

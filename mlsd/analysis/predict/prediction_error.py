@@ -52,7 +52,6 @@ class Validation(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Both errors in a sentence."""
         same = (
             f"Each of {self.n} stored settings predicted from its other gammas, rounds as they were: median error "
             f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}"
@@ -88,7 +87,6 @@ def validate(known: Known) -> Validation | None:
 
 
 def _without_each_gamma(group: ArmGroup, known: Known) -> list[Checked]:
-    """Predictions of one group's gammas; empty below two gammas."""
     if len([arm for arm in group.arms if arm.gamma]) < 2:
         return []
     costs = known.costs(group.environment_key, group.target, group.draft)

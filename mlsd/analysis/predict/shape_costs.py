@@ -29,7 +29,6 @@ class ShapeCosts(Record, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """For people."""
         timed = " and ".join(map(str, self.depths))
         if self.depths[-1] == self.n_layers:
             return "synthetic weights of this shape timed on this machine"

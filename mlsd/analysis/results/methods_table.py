@@ -42,7 +42,6 @@ class TimingRow(Record, frozen=True, kw_only=True):
 
     @property
     def draft_pass_bytes(self) -> float | None:
-        """Weights that it reads."""
         return self._a_pass("draft_read_bytes", 1)
 
     def _a_pass(self, name: str, unit: float) -> float | None:

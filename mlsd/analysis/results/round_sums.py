@@ -15,7 +15,6 @@ _ARM = ["target", "drafter", "draft", "options", "gamma"]
 
 
 def _by_arm(outcomes: pd.DataFrame, trials: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The outcomes of rounds of each speculative arm."""
     cases = trials.loc[trials["arm"] == "sd", ["environment_key", "case_id", *_ARM]].drop_duplicates()
     joined = outcomes.merge(cases, on=["environment_key", "case_id"], how="inner")
     yield from joined.groupby(_ARM, dropna=False, sort=False)
@@ -31,7 +30,6 @@ class AcceptedCounts(Record, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of all rounds."""
         n = sum(self.rounds)
         return tuple(count / n for count in self.rounds)
 
