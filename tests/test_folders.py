@@ -55,7 +55,7 @@ def test_the_variables_of_mlsd_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("on_a_machine", [Unix, MacOS], indirect=True)
 @pytest.mark.usefixtures("on_a_machine")
-def test_a_user_id_without_a_home_is_told_which_variable_to_set(
+def test_a_user_id_without_a_home_learns_which_variable_to_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def nobody(user: int) -> None:
@@ -65,8 +65,7 @@ def test_a_user_id_without_a_home_is_told_which_variable_to_set(
     monkeypatch.setattr("pwd.getpwuid", nobody)
     with pytest.raises(SystemExit, match="2"):
         main(["models", "list"])
-    told = capsys.readouterr().err
-    assert f"User {os.getuid()} has no home folder.\nSet MLSD_HOME to a folder" in told
+    assert f"User {os.getuid()} has no home folder.\nSet MLSD_HOME to a folder" in capsys.readouterr().err
     assert without_folders("in /srv/m.gguf") == "in m.gguf"
 
 
@@ -97,9 +96,9 @@ def test_a_file_where_a_folder_must_be_is_named_by_every_command_that_writes_the
     monkeypatch.setenv(variable, str(file / ("below" if "list" in command else "")))
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
-    told = capsys.readouterr().err
-    assert f"{file} is not a folder.\nSet {variable} to a folder that you may write." in told
-    assert "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert f"{file} is not a folder.\nSet {variable} to a folder that you may write." in printed
+    assert "Traceback" not in printed
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

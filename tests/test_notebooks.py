@@ -22,7 +22,7 @@ def test_the_notebooks_are_there() -> None:
 
 
 def assert_shown(book: nbformat.NotebookNode, stem: str) -> None:
-    """Every cell ran in order; tables, figures and answers are there, and nothing was said on standard error."""
+    """Every cell ran in order; tables, figures and answers are there, and standard error is empty."""
     cells = [cell for cell in book.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]

@@ -47,7 +47,7 @@ def test_claimed_smallest_effects_are_the_exact_ones_and_are_seen_four_times_in_
     assert np.mean([(e.low or 0.0) > 0 for e in ends]) == pytest.approx(0.8, abs=0.04)
 
 
-def test_below_four_groups_nothing_is_said_of_what_would_have_shown() -> None:
+def test_below_four_groups_no_smallest_effect_is_claimed() -> None:
     assert smallest_effect(mean_over([1.0, 1.1, 0.9], ratio=True), ratio=True) is None
     assert smallest_effect(Interval(value=1.0)) is None
 

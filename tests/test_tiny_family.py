@@ -50,10 +50,10 @@ def opened(path: Path, options: SessionOptions) -> Iterator[LlamaSession]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_shipped_file_is_the_one_the_card_describes(name: str) -> None:
-    told = FAMILY["models"][name]
+    card = FAMILY["models"][name]
     content = path_of(name).read_bytes()
-    assert (len(content), hashlib.sha256(content).hexdigest()) == (told["n_bytes"], told["sha256"])
-    assert told["sha256"] in (FOLDER / "CARD.md").read_text()
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (card["n_bytes"], card["sha256"])
+    assert card["sha256"] in (FOLDER / "CARD.md").read_text()
 
 
 def test_the_whole_family_fits_into_24_megabytes() -> None:

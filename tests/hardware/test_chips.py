@@ -6,22 +6,11 @@ from mlsd.hardware.chips import bins, peak_bandwidth
 
 
 @pytest.mark.parametrize(
-    ("name", "gb_s"),
-    [
-        ("Apple M1", 68.2),
-        ("Apple M2 Ultra", 800),
-        ("Apple M3 Pro", 150),
-        ("Apple M4 Pro", 273),
-        ("Apple M3 Ultra", 819),
-    ],
-)
-def test_a_chip_whose_bins_agree_needs_no_core_count(name: str, gb_s: float) -> None:
-    assert peak_bandwidth(name).gb_s == gb_s
-
-
-@pytest.mark.parametrize(
     ("name", "gpu_cores", "cpu_cores", "gb_s"),
     [
+        ("Apple M1", None, None, 68.2),  # whose bins agree
+        ("Apple M3 Ultra", None, None, 819),
+        ("A18 Pro", None, None, 60),  # of the MacBook Neo
         ("Apple M3 Max", 30, None, 300),
         ("Apple M3 Max", 40, None, 400),
         ("Apple M3 Max", None, 14, 300),
@@ -30,7 +19,9 @@ def test_a_chip_whose_bins_agree_needs_no_core_count(name: str, gb_s: float) -> 
         ("Apple M5 Max", 40, None, 614),
     ],
 )
-def test_core_counts_choose_the_bin(name: str, gpu_cores: int | None, cpu_cores: int | None, gb_s: float) -> None:
+def test_core_counts_choose_the_bin_where_bins_differ(
+    name: str, gpu_cores: int | None, cpu_cores: int | None, gb_s: float
+) -> None:
     assert peak_bandwidth(name, gpu_cores=gpu_cores, cpu_cores=cpu_cores).gb_s == gb_s
 
 

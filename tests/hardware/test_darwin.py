@@ -99,7 +99,7 @@ def test_a_wired_limit_of_zero_means_the_system_decides(mb: str, n_bytes: int | 
     assert ("macOS decides" in facts.missing["wired_limit_bytes"]) == (mb == "0")
 
 
-def test_unnamed_core_tiers_are_told_apart_only_where_they_are_known() -> None:
+def test_unnamed_core_tiers_are_distinguished_only_where_they_are_known() -> None:
     values = darwin.parse_sysctl(M5_CLASS)
     assert darwin.parse_perf_levels(values, "Apple M5 Pro") == Cores(performance=None, efficiency=None)
     assert darwin.parse_perf_levels(values, "Apple M4 Pro") == Cores(performance=5, efficiency=10)

@@ -1,4 +1,4 @@
-"""A machine on which mlsd cannot be installed is told why, and what to do, by what its own tools print."""
+"""A machine on which mlsd cannot be installed gets the reason, and what to do, by what its own tools print."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple
 
 
 @pytest.mark.parametrize(
-    ("version", "machine", "translated", "tools", "said"),
+    ("version", "machine", "translated", "tools", "reason"),
     [
         ((3, 16), "arm64", "0\n", TOOLS, "This is Python 3.16; numpy and scipy have wheels for 3.11 to 3.15"),
         ((3, 9), "arm64", "0\n", TOOLS, "This is Python 3.9"),  # what macOS itself brings
@@ -40,11 +40,11 @@ def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple
         ((3, 12), "arm64", "0\n", "", "xcode-select --install"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(
-    version: tuple[int, int], machine: str, translated: str, tools: str | None, said: str
+def test_what_is_wrong_is_reported_with_what_to_do(
+    version: tuple[int, int], machine: str, translated: str, tools: str | None, reason: str
 ) -> None:
     (found,) = problems(version, "Darwin", machine, translated, tools)
-    assert said in found and any(word in found for word in ("brew install", "xcode-select --install"))
+    assert reason in found and any(word in found for word in ("brew install", "xcode-select --install"))
     assert "make PYTHON=" not in found or found.endswith("python3.12 setup"), "`make` alone lists the targets"
 
 
@@ -74,7 +74,7 @@ def test_without_a_compiler_only_compiling_is_a_problem(monkeypatch: pytest.Monk
     monkeypatch.setattr(setup, "requirement", lambda: "package==1 --hash=sha256:0")
     assert setup.here() == []
     monkeypatch.setenv("BUILD", "source")
-    assert any("compiler" in said for said in setup.here())
+    assert any("compiler" in problem for problem in setup.here())
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ MISFIT, DEATH = "structures lie otherwise", "The worker process died while check
 
 
 @pytest.mark.parametrize(
-    ("build", "is_compiled", "refusals", "compiled_with", "said"),
+    ("build", "is_compiled", "refusals", "compiled_with", "refusal"),
     [
         ("", False, [None], [], None),
         ("", False, [MISFIT, None], [""], None),  # what others compiled fails, so llama.cpp is compiled
@@ -174,7 +174,7 @@ def test_the_gate_compiles_where_a_build_fails_and_once_more_where_a_compiled_on
     is_compiled: bool,
     refusals: list[str | None],
     compiled_with: list[str],
-    said: str | None,
+    refusal: str | None,
 ) -> None:
     monkeypatch.setattr(setup, "CPUINFO", Path("/nowhere"))
     asked: list[str] = []
@@ -191,7 +191,7 @@ def test_the_gate_compiles_where_a_build_fails_and_once_more_where_a_compiled_on
     monkeypatch.setattr(setup, "_pip", pip)
     monkeypatch.setattr(setup, "_compiled", lambda: state["compiled"])
     monkeypatch.setattr(setup, "_refusal", lambda: next(answers))
-    with pytest.raises(SystemExit, match=said) if said else contextlib.nullcontext():
+    with pytest.raises(SystemExit, match=refusal) if refusal else contextlib.nullcontext():
         setup.gate()
     assert asked == compiled_with
     assert list(answers) == [], "asked again after compiling"
@@ -234,8 +234,8 @@ def test_the_program_finds_its_checkout_without_a_pth_file(tmp_path: Path, monke
 def test_a_checkout_that_icloud_may_keep_is_warned_of() -> None:
     home = Path("/Users/me")
     for place in ("Documents/code/mlsd", "Desktop/mlsd", "Library/Mobile Documents/com~apple~CloudDocs/mlsd"):
-        (said,) = setup.warnings("Darwin", home / place, home)
-        assert "iCloud" in said and "~/mlsd" in said
+        (warning,) = setup.warnings("Darwin", home / place, home)
+        assert "iCloud" in warning and "~/mlsd" in warning
     assert not setup.warnings("Darwin", home / "mlsd", home)
     assert not setup.warnings("Linux", home / "Documents" / "mlsd", home)
 
@@ -251,8 +251,10 @@ def test_make_asks_the_gate_after_it_installed() -> None:
     assert places == sorted(places), steps
 
 
-def test_a_long_step_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_long_step_prints_that_it_continues(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(setup, "SIGN_OF_LIFE_S", 0.01)
     assert not setup._pip("Compiling llama.cpp", "--no-index", "--quiet", "of-no-such-package")
-    said = capfd.readouterr().out.splitlines()
-    assert said[0] == "Compiling llama.cpp ..." and "Compiling llama.cpp: 0:00 so far" in said
+    printed = capfd.readouterr().out.splitlines()
+    assert printed[0] == "Compiling llama.cpp ..." and "Compiling llama.cpp: 0:00 so far" in printed

@@ -1,6 +1,6 @@
 """A Mac that becomes hot, sleeps and loses a worker, by a clock that worker and parent both live by.
 
-Its worker runs the code of the real one over scripted sessions, and the parent hears it through the code of the real
+Its worker runs the code of the real one over scripted sessions, and the parent reads it through the code of the real
 pipe: a worker that says nothing for longer than the parent's patience is lost here as it is there.
 """
 
@@ -61,7 +61,7 @@ class Mac:
         self.waited_ns: int | None = None  # how far the parent is that waits for a silent worker
         self.clock, self._left, self._sleep_at, self.dies_at = FakeClock(), list(episodes), sleep_at, dies_at
         self.state = state
-        self.heard: list[tuple[float, Event]] = []
+        self.events_received: list[tuple[float, Event]] = []
         self.warmed: list[tuple[str, bool]] = []  # arm, whole
         self.measured: list[tuple[int, int, bool]] = []  # block, repeat, whether it was hot
         self.n_trials, self._rest_needed_s, self.n_workers = 0, 0.0, 0
@@ -104,7 +104,7 @@ class Mac:
 
     @property
     def longest_silence_s(self) -> float:
-        times = [0.0, *(at for at, _ in self.heard), self.clock.now_ns() / 1e9]
+        times = [0.0, *(at for at, _ in self.events_received), self.clock.now_ns() / 1e9]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
@@ -197,8 +197,8 @@ class SimulatedWorker:
         self._last_ns, self._late = mac.clock.now_ns(), cast("tuple[int, bytes | None] | None", None)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def send(self, said: Turn) -> None:
-        self._turns.put(said)
+    def send(self, turn: Turn) -> None:
+        self._turns.put(turn)
 
     def _run(self) -> None:
         self._go.acquire()
@@ -223,19 +223,19 @@ class SimulatedWorker:
         if self._late is None:
             self._go.release()
             self._late = self._lines.get(timeout=60)
-        said_ns, line = self._late
-        if said_ns - self._last_ns >= timeout * 1e9:
+        sent_ns, line = self._late
+        if sent_ns - self._last_ns >= timeout * 1e9:
             self._last_ns += round(timeout * 1e9)
             self._mac.waited_ns = self._last_ns
             raise queue.Empty
-        self._last_ns, self._late, self._mac.waited_ns = said_ns, None, None
+        self._last_ns, self._late, self._mac.waited_ns = sent_ns, None, None
         return line
 
     def events(self, patience_s: float) -> Iterator[Event]:
         self._thread.start()
         try:
             for event in receive(self, patience_s):
-                self._mac.heard.append((self._last_ns / 1e9, event))
+                self._mac.events_received.append((self._last_ns / 1e9, event))
                 yield event
         except queue.Empty:
             self._end = "it hung and was killed"

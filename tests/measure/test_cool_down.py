@@ -104,7 +104,7 @@ def test_the_longest_rest_does_not_end_the_worker_and_is_never_silent(cool_down_
     job = mac_job(n_blocks=4, cool_down_s=cool_down_s)
     trials = [event.trial for event in events(mac, job) if isinstance(event, Done)]
     assert [trial.status for trial in trials] == ["ok"] * 12 and mac.n_workers == 1
-    assert any(isinstance(event, Resting) for _, event in mac.heard)
+    assert any(isinstance(event, Resting) for _, event in mac.events_received)
     assert mac.longest_silence_s <= 60
 
 
@@ -117,11 +117,11 @@ def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
 def test_a_device_that_is_cold_after_every_pause_rests_for_its_heat_alone() -> None:
     idle = Mac(load_s=30.0)
     trials = [event.trial for event in events(idle, mac_job(n_blocks=5)) if isinstance(event, Done)]
-    assert len(trials) == 15 and not any(isinstance(event, Resting) for _, event in idle.heard)
-    assert not any(isinstance(event, HeatReading) and event.disturbed for _, event in idle.heard)
+    assert len(trials) == 15 and not any(isinstance(event, Resting) for _, event in idle.events_received)
+    assert not any(isinstance(event, HeatReading) and event.disturbed for _, event in idle.events_received)
     hot = Mac(episodes=[(4, 90.0)])
     events(hot, mac_job(n_blocks=5))
-    assert sum(isinstance(event, Resting) for _, event in hot.heard) == 3
+    assert sum(isinstance(event, Resting) for _, event in hot.events_received) == 3
 
 
 def test_a_machine_that_every_block_heats_is_tried_twice_and_then_believed(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_the_machine_rest
 
     def turns() -> Iterator[Sequence[int]]:
         for block in range(2):
-            asked.append([type(event).__name__ for _, event in mac.heard])
+            asked.append([type(event).__name__ for _, event in mac.events_received])
             yield range(3 * block, 3 * block + 3)
 
     list(run_job(mac_job(n_blocks=2), turns=turns(), hire=mac.hire))

@@ -104,12 +104,12 @@ def test_what_was_measured_on_the_machine_scales_and_narrows_the_rest():
 
 
 def test_what_lies_between_blocks_takes_time_too():
-    none, fixed, felt = (
+    without, fixed, heated = (
         estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="results"), rest_s=rest_s).seconds
         for rest_s in (0.0, 30.0, None)
     )
-    assert none is not None and felt is not None and felt > none
-    assert fixed == pytest.approx(none + 30 * sum(sum(1 for _ in load.blocks()) - 1 for load in PLAN.loads))
+    assert without is not None and heated is not None and heated > without
+    assert fixed == pytest.approx(without + 30 * sum(sum(1 for _ in load.blocks()) - 1 for load in PLAN.loads))
 
 
 def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():

@@ -47,7 +47,9 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
 
 def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sure() -> None:
     assert apple_chip("NVIDIA H200") is None and apple_chip("M9 Max") is None
-    largest = apple_chip("M5 Max")
+    assert apple_chip("M6") is None, "no bandwidth is published"
+    neo, largest = apple_chip("A18 Pro"), apple_chip("M5 Max")
+    assert neo is not None and (neo.peak_gb_s, neo.gpu_cores, neo.generation) == (60, 5, 4)
     assert largest is not None and (largest.peak_gb_s, largest.gpu_cores) == (614, 40)
     bare, one = passes.unnamed_chip(614), work("qwen3.5-9b-q8_0")
     assert passes.spread_of(one, bare) > passes.spread_of(one, largest)
@@ -65,12 +67,6 @@ def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
         for program in ("mlx-vlm", "mtplx")
     )
     assert mtplx < 0.7 * vlm
-
-
-def test_the_macbook_neo_is_known_and_chips_without_a_published_bandwidth_are_not() -> None:
-    neo = apple_chip("A18 Pro")
-    assert neo is not None and (neo.peak_gb_s, neo.gpu_cores, neo.generation) == (60, 5, 4)
-    assert apple_chip("M6") is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlsd.errors import PromptError, SuiteError
+from mlsd.errors import SuiteError
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.planning.plan import Plan, expand, used_models
@@ -274,11 +274,6 @@ def test_a_limit_keeps_whole_blocks_from_the_front_of_the_plan():
 def test_an_override_that_means_nothing_is_refused_by_name_and_value(overrides, message):
     with pytest.raises(SuiteError, match=message):
         expand([small_suite()], PROFILE, MODELS, Overrides(**overrides))
-
-
-def test_an_unknown_prompt_is_refused():
-    with pytest.raises(PromptError, match="'poetry'"):
-        expand([small_suite()], PROFILE, MODELS, Overrides(prompts=("poetry",)))
 
 
 def test_a_profile_that_names_an_unknown_model_is_refused_with_role_and_id():

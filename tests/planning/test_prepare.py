@@ -1,4 +1,4 @@
-"""What people ask for becomes a plan: benches in interleaved order, and what they get wrong is said."""
+"""What people ask for becomes a plan: benches in interleaved order, and what they get wrong is refused."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("models", "said"),
+    ("models", "reason"),
     [
         ({"boss": "tiny-dense"}, "no role 'boss'"),
         ({"dense-m": "no/such.gguf"}, "does not exist"),
         ({"dense-m": "nothing"}, "is not in the model manifest"),
     ],
 )
-def test_a_role_or_a_model_that_is_none_is_refused(models: dict[str, str], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_an_unknown_role_or_model_is_refused(models: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
         prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models))
 
 

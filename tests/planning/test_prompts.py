@@ -10,25 +10,17 @@ from mlsd.planning import prompts
 FOUR = ("factual", "code", "reasoning", "chinese")
 
 
-def by_word(text: str) -> list[int]:
-    return [len(word) for word in text.split()]
-
-
 def by_byte(text: str) -> list[int]:
     return list(text.encode())
 
 
 def test_the_four_prompts_come_first_and_each_loads_under_its_workload():
     assert prompts.prompt_names()[:4] == FOUR
-    for name in FOUR:
+    for name in prompts.prompt_names():
         prompt = prompts.load_prompt(name)
-        assert prompt.key == prompt.workload == name
+        assert prompt.key == name and (name not in FOUR or prompt.workload == name)
         assert prompt.sha256 == hashlib.sha256(prompt.text.encode()).hexdigest()
         assert prompt.text == prompt.text.strip()
-
-
-def test_every_listed_name_loads():
-    assert {prompts.load_prompt(name).key for name in prompts.prompt_names()} == set(prompts.prompt_names())
 
 
 def test_the_chinese_prompt_is_chinese_and_the_others_are_not():
@@ -36,20 +28,10 @@ def test_the_chinese_prompt_is_chinese_and_the_others_are_not():
     assert all(prompts.load_prompt(name).text.isascii() for name in FOUR[:3])
 
 
-def test_a_length_prompt_has_exactly_that_many_tokens_of_real_text():
-    prompt = prompts.load_prompt("length-512")
-    assert prompt.n_tokens == 512
-    tokens = prompts.exact_prompt(prompt.text, 512, by_word)
-    assert len(tokens) == 512
-    assert list(tokens) == by_word(prompt.text)[:512]
-
-
-def test_the_passage_reaches_the_longest_sweep_length_even_at_one_token_a_word():
-    assert len(by_word(prompts.load_prompt("length-1024").text)) >= 1024
-
-
-def test_the_passage_repeats_no_sentence():
-    sentences = [s.strip() for s in prompts.load_prompt("length-32").text.split(".") if len(s) > 20]
+def test_the_passage_reaches_the_longest_sweep_length_without_repeating_a_sentence():
+    text = prompts.load_prompt("length-1024").text
+    assert len(text.split()) >= 1024, "even at one token a word"
+    sentences = [s.strip() for s in text.split(".") if len(s) > 20]
     assert len(sentences) == len(set(sentences))
 
 
@@ -101,11 +83,6 @@ def test_a_file_that_cannot_be_a_prompt_is_refused_by_name(tmp_path, content, me
     with pytest.raises(PromptError, match=message) as caught:
         prompts.prompt_from_file(file)
     assert "broken.txt" in str(caught.value)
-
-
-def test_a_folder_is_not_a_prompt_file(tmp_path):
-    with pytest.raises(PromptError, match="cannot be read"):
-        prompts.prompt_from_file(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["code", "length-64"])

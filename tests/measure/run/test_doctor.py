@@ -69,7 +69,7 @@ def test_a_model_size_or_memory_that_nobody_knows_leaves_the_verdict_open(tmp_pa
     assert "12.00 GB to download or make, 11.00 GB of disk free" in on_disk.why
 
 
-def test_an_unstated_size_is_estimated_and_said_to_be(tmp_path: Path) -> None:
+def test_an_unstated_size_is_estimated_and_marked_so(tmp_path: Path) -> None:
     big = msgspec.structs.replace(entry("big", None), parameters=8 * GB)
     models = library(tmp_path, big, entry("small", 2 * GB), entry("draft", 1 * GB))
     fit = profile_fit(models, BUDGET)

@@ -49,8 +49,8 @@ def run_lab(tiny: Path, db: Path) -> None:
     measure(Piece(ticket="1", job=job, origin=origin), may_pull=False, wanted=lambda: True, say=lambda done: None)
 
 
-class Told(BaseException):
-    """A worker was told of a job."""
+class JobReceived(BaseException):
+    """A worker got a job."""
 
 
 @pytest.mark.parametrize("command", [run_bench, run_tune, run_compare, run_lab])
@@ -63,10 +63,10 @@ def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time
         job = work.job if isinstance(work, BuildJob) else work
         if isinstance(job, Job):
             assert job.one_arm
-            raise Told
+            raise JobReceived
         start(worker, work, variables)
 
     monkeypatch.setattr(process._Worker, "__init__", hired)
     monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))
-    with pytest.raises(Told):
+    with pytest.raises(JobReceived):
         command(tiny, tmp_path / "tight.sqlite")
