@@ -56,7 +56,7 @@ BITS = {
 _Q8 = 8.5
 _VOCABULARY = 150_000  # of models of the last years; what a head reads beside its layer
 _EXPERTS = (128, 8)  # of a mixture that says only how many parameters are active
-_SAID_OF_A_FILE = ("UD", "MTP", "IT", "INSTRUCT", "QAT")  # parts of a name that change nothing of a plain pass
+_FILE_TAGS = ("UD", "MTP", "IT", "INSTRUCT", "QAT")  # parts of a name that change nothing of a plain pass
 
 
 def shape_of(text: str) -> tuple[str | None, str | None]:
@@ -70,9 +70,9 @@ def shape_of(text: str) -> tuple[str | None, str | None]:
 
 
 def quant_of(text: str) -> str | None:
-    """The quantization of ours that a name's end means, what else is said of the file left out; None for none."""
+    """The quantization of ours that the end of a name means, without tags of the file; None if it means none."""
     parts = text.strip("-_").upper().split("-")
-    rest = "-".join(part for part in parts if part not in _SAID_OF_A_FILE)
+    rest = "-".join(part for part in parts if part not in _FILE_TAGS)
     return rest if rest in QUANTS or rest in BITS else NEAREST.get(rest)
 
 

@@ -51,13 +51,11 @@ class Work(Record, frozen=True, kw_only=True):
     recurrent: bool = False
     has_assistant: bool = False  # its MTP drafter is a small model of its own, as Gemma 4's
     quantized: bool = True
-    k_quant: bool = (
-        False  # most of its matrices: llama.cpp's Metal kernels before b11404 take more time a row for those
-    )
+    # Most of its matrices: llama.cpp's Metal kernels before b11404 take more time a row for those.
+    k_quant: bool = False
 
     @property
     def kind(self) -> Literal["attention", "hybrid", "mixture"]:
-        """Which of the spreads of `Constants` it has."""
         return "mixture" if self.expert_bytes else "hybrid" if self.recurrent else "attention"
 
 
@@ -312,10 +310,7 @@ def joint(*factors: float) -> float:
 
 
 def acceptance_of(method: str, text: str = "", at: Constants | None = None) -> tuple[float, float, float]:
-    """The chance of a token by public rows: least, middle, most; of a text where enough rows say theirs.
-
-    Texts are code, or prose for any other.
-    """
+    """The chance of a token by public rows: least, middle, most; of code, or of prose for any other text."""
     known = (at or constants()).acceptance
     own = f"{method} {text if text in ('', 'code') else 'prose'}".strip()
     return next(known[name] for name in (own, method, "any") if name in known)

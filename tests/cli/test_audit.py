@@ -65,6 +65,12 @@ def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
     assert len(output.splitlines()) == 4  # heading, one row, what it wants, counts
 
 
+def test_published_without_a_name_is_refused_with_the_names() -> None:
+    result = run("--published")
+    assert result.exit_code == 2
+    assert "mac-2026" in result.output and "vllm-eagle" in result.output
+
+
 def test_only_one_source_is_taken() -> None:
     result = run("a.csv", "--published", "study")
     assert result.exit_code == 2

@@ -87,6 +87,15 @@ draft acceptance = 0.57576 (   19 accepted /    33 generated), mean len = 1.50
     assert (plain["drafter"], plain["tok_s"]) == ("none", "20.00")
 
 
+def test_lines_of_a_log_that_are_skipped_are_counted_and_the_first_ones_quoted() -> None:
+    chatter = "".join(f"slot {n} is idle\n" for n in range(1, 6))
+    found = pasted(f"{chatter}\neval time = 1000 ms / 20 tokens (50 ms per token, 20.00 tokens per second)\n")
+    assert found.notes == (
+        "5 lines of the log were skipped: line 1: slot 1 is idle; line 2: slot 2 is idle; line 3: slot 3 is idle; "
+        "and 2 more.",
+    )
+
+
 def test_mtp_benchs_lines_are_rows_and_those_without_drafts_are_plain() -> None:
     plain, drafted = cells(
         "  code_python  pred= 192 draft=   0 acc=   0 rate=n/a tok/s=6.7\n"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mlsd.analysis.audit.model_name import same_model
 from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import (
-    ALIKE_SPEEDS,
+    SAME_SPEED_RATIO,
     SEVERITY,
     Audit,
     AuditContext,
@@ -39,9 +39,9 @@ SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between p
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
-ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
+COINCIDENCE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 # Rules that may raise a doubt, but judge no speed and no count.
-BESIDE = (
+NOT_JUDGING = (
     "columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_alike", "faster_elsewhere",
     "slower_than_the_machine", "rate_copied",
 )  # fmt: skip
@@ -54,7 +54,7 @@ FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anythin
 def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
     """Ask all rules of one row. Rules that do not apply leave no finding; a row that no rule bounds is not judged."""
     findings: tuple[RuleFinding, ...] = tuple(f for rule in RULES if (f := rule(row, context)) is not None)
-    judged = any(finding.rule not in BESIDE for finding in findings)
+    judged = any(finding.rule not in NOT_JUDGING for finding in findings)
     verdicts: list[Credibility] = [
         *(finding.verdict for finding in findings if judged or finding.verdict != "possible")
     ]
@@ -96,7 +96,7 @@ _IDENTITY = (
 
 
 def identity(row: AuditRow) -> dict[str, str | int]:
-    """What tells the row from others: the fields of its case that the source states."""
+    """What the source states of the row's case."""
     return {name: value for name in _IDENTITY if (value := getattr(row, name)) is not None}
 
 
@@ -261,8 +261,8 @@ def faster_than_any_pass(row: AuditRow, context: AuditContext) -> RuleFinding | 
     sentence = f"{row.tok_s.value:.4g} tok/s is {times:.3g} times {what}"
     if times <= MOST_TIMES_PLAIN:
         return None
-    more = f": no round commits {MOST_TIMES_PLAIN:.0f} tokens in the time of one pass, so this cannot be true."
-    return RuleFinding(rule="faster_than_any_pass", verdict="impossible", figures=figures, sentence=sentence + more)
+    why = f": no round commits {MOST_TIMES_PLAIN:.0f} tokens in the time of one pass, so this cannot be true."
+    return RuleFinding(rule="faster_than_any_pass", verdict="impossible", figures=figures, sentence=sentence + why)
 
 
 # --- figures that must agree ------------------------------------------------------------------------------------
@@ -290,9 +290,7 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     figures = {"mgl_said": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
     facts = f"The row states {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     if mgl.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
-        return RuleFinding(
-            rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."
-        )
+        return _impossible("counts_disagree", figures, facts)
     if row.acceptance is not None and meaning != "proposed" and row.acceptance_of is None:
         facts += f" if the rate is {WORDS[meaning]}"
     why = ": they count different things, the bonus token perhaps"
@@ -454,8 +452,10 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     sentence = (
         f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
     )
-    doubtful = equal > 1 and (chance <= ALIKE or (equal == n and context.chance_of_copies <= ALIKE))
-    more = f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables" * (chance > ALIKE)
+    doubtful = equal > 1 and (chance <= COINCIDENCE or (equal == n and context.chance_of_copies <= COINCIDENCE))
+    more = f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables" * (
+        chance > COINCIDENCE
+    )
     return _judged("repeats_too_alike", doubtful, figures, sentence, more)
 
 
@@ -551,7 +551,7 @@ def settings_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     for other in context.settings[(*row.pair_but_gamma, row.prompt, row.n_prompt)]:
         if not other.gamma or other.gamma >= row.gamma or other.tok_s is None:
             continue
-        near = max(row.tok_s.value, other.tok_s.value) <= ALIKE_SPEEDS * min(row.tok_s.value, other.tok_s.value)
+        near = max(row.tok_s.value, other.tok_s.value) <= SAME_SPEED_RATIO * min(row.tok_s.value, other.tok_s.value)
         if near and other.acceptance == row.acceptance and 0 < row.acceptance.value < 1 and row.acceptance.digits >= 2:
             sentence = (
                 f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
@@ -616,7 +616,7 @@ def rate_copied(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     if row.case not in cases:
         return None
     figures = {"acceptance": row.acceptance.value, "pairs_alike": float(copies), "pairs_by_chance": expected}
-    doubtful = copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= ALIKE
+    doubtful = copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= COINCIDENCE
     sentence = (
         f"{100 * row.acceptance.value:.4g} % is printed for other lengths of draft, which run at another speed, too"
     )
@@ -676,6 +676,10 @@ def _judged(rule: str, doubtful: bool, figures: dict[str, float], sentence: str,
     return RuleFinding(rule=rule, verdict=verdict, figures=figures, sentence=f"{sentence}{why if doubtful else ''}.")
 
 
+def _impossible(rule: str, figures: dict[str, float], facts: str) -> RuleFinding:
+    return RuleFinding(rule=rule, verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true.")
+
+
 def _beyond(
     rule: str, excess: float, row: AuditRow, context: AuditContext, figures: dict[str, float], facts: str
 ) -> RuleFinding:
@@ -693,9 +697,7 @@ def _beyond(
     far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
     doubtful = excess > 1.0 + slack + visible or excess * ratio > 1.0 + slack + visible * error
     if doubtful and excess * context.typical(row) > 1.0 + far:
-        return RuleFinding(
-            rule=rule, verdict="impossible", figures=figures, sentence=f"{sentence}: this cannot be true."
-        )
+        return _impossible(rule, figures, sentence)
     if not doubtful and excess > 1.0:
         sentence += ", within the noise"
     why = "means over unequal prompts" if row.pooled_mgl else "noise"

@@ -82,7 +82,7 @@ def _billions(found: re.Match[str]) -> float:
 
 
 def _least_bits(name: str) -> float | None:
-    """The least of all that the name states: ``MXFP4-Q8`` stores its experts in 4 bits."""
+    # ``MXFP4-Q8`` stores its experts in 4 bits.
     return min((float(found) for pattern in _BITS for found in pattern.findall(name)), default=None)
 
 

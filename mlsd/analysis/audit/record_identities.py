@@ -257,7 +257,7 @@ def _of_figures(study: StudyRecord) -> Found:
 
 
 def _is_pass(point: CalibrationPoint) -> bool:
-    """Taking a checkpoint is no pass over any row."""
+    # Taking a checkpoint passes over no row.
     return point.span_ns > 0 and point.depth >= 0 and point.rows >= (point.kind != "checkpoint")
 
 

@@ -1,6 +1,6 @@
 """What an audit reads and what it answers: rows, the context that judges them, findings.
 
-Plain values; the rules are in `audit`, the readers in `published_tables`, `imported` and `trials`.
+Plain values; the rules are in `audit`, the readers in `published_tables`, `tables` and `trials`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat de
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
 LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
-ALIKE_SPEEDS = 1.04  # settings that do the same work run within this
+SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
 RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
 QUIETEST = 0.0005  # no measured time scatters less
 
@@ -255,7 +255,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 rates = [row.acceptance for row in pair if row.acceptance is not None]
                 expected += min(1.0, max(rate.high - rate.low for rate in rates) / RATE_SPREAD)
                 speeds = sorted(row.tok_s.value for row in pair if row.tok_s is not None)
-                if rates[0] == rates[1] and speeds[1] > ALIKE_SPEEDS * speeds[0]:
+                if rates[0] == rates[1] and speeds[1] > SAME_SPEED_RATIO * speeds[0]:
                     copies.append(pair)
         return {row.case for pair in copies for row in pair}, len(copies), expected
 

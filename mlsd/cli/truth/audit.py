@@ -15,12 +15,19 @@ from mlsd.stats import grouped
 from mlsd.units import counted
 
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red", "not judged": "bright_black"}
-_NAMED = 3  # rows that are not judged for one want
+_NAMED = 3  # rows that lack the same
 
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--published", "name", metavar="NAME", help="Audit a published study; an unknown NAME lists all.")
+@click.option(
+    "--published",
+    "name",
+    metavar="NAME",
+    is_flag=False,
+    flag_value="",
+    help="Audit a published study; without NAME, list them.",
+)
 @click.option("--tok-s", type=Real(min=0.01), help="Ask whether a plain speed is normal; with --model and --chip.")
 @click.option("--model", metavar="NAME", help="The model of rows that name none, as in 'Qwen3.5-9B Q4_K_M'.")
 @click.option("--chip", metavar="NAME", help="The chip of rows that name none, as in 'M4 Pro'.")
@@ -64,6 +71,8 @@ def audit(
     if name is not None:
         from mlsd.analysis.audit import published_tables as published
 
+        if not name:
+            raise click.UsageError(f"--published needs a name: {', '.join(published.names())}.")
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
     elif tok_s is not None:

@@ -154,10 +154,7 @@ def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAga
 
 
 def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...], width: int) -> Losslessness:
-    """The tokens of an output fed to the model one by one, and in passes as wide as the run's: gaps, and their noise.
-
-    Raises: MlsdError.
-    """
+    """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
     alone = ask(ReadJob(job=job, tokens=tokens), LogitsRead)
     wide = ask(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), LogitsRead)
     rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]

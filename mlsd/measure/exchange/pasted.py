@@ -77,6 +77,7 @@ _SPEED = re.compile(
 )
 _NO_SPEED = re.compile(r"ms|mib|gib|gb|ttft|acc|prefill|%|size|len")
 _BROKEN = "\0"  # no column is called so
+_SHOWN = 3  # skipped lines that a note quotes
 _GAMMA = re.compile(r"(?:n[-_ ]?max|draft[-_ ]max|gamma|γ|(?<![a-z])[knd])\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
 _GAIN = re.compile(r"gain|delta|δ|change|improvement|uplift|^vs ")
 _COUNTS = re.compile(r"(\d[\d,]*)\s*(?:/|of|out of)\s*(\d[\d,]*)")
@@ -115,7 +116,8 @@ def read_pasted(data: bytes, source: str) -> Pasted:
     """Rows of every table and log in a text. Raises: TableError where there are none, or a table is not whole."""
     text = text_of(data, source)
     lines = text.splitlines()
-    found = [*_markdown(lines), *_log_rows(lines)] or list(_delimited(text, source))
+    logged, skipped = _log_rows(lines)
+    found = [*_markdown(lines), *logged] or list(_delimited(text, source))
     rows, unused = list[PastedRow](), list[str]()
     for same in grouped(found, lambda one: one.group).values():
         heads = _fields([one.cells for one in same if _BROKEN not in one.cells])
@@ -130,13 +132,17 @@ def read_pasted(data: bytes, source: str) -> Pasted:
         hint = "Columns that are read: model, tok/s, baseline, gamma, acceptance, speedup, chip, quant, ...; or a log."
         raise TableError(f"{source} holds no row with a speed.", hint=hint)
     chips = dict.fromkeys(filter(None, map(named_chip, lines)))
-    notes: tuple[str, ...] = ()
+    notes = list[str]()
     if len(chips) == 1 and not any("chip" in row.cells for row in rows):
         chip = next(iter(chips))
         rows = [msgspec.structs.replace(row, cells=row.cells | {"chip": chip}) for row in rows]
-        notes = (f"The chip of all rows is the one that the text names: {chip}.",)
+        notes.append(f"The chip of all rows is the one that the text names: {chip}.")
+    if logged and skipped:
+        first = "; ".join(f"line {number}: {lines[number - 1].strip()[:60]}" for number in skipped[:_SHOWN])
+        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+        notes.append(f"{len(skipped)} lines of the log were skipped: {first}{more}.")
     rows.sort(key=lambda row: row.line)
-    return Pasted(rows=tuple(rows), unused=tuple(dict.fromkeys(unused)), notes=notes)
+    return Pasted(rows=tuple(rows), unused=tuple(dict.fromkeys(unused)), notes=tuple(notes))
 
 
 def named_cells(raw: Mapping[str, object]) -> dict[str, str]:
@@ -147,14 +153,14 @@ def named_cells(raw: Mapping[str, object]) -> dict[str, str]:
 
 
 def text_of(data: bytes, source: str) -> str:
-    """A file's text. Raises: TableError for what is none."""
+    """Raises: TableError for what is not text."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise TableError(f"{source}, line {line}: not UTF-8 text.", hint="Save the table as UTF-8.") from error
     if "\0" in text:
-        raise TableError(f"{source} holds NUL bytes: it is no text.", hint="Save the table as UTF-8 text.")
+        raise TableError(f"{source} holds NUL bytes: it is not text.", hint="Save the table as UTF-8 text.")
     if not text.strip():
         raise TableError(
             f"{source} is empty.", hint="Its first line names the columns: model, tok/s, gamma, acceptance, ..."
@@ -368,27 +374,33 @@ _MODEL = re.compile(r"(?:^|\s)(?:-m|--model|-hf|-hfr?|--hf-repo)\s+(\S+)")
 _N_MAX = re.compile(r"--(?:spec-)?draft-(?:n-)?max\s+(\d+)")
 
 
-def _log_rows(lines: list[str]) -> Iterator[_PastedLine]:
-    """llama-server's timings of each answer, and mtp-bench's lines; a command above them says model and n-max."""
+def _log_rows(lines: list[str]) -> tuple[list[_PastedLine], list[int]]:
+    """llama-server's timings of each answer, and mtp-bench's lines; a command above them names model and n-max.
+
+    Beside the rows the numbers of lines that are read by nothing here.
+    """
+    rows, skipped = list[_PastedLine](), list[int]()
     around: dict[str, str] = {}
     title, last = "", dict[str, str]()
     for number, line in enumerate(lines, 1):
+        known = not line.strip() or line.startswith("#") or "|" in line
         if line.startswith("#"):
             title = line.strip("# *")
         if re.search(r"llama-\w+|mtplx|mlx_lm", line) and (model := _MODEL.search(line)):
-            around = {"target": model[1].rsplit("/", 1)[-1]}
+            around, known = {"target": model[1].rsplit("/", 1)[-1]}, True
         if n_max := _N_MAX.search(line):
-            around["gamma"] = n_max[1]
+            around["gamma"], known = n_max[1], True
         if found := _BENCH.match(line):
             prompt, made, drafted, accepted, rate, speed = found.groups()
             counts = {"n_proposed": drafted, "n_accepted": accepted, "acceptance": rate, **around}
             if drafted == "0":
                 counts = {name: cell for name, cell in around.items() if name != "gamma"} | {"drafter": NO_DRAFTER}
-            yield _PastedLine(number, title, 0, {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts})
+            cells = {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts}
+            rows.append(_PastedLine(number, title, 0, cells))
         elif found := _EVAL.search(line):
             if found[1]:
                 if last:
-                    yield _last_row(last)
+                    rows.append(_last_row(last))
                 last = {"line": str(number), "title": title, "n_prompt": found[3]}
             else:
                 last = {"line": str(number), "title": title} | last | {"n_output": found[3], "tok_s": found[4] or ""}
@@ -397,10 +409,13 @@ def _log_rows(lines: list[str]) -> Iterator[_PastedLine]:
             rate, accepted, drafted, mean = found.groups()
             last |= {"line": str(number), "title": title, "n_proposed": drafted, "n_accepted": accepted}
             last |= {"acceptance": rate, **({"mgl": mean} if mean else {}), **around}
-            yield _last_row(last)
+            rows.append(_last_row(last))
             last = {}
+        elif not known:
+            skipped.append(number)
     if last.get("tok_s"):
-        yield _last_row(last)
+        rows.append(_last_row(last))
+    return rows, skipped
 
 
 def _last_row(cells: dict[str, str]) -> _PastedLine:

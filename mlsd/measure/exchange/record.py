@@ -43,7 +43,7 @@ from mlsd.measure.store.rows import (
     environment_key,
 )
 from mlsd.measure.store.store import Store
-from mlsd.outside import check_regular, read_file
+from mlsd.outside import read_file
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.fates import OLD_DISTURBED
@@ -52,7 +52,6 @@ from mlsd.trials.sums import decode_tok_s, prefill_tok_s, share, sums_of
 from mlsd.trials.sums import sums as sums_over
 
 FORMAT, SCHEMA = "mlsd record", 1
-SUFFIX = ".record.json.gz"
 _FIELDS = Round.__struct_fields__
 _GONE = {"energy_mj", "energy_source"}  # of trials' conditions, in records of earlier versions
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
@@ -74,7 +73,7 @@ class RecordedRun(Record, frozen=True, kw_only=True):
 
 
 class RecordedTrial(Record, frozen=True, kw_only=True):
-    """One trial. What follows from its counts and times is said as well, so that one altered figure stands out."""
+    """One trial. What follows from its counts and times stands there as well, so that one altered figure stands out."""
 
     run: int
     trial: Trial  # without tokens, text and rounds
@@ -108,7 +107,7 @@ _KINDS: dict[str, Any] = {  # by field of `MachineFigures`
 
 
 class StudyRecord(Record, frozen=True, kw_only=True):
-    """Everything that a record says."""
+    """Everything in a record."""
 
     made: str  # date, UTC
     mlsd_version: str
@@ -312,16 +311,6 @@ def write_record(store: Store, path: Path) -> StudyRecord:
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
-def is_record(path: Path) -> bool:
-    """Whether a file is named or begins like a record."""
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            return path.name.endswith(SUFFIX) or file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False
-
-
 def read_record(path: Path) -> RecordFile:
     """Raises: TableError for a file that is not a record, or of a newer mlsd."""
     hint = "Give a file that `mlsd record DB -o FILE` wrote."
@@ -361,7 +350,7 @@ def _check_size(data: bytes, path: Path) -> None:
             raise TableError(f"{path} is above {limit.words}.", hint=limit.hint)
     for found in _LONG_NUMBER.finditer(data):
         if len(found[1]) > 20 or not -(1 << 63) <= int(found[1]) < 1 << 63:
-            raise TableError(f"{path} holds a whole number beyond 64 bits.", hint="It is no record of mlsd's.")
+            raise TableError(f"{path} holds a whole number beyond 64 bits.", hint="mlsd wrote no such record.")
 
 
 def _within(found: Any, meant: Any) -> bool:
