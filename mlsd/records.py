@@ -7,7 +7,7 @@ No I/O, no clock, no numpy. A field that was not measured is None, never 0 and n
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -75,21 +75,12 @@ class ModelRef(Record, frozen=True, kw_only=True):
         return self.sha256 or f"id:{self.id}"
 
 
-# The option by which any method makes each draft as long as pays, and the most tokens that a draft then has.
-GAMMA, MOST_ADAPTIVE = "gamma", 16
-AUTO: Final = "auto"
-
-
 class DrafterSpec(Record, frozen=True, kw_only=True):
     """Which drafting method with which options; `draft` only where the method needs a second model."""
 
     name: str = NO_DRAFTER
     options: dict[str, OptionValue] = {}
     draft: ModelRef | None = None
-
-    @property
-    def adaptive(self) -> bool:
-        return self.options.get(GAMMA) == AUTO
 
 
 class PromptRef(Record, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ def _bench_command(arm: ArmResult, models: Mapping[str, LocalModel]) -> str:
         options = {**({"draft": draft} if draft else {}), **spec.options}
         own = ",".join(f"{name}={value}" for name, value in options.items())
         words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
-    words += [] if spec.adaptive else ["--gamma", str(arm.case.gamma)]
+    words += ["--gamma", str(arm.case.gamma)]
     for prompt in arm.prompts:
         words += ["--prompt", Path(prompt).name]
     return shlex.join([*words, "--n-predict", str(arm.question.n_predict)])

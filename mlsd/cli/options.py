@@ -14,7 +14,7 @@ import click
 from mlsd.cli import complete
 from mlsd.engine.threads import check_threads
 from mlsd.planning.job import ModelFile
-from mlsd.records import AUTO, EngineOptions, Sampling
+from mlsd.records import EngineOptions, Sampling
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
@@ -72,17 +72,6 @@ class IntList(click.ParamType[tuple[int, ...]]):
         except ValueError:
             self.fail(f"{str(value)[:80]!r} is not a list of integers like 1,2,4", param, ctx)
         return tuple(Whole().convert(number, param, ctx) for number in given)
-
-
-class GammaList(click.ParamType[tuple[int | str, ...]]):
-    """The same, and ``auto`` among them."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | str, ...]:
-        parts = str(value).split(",")
-        given = IntList().convert(",".join(part for part in parts if part.strip() != AUTO), param, ctx)
-        return (*given, AUTO) if len([part for part in parts if part.strip() == AUTO]) else given
 
 
 class Share(click.ParamType[float]):

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
-from mlsd.drafters.options import PRESET, NoOptions, Range, Space, Values
+from mlsd.drafters.options import PRESET, NoOptions, Range, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
@@ -77,22 +76,7 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
     spec = setup.opening.spec
     method = find_method(spec.name)
     _check_second(method, setup.second_path is not None)
-    own = method.read(spec)
-    if not spec.adaptive:
-        return method.open(setup, own)
-    rule = DepthRule(time_passes(setup.target, setup.opening.gamma, setup.clock))
-    inner = method.open(dataclasses.replace(setup, rule=rule), own)
-    if setup.target.options.tree != "off":
-        inner.close()
-        raise _no_choice(method)
-    return Adaptive(inner, rule, setup.clock)
-
-
-def _no_choice(method: Method[Any]) -> UnsupportedError:
-    return UnsupportedError(
-        f"{method.name} cannot choose gamma round by round here: it verifies trees.",
-        hint="Give numbers with --gamma.",
-    )
+    return method.open(setup, method.read(spec))
 
 
 def _check_second(method: Method[Any], given: bool) -> None:
@@ -122,8 +106,6 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     method = find_method(spec.name)
     own = method.read(spec)
     _check_second(method, spec.draft is not None)
-    if spec.adaptive and method.chains_instead is not None:
-        raise _no_choice(method)
     for check in (method.check_target, method.made):
         if check is not None:
             check(own, Source(target_path))
@@ -157,8 +139,10 @@ def preset_gamma(spec: DrafterSpec) -> int | None:
 
 def search_space(spec: DrafterSpec) -> dict[str, Range | Values]:
     """What may be searched of a method, gamma included: its space without what `spec` gives."""
-    space: Space = {"gamma": _GAMMAS, **find_method(spec.name).space}
-    return {name: span for name, span in space.items() if not spec.options.keys() & {name, *span.unless}}
+    space = find_method(spec.name).space
+    return {"gamma": _GAMMAS} | {
+        name: span for name, span in space.items() if not spec.options.keys() & {name, *span.unless}
+    }
 
 
 def drafting_key(spec: DrafterSpec) -> str | None:

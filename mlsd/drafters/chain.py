@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters.adaptive import DepthRule
 from mlsd.engine.session import Logits
 from mlsd.engine.verify import Probabilities, draw, probabilities
 from mlsd.records import Record, Sampling
@@ -53,12 +52,8 @@ class Chain:
         doubt: Doubt | None = None,
         *,
         n_vocab: int | None = None,
-        rule: DepthRule | None = None,
     ) -> None:
         """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
-        self._rule = rule
-        if rule is not None:
-            rule.listen()
         self.doubt, self._n_vocab = doubt or Doubt(), n_vocab
         self._sampling, self._clock = sampling or Sampling(), clock
         self._rng = np.random.default_rng(0)
@@ -79,13 +74,9 @@ class Chain:
         rows: list[Probabilities] = []
         while len(tokens) < k:
             if tokens:
-                if self._rule is not None and not self._rule.pass_pays():
-                    break
                 forward(tokens[-1:])
             in_doubt = self._in_doubt(predictor, is_last=len(tokens) + 1 == k)
             if in_doubt and self.doubt.p_min_mode == "drop":
-                break
-            if self._rule is not None and not self._rule.token_pays(top_probability(predictor.logits()[0])):
                 break
             token = self._pick(predictor, rows)
             if self._n_vocab is not None and token >= self._n_vocab:

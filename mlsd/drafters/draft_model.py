@@ -67,14 +67,18 @@ class DraftModel(Drafter):
         if k < 1:
             self._drafted = ()
             return Draft()
-        before_ns, pending = self._rollback_ns, self._context[self._session.n_past :]
-        self._forward(pending)
-        self._n_catch_up += len(pending)
+        before_ns = self._rollback_ns
+        self._catch_up()
         if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
             self._timed(self._rollback.mark)
         tokens, rows = self._chain.grow(k, self._session, self._speculate)
         self._drafted = tokens
         return Draft(tokens=tokens, probabilities=rows, mark_ns=self._rollback_ns - before_ns)
+
+    def _catch_up(self) -> None:
+        pending = self._context[self._session.n_past :]
+        self._forward(pending)
+        self._n_catch_up += len(pending)
 
     def _timed(self, act: Callable[[], object]) -> None:
         """Rollback of any kind."""
@@ -132,7 +136,7 @@ def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
 
 def chain_context(opening: Opening, doubt: Doubt, *, rolls_back: bool = True) -> Context:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0 and not opening.spec.adaptive
+    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0
     on_device = opening.options.device_sampling and nobody_reads_logits
     options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:

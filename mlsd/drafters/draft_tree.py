@@ -2,71 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from mlsd.drafters.draft_model import DraftModel, open_second
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
-from mlsd.drafters.trees import Policy, TreeOptions, tree_options, whole_tree
+from mlsd.drafters.trees import TreeGrower, TreeOptions, tree_options, whole_tree
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import Logits
 from mlsd.engine.vocabulary import check_vocabularies
 
 
 class DraftTree(DraftModel):
     """Trees from a draft session."""
 
-    def __init__(self, session: LlamaTreeSession, setup: DrafterSetup, policy: Policy) -> None:
+    def __init__(self, session: LlamaTreeSession, setup: DrafterSetup, grower: TreeGrower) -> None:
+        self._levels, self._grower = session, grower
         super().__init__(session, make_rollback("trim", session), setup.clock)
-        self._levels, self._policy = session, policy
-        sides = (setup.target.tokenizer, session.tokenizer)
-        self._n_vocab = min(side.vocabulary.n_tokens for side in sides)
 
     def _forget(self) -> None:
         super()._forget()
-        self._n_rows = self._draft_ns = 0
+        self._grower.begin()
 
     def propose(self, k: int) -> Draft:
-        """The likeliest tree of at most `k` levels."""
-        now, session = self._clock.now_ns, self._session
-        t0 = now()
-        pending = self._context[session.n_past :]
-        self._forward(pending)
-        self._n_catch_up += len(pending)
-        tree = self._policy.tree(session.logits()[0, : self._n_vocab], self._grow, k, t0)
-        t1 = now()
-        session.truncate(session.n_past)  # the levels; what is accepted of them comes back with the next catch-up
-        self._draft_ns += t1 - t0
-        return Draft(tree=tree, mark_ns=now() - t1)
-
-    def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        started_ns = self._clock.now_ns()
-        rows = self._levels.grow(tokens, parents)
-        self._n_steps += 1
-        self._n_rows += len(tokens)
-        self._forward_ns += self._clock.now_ns() - started_ns
-        return rows[:, : self._n_vocab]
+        return self._grower.draft(k, self._levels, self._catch_up)
 
     def stats(self) -> dict[str, float]:
-        """Passes and rows of the draft, and its time split into passes and the policy."""
-        return {
-            "draft_steps": float(self._n_steps),
-            "draft_rows": float(self._n_rows),
-            "catch_up_rows": float(self._n_catch_up),
-            "draft_forward_ns": float(self._forward_ns),
-            "tree_ns": float(self._draft_ns - self._forward_ns),
-        }
+        return self._grower.stats(super().stats())
 
 
 def _open(setup: DrafterSetup, own: TreeOptions) -> DraftTree:
     def growing(session: LlamaSession) -> DraftTree:
-        check_vocabularies(setup.target.tokenizer, session.tokenizer)
-        return DraftTree(cast(LlamaTreeSession, session), setup, Policy(own, setup))
+        sides = (setup.target.tokenizer, session.tokenizer)
+        check_vocabularies(*sides)
+        grower = TreeGrower(own, setup, n_vocab=min(side.vocabulary.n_tokens for side in sides))
+        return DraftTree(cast(LlamaTreeSession, session), setup, grower)
 
     return open_second(setup, setup.draft, growing)
 
@@ -91,7 +64,7 @@ EAGLE_2 = (
 METHOD = Method(
     name="draft-tree",
     summary="Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.",
-    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858); pruning as in EVICT 2026 (arXiv 2605.00342)",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858)",
     options=TreeOptions,
     open=_open,
     presets=EAGLE_2,

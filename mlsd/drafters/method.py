@@ -10,7 +10,6 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters.adaptive import DepthRule
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
 from mlsd.drafters.recipe import Context, Opening
@@ -19,7 +18,7 @@ from mlsd.engine.session import Session, SessionKind
 from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import MadeDraft
-from mlsd.records import GAMMA, DrafterSpec, OptionValue, Record
+from mlsd.records import DrafterSpec, OptionValue, Record
 
 Own = TypeVar("Own", bound=msgspec.Struct)
 
@@ -41,7 +40,6 @@ class DrafterSetup:
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
     # Brings a prompt into the memory of a draft; by default by decoding it.
     read: Read = lambda session, tokens: session.decode(tokens, n_outputs=0)
-    rule: DepthRule | None = None  # where gamma is chosen in every round: what each chain asks
 
     @property
     def second(self) -> Path:
@@ -54,7 +52,7 @@ class DrafterSetup:
         return next(context for context in self.contexts if context.whose == "draft")
 
     def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
-        return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
+        return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +95,7 @@ class Method(Generic[Own]):
     def read(self, spec: DrafterSpec) -> Own:
         """The options of a spec: defaults, then its preset's values, then its own. Raises: InputError."""
         preset = self.preset(spec)
-        general = (PRESET, GAMMA) if spec.adaptive else (PRESET,)
-        given = {name: value for name, value in spec.options.items() if name not in general}
+        given = {name: value for name, value in spec.options.items() if name != PRESET}
         for name in given:
             if name not in self.options.__struct_fields__:
                 hint = did_you_mean(name, self.options.__struct_fields__) + self._help()

@@ -107,7 +107,7 @@ def _tokens(model: Tokenizer, before: str, text: str, *, first: bool = False) ->
 
 def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     # Drawn or not, a proposal is one token for the target, so the likeliest is drafted at any temperature.
-    chain = Chain(setup.clock, None, own, rule=setup.rule)
+    chain = Chain(setup.clock, None, own)
 
     def translating(session: LlamaSession) -> TextDraft:
         for side in (setup.target, session):

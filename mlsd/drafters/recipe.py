@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from mlsd.drafters.adaptive import most_drafted
 from mlsd.engine.rollback import SAVING, rollback_options
 from mlsd.engine.session import SessionKind, SessionOptions
 from mlsd.records import Case, DrafterSpec, Record, Sampling
@@ -71,7 +70,7 @@ def opening_of(
     )
     return Opening(
         spec=case.drafter,
-        gamma=most_drafted(case, rollback),
+        gamma=case.gamma,
         sampling=case.sampling,
         rollback=rollback,
         options=options,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mlsd.drafters.adaptive import time_passes
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import Opening
+from mlsd.engine.drafter import Draft
 from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 from mlsd.records import Record
@@ -32,7 +32,6 @@ class TreeOptions(Record, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the draft")] = 3
     top_k: Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, and children of each")] = 10
     commit: Commit = "keep"
-    prune: Annotated[bool, Meta(description="keep only nodes whose expected gain exceeds their cost in T(k)")] = False
 
 
 def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> SessionOptions:
@@ -54,44 +53,17 @@ def whole_tree(opening: Opening, commit: Commit) -> SessionOptions:
     return tree_options(opening.target, n_rows=opening.gamma, n_leaves=opening.gamma, commit=commit)
 
 
-class Pruner:
-    """How many of a tree's nodes are worth their place in the target's pass.
-
-    The m likeliest nodes commit 1 + p_1 + ... + p_m tokens, as far as the draft's probabilities are right, in
-    T_draft + T(m + 1); the m with the largest ratio stay, or none where plain decoding has a larger one (EVICT 2026,
-    arXiv 2605.00342: a node stays whose expected gain exceeds its cost).
-    """
-
-    def __init__(self, pass_ns: Sequence[float]) -> None:
-        """`pass_ns` are the times of target passes over 1, 2, ... positions."""
-        self._pass_ns = np.asarray(pass_ns)
-
-    def __call__(self, log_p: Sequence[float], draft_ns: float) -> int:
-        """Of nodes with these probabilities along their paths, largest first; drafting took `draft_ns`."""
-        gains = 1 + np.cumsum(np.concatenate([[0.0], np.exp(log_p)]))
-        return int((gains / (draft_ns + self._pass_ns[: len(gains)])).argmax())
-
-
 # Tokens of a level and the place of each one's parent in the level before -> logits after each.
 Grow = Callable[[Sequence[int], Sequence[int]], Logits]
 
 
-def expand(
-    first: Logits,
-    grow: Grow,
-    *,
-    depth: int,
-    top_k: int,
-    n_nodes: int,
-    keep: Callable[[Sequence[float]], int] | None = None,
-) -> Tree:
+def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -> Tree:
     """EAGLE-2's tree of at most `n_nodes` nodes and `depth` levels; `first` are the logits after the root: (n_vocab,).
 
     Grows where paths are likely, then keeps the likeliest nodes of all (Li et al. 2024, arXiv 2406.16858, section 4),
     over anything that gives logits level by level: a draft model as well as a trained head. Each level's `top_k`
     likeliest nodes, by the product of probabilities along their paths, get `top_k` children each. A path is never
-    likelier than its beginning, so the likeliest nodes form a tree by themselves. `keep` says how many of them
-    stay, from their log-probabilities.
+    likelier than its beginning, so the likeliest nodes form a tree by themselves.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -114,26 +86,67 @@ def expand(
         level = [child for node, row in zip(frontier, rows, strict=True) for child in add(node, scores[node], row)]
     # Stable, and parents stand before children: of equal ones the parent is kept.
     best = sorted(range(len(tokens)), key=lambda i: -scores[i])[:n_nodes]
-    if keep is not None:
-        best = best[: keep([scores[i] for i in best])]
     index = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
 
 
-class Policy:
-    """EAGLE-2's policy with the options of one arm."""
+class Levels(Protocol):
+    """A model that can decode a tree level by level."""
 
-    def __init__(self, options: TreeOptions, setup: DrafterSetup) -> None:
-        """Passes of the target are timed where nodes are to be pruned."""
+    n_past: int
+
+    def logits(self) -> Logits:
+        """Logits after the text, shape (1, n_vocab)."""
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """See `Grow`."""
+
+    def truncate(self, n_past: int) -> None:
+        """Forget all levels."""
+
+
+class TreeGrower:
+    """EAGLE-2's policy with the options of one arm, and what its trees took."""
+
+    def __init__(self, options: TreeOptions, setup: DrafterSetup, *, n_vocab: int | None = None) -> None:
+        """Only tokens below `n_vocab` are proposed."""
         self._options, self._n_nodes, self._clock = options, setup.opening.gamma, setup.clock
-        self._prune = Pruner(time_passes(setup.target, self._n_nodes, setup.clock)) if options.prune else None
+        self._n_vocab = n_vocab
+        self.begin()
 
-    def tree(self, first: Logits, grow: Grow, k: int, started_ns: int) -> Tree | None:
-        """The likeliest tree of at most `k` levels, see `expand`; None for an empty one."""
-        own, prune, now = self._options, self._prune, self._clock.now_ns
-        keep = None if prune is None else lambda log_p: prune(log_p, now() - started_ns)
-        tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes, keep=keep)
-        return tree if tree.tokens else None
+    def begin(self) -> None:
+        self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
+
+    def draft(self, k: int, model: Levels, catch_up: Callable[[], None]) -> Draft:
+        """The likeliest tree of at most `k` levels; `catch_up` lets the model take in the newest text."""
+        now, own = self._clock.now_ns, self._options
+
+        def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+            started_ns = now()
+            rows = model.grow(tokens, parents)
+            self._levels_ns += now() - started_ns
+            self._n_levels += 1
+            self._n_rows += len(tokens)
+            return rows[:, : self._n_vocab]
+
+        catch_up()
+        t0, levels_ns = now(), self._levels_ns
+        first = model.logits()[0, : self._n_vocab].copy()  # the levels' passes may write over it
+        tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
+        t1 = now()
+        self._tree_ns += t1 - t0 - (self._levels_ns - levels_ns)
+        model.truncate(model.n_past)  # the levels; what is accepted of them comes back with the newest text
+        return Draft(tree=tree, mark_ns=now() - t1)
+
+    def stats(self, passes: Mapping[str, float]) -> dict[str, float]:
+        """Rows of the levels, the time left to the policy, and `passes`, those of `catch_up`, with the levels'."""
+        return {
+            **{name: value for name, value in passes.items() if name.startswith("catch_up")},
+            "draft_steps": passes["draft_steps"] + self._n_levels,
+            "draft_rows": float(self._n_rows),
+            "draft_forward_ns": passes["draft_forward_ns"] + self._levels_ns,
+            "tree_ns": float(self._tree_ns),
+        }
 
 
 def likeliest(logits: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:

@@ -22,7 +22,6 @@ from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrid
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
     DRAFT_MODEL,
-    MOST_ADAPTIVE,
     Case,
     DrafterSpec,
     ModelRef,
@@ -221,13 +220,7 @@ class _Grids:
         drafters = _drafters(part, self._overrides.drafts)
         if not drafters:
             return [(None, ())]
-        return [
-            (
-                choice,
-                (MOST_ADAPTIVE,) if choice.spec.adaptive else self._overrides.gammas or choice.gammas or part.gammas,
-            )
-            for choice in drafters
-        ]
+        return [(choice, self._overrides.gammas or choice.gammas or part.gammas) for choice in drafters]
 
     def _arm(
         self,

@@ -16,10 +16,7 @@ from mlsd.planning.prompts import Prompt, find_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS
 from mlsd.planning.tasks import Task
 from mlsd.records import (
-    AUTO,
     DRAFT_MODEL,
-    GAMMA,
-    MOST_ADAPTIVE,
     NO_DRAFTER,
     DrafterSpec,
     EngineOptions,
@@ -142,7 +139,7 @@ def bench_request(
     *,
     drafts: Sequence[str] = (),
     drafters: Sequence[str | DrafterSpec] | None = (),
-    gammas: Sequence[int | str] | None = None,
+    gammas: Sequence[int] | None = None,
     prompts: Iterable[str] = ("code",),
     depths: Iterable[int] = (0,),
     **asked: Any,
@@ -151,8 +148,8 @@ def bench_request(
 
     `drafts` are draft models, or second files of the `drafters` that take one; a drafter is NAME:option=value,... and
     may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
-    preset's, else 1, 2, 4, 8, 16; "auto" leaves the choice to each round. `prompts` are shipped ones by name, or text
-    files, each behind `depths` tokens of other text. `asked` are further fields of `BenchRequest`.
+    preset's, else 1, 2, 4, 8, 16. `prompts` are shipped ones by name, or text files, each behind `depths` tokens of
+    other text. `asked` are further fields of `BenchRequest`.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
@@ -209,14 +206,11 @@ def _with_drafts(
     return specs, files
 
 
-def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
-    """Every method at its gammas; where "auto" stands beside numbers, each method stands twice."""
-    fixed = tuple(gamma for gamma in gammas if isinstance(gamma, int))
-    auto = [msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}) for spec in specs]
-    for given in (*(specs if fixed or not gammas else ()), *(auto if AUTO in gammas else ())):
-        spec, preset = resolve_spec(given), preset_gamma(given)
-        free = fixed or (_GAMMAS if preset is None else (preset,))
-        yield spec, (MOST_ADAPTIVE,) if spec.adaptive else free
+def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
+    """Every method at its gammas."""
+    for given in specs:
+        preset = preset_gamma(given)
+        yield resolve_spec(given), tuple(gammas) or (_GAMMAS if preset is None else (preset,))
 
 
 def each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 
 from mlsd.records import (
-    AUTO,
     DRAFT_MODEL,
-    GAMMA,
     NO_DRAFTER,
     ArmKind,
     Case,
@@ -56,9 +54,8 @@ class Arm(Record, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> str:
-        """For people, alone: ``plain``, ``tiny-draft, gamma 4``, ``pld (gamma auto)``."""
-        adaptive = self._values.get(GAMMA) == AUTO
-        return f"{self.name}, gamma {self.gamma}" if self.gamma and not adaptive else self.name
+        """For people, alone: ``plain``, ``tiny-draft, gamma 4``."""
+        return f"{self.name}, gamma {self.gamma}" if self.gamma else self.name
 
 
 def arm_of(case: Case) -> Arm:

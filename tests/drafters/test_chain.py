@@ -77,7 +77,6 @@ def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_c
     assert on_device(Doubt())
     assert not on_device(Doubt(p_min=0.5))
     assert not on_device(Doubt(), sampling=Sampling(temperature=0.7))
-    assert not on_device(Doubt(), spec=DrafterSpec(options={"gamma": "auto"}))
     assert grown([0.6] * 4, 4)[2] == {}
 
 

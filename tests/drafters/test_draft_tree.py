@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.drafters.trees import Pruner, expand, likeliest
+from mlsd.drafters.trees import expand, likeliest
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
@@ -32,15 +32,6 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
         first = tree.child(ROOT, chain.tokens[0])
         assert first is not None
         assert tree.child(first, chain.tokens[1]) is not None
-
-
-def test_nodes_stay_while_they_gain_more_than_they_cost() -> None:
-    log_p = np.log([0.9, 0.5, 0.1, 0.01])
-    free, dear, steps = [1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 1.9, 1.9, 3.0, 3.0]
-    assert Pruner(free)(log_p, 0.1) == 4
-    assert Pruner(dear)(log_p, 0.1) == 0  # 1.9 tokens in 2.1 are fewer than 1 in 1.1
-    assert Pruner(steps)(log_p, 0.0) == 2  # the second rides in a pass that the first has paid for
-    assert Pruner(dear)(log_p, 9.0) == 2  # the longer drafting took, the more of it is used
 
 
 def test_a_draft_with_recurrent_memory_is_refused(arena: Arena) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mlsd.drafters.other_vocabulary import _check_text, _tokens
 from mlsd.errors import VocabularyError
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import MOST_ADAPTIVE, Sampling
+from mlsd.records import Sampling
 from tests.drafters.arena import Arena, first
 from tests.engine.fake import FakeTokenizer
 
@@ -22,9 +22,6 @@ def test_a_trained_draft_is_right_through_text_as_well(mixed: Arena) -> None:
     run = mixed.run("dense", "text-draft", 4, prompt, 40, draft="draft")
     mixed.assert_exact("dense", prompt, run)
     assert run.accepted > 0.1 * run.proposed > 0
-    mixed.assert_exact(
-        "dense", prompt, mixed.run("dense", "text-draft:gamma=auto", MOST_ADAPTIVE, prompt, 40, draft="draft")
-    )
 
 
 def test_sampled_output_accepts_by_the_rule(mixed: Arena) -> None:

@@ -36,7 +36,6 @@ def test_options_stand_in_brackets_and_a_gamma_behind() -> None:
     assert arm_named("draft-model", "small", '{"p_min":0.5}', 4).setting == "small (p_min 0.5), gamma 4"
     cut = DrafterSpec(name="layer-skip", options={"mode": "own", "exit": 3})
     assert arm_of(_case(cut, 2)).setting == "layer-skip (exit 3, mode own), gamma 2"
-    assert arm_of(_case(DrafterSpec(name="pld", options={"gamma": "auto"}), 16)).setting == "pld (gamma auto)"
 
 
 @given(SPECS, SPECS, st.integers(1, 3), st.integers(1, 3))

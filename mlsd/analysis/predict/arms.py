@@ -122,7 +122,7 @@ def read_groups(store: Store, chosen: Chosen, without: Container[int] = ()) -> l
         if not chosen.keeps(stored) or stored.id in without or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
-        left_out = case.source != "engine" or case.drafter.name in CONTROLS or case.drafter.adaptive
+        left_out = case.source != "engine" or case.drafter.name in CONTROLS
         if not case.sampling.greedy or left_out:
             continue
         place = msgspec.json.encode((case.target, case.prompt, case.n_predict))

@@ -34,8 +34,8 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @click.option(
     "--gamma",
     "gammas",
-    type=shared.GammaList(),
-    help="Most tokens proposed per round; auto: the fastest for each round [default: the preset's, else 1,2,4,8,16].",
+    type=shared.IntList(),
+    help="Most tokens proposed per round [default: the preset's, else 1,2,4,8,16].",
 )
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(

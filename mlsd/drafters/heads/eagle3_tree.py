@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,11 +13,10 @@ from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
 from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range
-from mlsd.drafters.trees import Policy, TreeOptions, whole_tree
+from mlsd.drafters.trees import TreeGrower, TreeOptions, whole_tree
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
-from mlsd.engine.session import Logits
 
 
 class Options(TreeOptions, frozen=True, kw_only=True):
@@ -30,46 +28,26 @@ class Options(TreeOptions, frozen=True, kw_only=True):
 class Eagle3Tree(Eagle3Draft):
     """Trees from the head."""
 
-    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, policy: Policy) -> None:
+    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, grower: TreeGrower) -> None:
+        self._grower = grower
         # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
         super().__init__(target, head, clock, Chain(clock))
-        self._policy = policy
 
     def _forget(self) -> None:
         super()._forget()
-        self._n_rows = self._draft_ns = 0
+        self._grower.begin()
 
     def propose(self, k: int) -> Draft:
-        """The likeliest tree of at most `k` levels."""
-        now = self._clock.now_ns
-        t0 = now()
-        self._catch_up()
-        first = self._eagle.logits()[0].copy()  # the levels' passes write over it
-        tree = self._policy.tree(first, self._grow, k, t0)
-        t1 = now()
-        self._draft_ns += t1 - t0
-        self._eagle.truncate(self._eagle.n_past)  # the levels; their accepted tokens come back with true rows
-        return Draft(tree=tree, mark_ns=now() - t1)
-
-    def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        started_ns = self._clock.now_ns()
-        rows = self._eagle.grow(tokens, parents)
-        self._forward_ns += self._clock.now_ns() - started_ns
-        self._n_steps += 1
-        self._n_rows += len(tokens)
-        return rows
+        return self._grower.draft(k, self._eagle, self._catch_up)
 
     def stats(self) -> dict[str, float]:
-        """Passes of the head, rows of the levels, and the time left to the policy."""
-        stats = super().stats()
-        tree_ns = self._draft_ns - stats["draft_forward_ns"]
-        return {**stats, "draft_rows": float(self._n_rows), "tree_ns": float(tree_ns)}
+        return self._grower.stats(super().stats())
 
 
 def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return Eagle3Tree(opened.target, head, setup.clock, Policy(own, setup))
+    return Eagle3Tree(opened.target, head, setup.clock, TreeGrower(own, setup))
 
 
 METHOD = Method(

@@ -29,7 +29,7 @@ from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
-from mlsd.records import MOST_ADAPTIVE, DrafterSpec, Environment, OptionValue, Record
+from mlsd.records import DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 
@@ -132,18 +132,16 @@ def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
 
 def first_gammas(space: Space) -> tuple[int, ...]:
     """Far apart in equal ratios, the ends of the span among them."""
-    span = space.get(_GAMMA)
-    if not isinstance(span, Range):
-        return (MOST_ADAPTIVE,)
+    span = space[_GAMMA]
+    assert isinstance(span, Range)
     ratio = span.high / span.low
     return tuple(dict.fromkeys(round(span.low * ratio ** (i / (_FIRST_GAMMAS - 1))) for i in range(_FIRST_GAMMAS)))
 
 
 def neighbouring_gammas(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, ...]:
     """The gammas half way (in ratio) to the next that were tried on both sides, none beyond what is searched."""
-    span = space.get(_GAMMA)
-    if not isinstance(span, Range):
-        return ()
+    span = space[_GAMMA]
+    assert isinstance(span, Range)
     below = max((g for g in tried if g < gamma), default=span.low - 1)
     above = min((g for g in tried if g > gamma), default=span.high + 1)
     between = (math.floor(math.sqrt(max(below, 1) * gamma)), math.ceil(math.sqrt(gamma * above)))

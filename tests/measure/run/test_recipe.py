@@ -38,7 +38,6 @@ from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagl
 ASKED = {
     "draft-model": ("llama", "qwen35"),
     "draft-model:p_min=0.5": ("qwen35",),
-    "draft-model:gamma=auto": ("llama", "qwen35"),
     "text-draft": ("llama",),
     "draft-tree:top_k=3,depth=2": ("llama",),
     "eagle3": ("llama",),
@@ -120,7 +119,7 @@ def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> BenchReques
         target=str(target),
         drafts=tuple(map(str, drafts)),
         drafters=drafters,
-        gammas=None if "gamma=auto" in " ".join(drafters) else (2, 5),
+        gammas=(2, 5),
         prompts=("length-64",),
         n_predict=32,
         repeats=1,
