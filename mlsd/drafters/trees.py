@@ -90,7 +90,7 @@ def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
 
 
-class Levels(Protocol):
+class LevelModel(Protocol):
     """A model that can decode a tree level by level."""
 
     n_past: int
@@ -117,7 +117,7 @@ class TreeGrower:
     def begin(self) -> None:
         self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
 
-    def draft(self, k: int, model: Levels, catch_up: Callable[[], None]) -> Draft:
+    def draft(self, k: int, model: LevelModel, catch_up: Callable[[], None]) -> Draft:
         """The likeliest tree of at most `k` levels; `catch_up` lets the model take in the newest text."""
         now, own = self._clock.now_ns, self._options
 

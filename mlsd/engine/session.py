@@ -36,9 +36,8 @@ def check_finite(rows: Logits) -> Logits:
     return rows
 
 
-# hidden-rows: keeps the rows that the model's next-token block reads.
-# layer-rows: can keep what chosen blocks are fed with, for a drafting head.
-SessionKind = Literal["plain", "hidden-rows", "layer-rows"]
+# layer-rows: can keep what chosen blocks are fed with, for a drafting head or the model's own next-token block.
+SessionKind = Literal["plain", "layer-rows"]
 
 
 class SessionOptions(Record, frozen=True, kw_only=True):
@@ -62,10 +61,6 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
     tree: Literal["off", "keep", "redecode"] = "off"
     kind: SessionKind = "plain"
-
-    def __post_init__(self) -> None:
-        if self.tree != "off" and self.kind not in ("plain", "layer-rows"):
-            raise EngineError(f"A session that is {self.kind} cannot verify trees.")
 
 
 def padded(n_positions: int) -> int:

@@ -86,12 +86,6 @@ def test_a_session_that_fails_half_way_leaves_nothing_open(
         assert +still_open == Counter(llama_model_load_from_file=1)
 
 
-def test_a_session_without_the_block_it_needs_opens_nothing(tiny: Path, still_open: Counter[str]) -> None:
-    with LlamaModel(tiny / "qwen35.gguf") as model, pytest.raises(UnsupportedError):
-        open_session(model, msgspec.structs.replace(OPTIONS, kind="hidden-rows"))
-    assert not any(still_open.values())
-
-
 def test_a_model_that_fails_half_way_is_freed(
     tiny: Path, still_open: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 
@@ -94,7 +94,7 @@ def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, A
         options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
         bare = stack.enter_context(open_session(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")), options))
         model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
-        session = stack.enter_context(HiddenRowsSession(model, msgspec.structs.replace(options, kind="hidden-rows")))
+        session = stack.enter_context(LayerRowsSession(model, msgspec.structs.replace(options, kind="layer-rows")))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
         drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]

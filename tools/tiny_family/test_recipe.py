@@ -25,7 +25,7 @@ from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
@@ -122,7 +122,7 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
         plain = [generate(session, NoDrafter(), make_rollback("snapshots", session), p, limits, clock) for p in prompts]
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
-        HiddenRowsSession(model, msgspec.structs.replace(GREEDY, kind="hidden-rows")) as session,
+        LayerRowsSession(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as session,
         closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
         closing(Judge(partial(open_session, model), GREEDY)) as judge,
     ):

@@ -11,7 +11,7 @@ from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.engine.llama.heads import NextTokenHead
-from mlsd.engine.llama.rows import HiddenRowsSession, Rows
+from mlsd.engine.llama.rows import LayerRowsSession, Rows
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 
@@ -27,13 +27,14 @@ UNTRIED = (
 class NextTokenDraft(HeadChain):
     """A chain of tokens from one block used again and again."""
 
-    def __init__(self, target: HiddenRowsSession, head: NextTokenHead, clock: Clock, chain: Chain) -> None:
+    def __init__(self, target: LayerRowsSession, head: NextTokenHead, clock: Clock, chain: Chain) -> None:
         super().__init__(head, clock, chain)
         self._target = target
+        target.keep_hidden_rows()
 
     def true_rows(self, first: int, end: int) -> Rows:
         """The target's rows of positions first - 1 .. end - 2; before the text there is a row of zeros."""
-        known = self._target.hidden
+        known = self._target.rows
         if first > 0:
             return known[first - 1 : end - 1]
         return np.concatenate([np.zeros((1, known.shape[1]), dtype=np.float32), known[: end - 1]])
@@ -60,9 +61,8 @@ def _check_target(own: Doubt, target: Source) -> None:
 
 def _open(setup: DrafterSetup, own: Doubt) -> NextTokenDraft:
     _check_target(own, Source(setup.target_path))
-    target = cast(HiddenRowsSession, setup.target)
-    chain = setup.chain(own)
-    return NextTokenDraft(target, NextTokenHead(target), setup.clock, chain)
+    target = cast(LayerRowsSession, setup.target)
+    return NextTokenDraft(target, NextTokenHead(target), setup.clock, setup.chain(own))
 
 
 METHOD = Method(
@@ -72,7 +72,7 @@ METHOD = Method(
     options=Doubt,
     open=_open,
     contexts=lambda opening, own: opening.with_head(),
-    session="hidden-rows",
+    session="layer-rows",
     loads_next_token_block=True,
     head=lambda target, model, own: NextTokenHead(target),
     check_target=_check_target,

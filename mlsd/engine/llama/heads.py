@@ -15,11 +15,12 @@ import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, extension, fail, library, run_pass
-from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, Rows
+from mlsd.engine.llama.rows import LayerRowsSession, Rows
 from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.trees import LevelSequences
 from mlsd.engine.session import Logits
 from mlsd.engine.tree import ROOT
-from mlsd.errors import EngineError, RollbackError
+from mlsd.errors import RollbackError
 
 # Rows of one pass. An encoder's pass allots a row of logits for each of them, so this also bounds memory.
 _N_BATCH = 128
@@ -156,9 +157,8 @@ class RowContext:
             self._cut(n_past)
             self.n_past = n_past
 
-    def _cut(self, first: int, sequence: int = -1) -> None:
-        """Empty the positions from `first` on, of every sequence or of one."""
-        if not self._native.llama_memory_seq_rm(self._memory, sequence, first, -1):
+    def _cut(self, first: int) -> None:
+        if not self._native.llama_memory_seq_rm(self._memory, -1, first, -1):
             raise RollbackError(f"llama.cpp cannot cut the memory of {self._what} back to {first}.")
 
     def clear(self) -> None:
@@ -183,7 +183,7 @@ class EagleHead(RowContext):
         super().__init__(
             model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_level), n_sequences=n_sequences
         )
-        self._n_levels = self._n_shared = 0
+        self._levels, self._n_shared = LevelSequences(self._memory, n_sequences), 0
         self._level_rows: Rows = np.zeros((0, self.n_embd), dtype=np.float32)
 
     def encode(self, rows: Rows) -> Rows:
@@ -200,29 +200,18 @@ class EagleHead(RowContext):
         return encoded
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """One more level of a tree below the text; see `LlamaTreeSession.grow`, which this repeats for heads.
-
-        The first level follows the last `decode`. Returns the logits after each token, shape (len(tokens), n_vocab).
-        """
-        width, half = len(tokens), self._n_sequences // 2
-        if width > half:
-            raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * half}.")
-        base, depth = self.n_past, self._n_levels
-        if depth == 0:
+        """As `LlamaTreeSession.grow`; the first level follows the last `decode`."""
+        width = len(tokens)
+        if not self._levels.n_levels:
             self._level_rows = self.hidden_row()
             self._share()
-        # Levels take turns with the two halves of the sequences, so that parents are still there to copy from.
-        first, before = (0, half) if depth % 2 == 0 else (half, 0)
-        for i, parent in enumerate(parents if depth else ()):
-            self._cut(base, first + i)
-            self._native.llama_memory_seq_cp(self._memory, before + parent, first + i, base, base + depth)
+        first, position = self._levels.add(self.n_past, parents)
         self._clear_batch()
         for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             row = self._level_rows[0 if parent == ROOT else parent]
-            self._add(base + depth, token, row, output=True, sequence=first + i)
+            self._add(position, token, row, output=True, sequence=first + i)
         self._process(width)
         self._level_rows = np.stack([self._hidden(i) for i in range(width)])
-        self._n_levels = depth + 1
         return np.stack([self._logits(i) for i in range(width)])
 
     def _share(self) -> None:
@@ -231,15 +220,15 @@ class EagleHead(RowContext):
         self._n_shared = self.n_past
 
     def truncate(self, n_past: int) -> None:
-        if n_past < self.n_past or self._n_levels:
+        if n_past < self.n_past or self._levels.n_levels:
             self._cut(min(n_past, self.n_past))
         self.n_past = min(n_past, self.n_past)
         self._n_shared = min(self._n_shared, self.n_past)
-        self._n_levels = 0
+        self._levels.n_levels = 0
 
     def clear(self) -> None:
         super().clear()
-        self._n_levels = self._n_shared = 0
+        self._levels.n_levels = self._n_shared = 0
 
 
 class BlockHead(RowContext):
@@ -295,7 +284,7 @@ class BlockHead(RowContext):
 class NextTokenHead(RowContext):
     """The block's own context: attention memory of its own, cut back at will."""
 
-    def __init__(self, target: HiddenRowsSession) -> None:
+    def __init__(self, target: LayerRowsSession) -> None:
         super().__init__(target.model, target, what="the next-token block", n_batch=target.options.n_ubatch)
 
     def _extend(self, params: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlsd.engine.llama.broken import UncheckedSession
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, LayerRowsTreeSession
+from mlsd.engine.llama.rows import LayerRowsSession, LayerRowsTreeSession
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import SessionKind, SessionOptions
@@ -13,11 +13,9 @@ from mlsd.errors import UnsupportedError
 # Drafting heads; their graphs end the process where no target's rows are fed to them.
 HEADS = ("eagle3", "dflash")
 
-
 _KINDS: dict[tuple[SessionKind, bool], type[LlamaSession]] = {
     ("plain", False): LlamaSession,
     ("plain", True): LlamaTreeSession,
-    ("hidden-rows", False): HiddenRowsSession,
     ("layer-rows", False): LayerRowsSession,
     ("layer-rows", True): LayerRowsTreeSession,
 }

@@ -58,11 +58,10 @@ def check_layers(architecture: str, n_layers: int, layers: Sequence[int], *, las
 
 
 class LayerRowsSession(LlamaSession):
-    """A session that keeps the rows of chosen layers of every position, once `keep_rows` has named them."""
+    """A session that keeps rows of every position, once it was told which."""
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        """Open the context. Raises: UnsupportedError when the library does not export the rows."""
-        (self._keep, self._get), self._extension = layer_inputs(), extension()  # may refuse, so before a context opens
+        self._extension = extension()  # may refuse this release, so before a context is open
         self._layers: tuple[int, ...] = ()
         super().__init__(model, options)
         self._n_embd = int(library().llama_model_n_embd(model.handle))
@@ -73,12 +72,23 @@ class LayerRowsSession(LlamaSession):
     def keep_rows(self, layers: Sequence[int]) -> None:
         """From the next pass on, keep the rows of `layers` side by side in `rows`, shape (n_ctx, n_layers * n_embd).
 
-        Raises: UnsupportedError for a layer whose rows this graph does not give out.
+        Raises: UnsupportedError for a layer whose rows this graph does not give out, or a library that exports none.
         """
         check_layers(self.model.architecture, self._n_layers, layers)
+        self._keep(layers)
+
+    def keep_hidden_rows(self) -> None:
+        """The same of the row that the model's own next-token block reads. Raises: UnsupportedError without a block."""
+        if not self.model.has_next_token_block:
+            raise UnsupportedError(
+                f"{self.model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
+            )
+        self._keep((self._n_layers,))
+
+    def _keep(self, layers: Sequence[int]) -> None:
         for layer in layers:
             if layer < self._n_layers:
-                self._keep(self.handle, layer, True)
+                layer_inputs()[0](self.handle, layer, True)
             else:
                 self._extension.llama_set_embeddings_nextn(self.handle, True, False)
         self._layers = tuple(layers)
@@ -93,7 +103,7 @@ class LayerRowsSession(LlamaSession):
 
     def _read(self, layer: int, width: int) -> Rows:
         if layer < self._n_layers:
-            pointer = self._get(self.handle, layer)
+            pointer = layer_inputs()[1](self.handle, layer)
         else:
             pointer = self._extension.llama_get_embeddings_nextn(self.handle)
         if not pointer:
@@ -113,28 +123,3 @@ class LayerRowsTreeSession(LayerRowsSession, LlamaTreeSession):
         if not n_again:
             self.rows[first + 1 : first + 1 + len(path)] = tree_rows[[1 + node for node in path]]
         return n_again
-
-
-class HiddenRowsSession(LlamaSession):
-    """A session that also keeps the trunk's hidden row of every position, as the next-token block wants it."""
-
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        """Open the context. Raises: UnsupportedError when the model was loaded without next-token block."""
-        native = library()
-        if not model.has_next_token_block:
-            raise UnsupportedError(
-                f"{model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
-            )
-        self._extension = extension()  # may refuse this release, so before a context is open
-        super().__init__(model, options)
-        self._extension.llama_set_embeddings_nextn(self.handle, True, False)
-        # By position: what a rollback forgets is overwritten when the position is decoded again.
-        self.hidden: Rows = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)
-
-    def _submit(self, width: int, what: str) -> None:
-        super()._submit(width, what)
-        pointer = self._extension.llama_get_embeddings_nextn(self.handle)
-        if not pointer:
-            raise fail("llama.cpp has no hidden rows for the next-token block")
-        n_embd = self.hidden.shape[1]
-        self.hidden[self.n_past : self.n_past + width] = np.ctypeslib.as_array(pointer, shape=(width, n_embd))

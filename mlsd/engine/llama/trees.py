@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlsd.engine.llama.native import fail
+from mlsd.engine.llama.native import fail, library
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import Tree, TreeLayout, layout
@@ -23,6 +23,33 @@ if TYPE_CHECKING:
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 _ID_BYTES = 4
+
+
+class LevelSequences:
+    """Sequences of the nodes of a tree that grows level by level below a text.
+
+    Levels take turns with the two halves of a context's sequences, so that parents are still there to copy from.
+    """
+
+    def __init__(self, memory: Any, n_sequences: int) -> None:
+        self._native, self._memory, self._half = library(), memory, n_sequences // 2
+        self.n_levels = 0
+
+    def add(self, base: int, parents: Sequence[int]) -> tuple[int, int]:
+        """The sequence of the next level's first node, and the level's position; nodes have neighbouring sequences.
+
+        `parents` are places in the level before (ROOT on the first), `base` is the position behind the text.
+        """
+        width, depth = len(parents), self.n_levels
+        if width > self._half:
+            raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * self._half}.")
+        first, before = (0, self._half) if depth % 2 == 0 else (self._half, 0)
+        for i, parent in enumerate(parents if depth else ()):
+            if not self._native.llama_memory_seq_rm(self._memory, first + i, base, -1):
+                raise RollbackError(f"llama.cpp cannot forget what sequence {first + i} holds from position {base} on.")
+            self._native.llama_memory_seq_cp(self._memory, before + parent, first + i, base, base + depth)
+        self.n_levels += 1
+        return first, base + depth
 
 
 class LlamaTreeSession(LlamaSession):
@@ -43,7 +70,7 @@ class LlamaTreeSession(LlamaSession):
         self._tree = Tree(tokens=(), parents=())
         self._layout: TreeLayout = layout(self._tree)
         self._n_root = 0
-        self._n_levels = 0  # grown since the last `truncate`
+        self._levels = LevelSequences(self.memory, options.n_sequences)
 
     def _open_batch(self) -> None:
         size = self.options.n_batch
@@ -115,24 +142,17 @@ class LlamaTreeSession(LlamaSession):
         Token i continues node `parents[i]` of the level before (ROOT on the first level). Returns the logits after
         each, shape (len(tokens), n_vocab). `truncate(n_past)` forgets all levels; a new tree starts from the prefix.
         """
-        width, half = len(tokens), self.options.n_sequences // 2
-        if width > half:
-            raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * half}.")
+        width = len(tokens)
         self._check_outputs(width)
         self._spread()
-        base, depth = self.n_past, self._n_levels
-        # Levels take turns with the two halves of the sequences, so that parents are still there to copy from.
-        first, before = (0, half) if depth % 2 == 0 else (half, 0)
-        for i, parent in enumerate(parents if depth else ()):
-            self._cut(first + i, base, -1)
-            self._native.llama_memory_seq_cp(self.memory, before + parent, first + i, base, base + depth)
+        first, position = self._levels.add(self.n_past, parents)
         self._tokens[:width] = tokens
-        self._positions[:width] = base + depth
+        self._positions[:width] = position
         self._n_ids[:width] = 1
         self._id_lists[:width] = self._ids.ctypes.data + _ID_BYTES * np.arange(first, first + width)
         self._wanted[:width] = 1
-        self._submit(width, f"a level of {width} nodes at position {base + depth}")
-        self._first_row, self._n_outputs, self._n_levels = 0, width, depth + 1
+        self._submit(width, f"a level of {width} nodes at position {position}")
+        self._first_row, self._n_outputs = 0, width
         return self.logits()
 
     def _spread(self) -> None:
@@ -171,7 +191,7 @@ class LlamaTreeSession(LlamaSession):
     def truncate(self, n_past: int) -> None:
         self._cut(-1, n_past, -1)
         self.n_past = n_past
-        self._n_levels = 0
+        self._levels.n_levels = 0
 
     def _cut(self, sequence: int, first: int, end: int) -> None:
         if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
@@ -179,5 +199,5 @@ class LlamaTreeSession(LlamaSession):
 
     def clear(self) -> None:
         super().clear()
-        self._n_held, self._n_levels = 1, 0
+        self._n_held, self._levels.n_levels = 1, 0
         self._tree = Tree(tokens=(), parents=())

@@ -17,7 +17,7 @@ from mlsd.drafters.heads.mtp import ARCHITECTURES, UNTRIED, NextTokenDraft
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
@@ -45,24 +45,25 @@ class FirstRows(NextTokenDraft):
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: Arena) -> None:
     gamma = 4
     options = SessionOptions(
-        n_ctx=256, n_threads=1, kind="hidden-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
+        n_ctx=256, n_threads=1, kind="layer-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
     )
     model = blocks.model("qwen35")
     with open_session(model, options) as session:
-        assert isinstance(session, HiddenRowsSession)
+        assert isinstance(session, LayerRowsSession)
         with closing(FirstRows(session, NextTokenHead(session), CLOCK, Chain(CLOCK))) as drafter:
             result, _ = mixed_run(blocks, "qwen35", session, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
     noise = 2 * blocks.report(blocks.path("qwen35")).kernel_noise
     with open_session(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
-        assert isinstance(fresh, HiddenRowsSession)
+        assert isinstance(fresh, LayerRowsSession)
+        fresh.keep_hidden_rows()
         with closing(NextTokenHead(fresh)) as head:
             for text, logits in drafter.first:
                 fresh.clear()
                 head.clear()
                 fresh.decode(text)
-                zeros = np.zeros((1, fresh.hidden.shape[1]), dtype=np.float32)
-                head.decode(text, np.concatenate([zeros, fresh.hidden[: len(text) - 1]]))
+                zeros = np.zeros((1, fresh.rows.shape[1]), dtype=np.float32)
+                head.decode(text, np.concatenate([zeros, fresh.rows[: len(text) - 1]]))
                 assert np.abs(head.logits()[0] - logits).max() <= max(noise, 1e-3)
 
 
@@ -71,11 +72,12 @@ def test_rows_of_a_long_text_do_not_depend_on_how_it_is_split(blocks: Arena) -> 
     text = prompt_of(2, n=96)
     rows = []
     for n_batch, n_ubatch in ((512, 512), (32, 32), (64, 16)):
-        options = SessionOptions(n_ctx=256, n_threads=1, kind="hidden-rows", n_batch=n_batch, n_ubatch=n_ubatch)
+        options = SessionOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
         with open_session(blocks.model("qwen35"), options) as session:
-            assert isinstance(session, HiddenRowsSession)
+            assert isinstance(session, LayerRowsSession)
+            session.keep_hidden_rows()
             session.decode(text)
-            rows.append(session.hidden[: len(text)].copy())
+            rows.append(session.rows[: len(text)].copy())
     spread = rows[0].std()
     assert spread > 0
     for other in rows[1:]:
@@ -101,11 +103,11 @@ def test_every_architecture_that_is_served_was_tried() -> None:
 
 
 def test_a_model_loaded_without_its_block_is_refused(blocks: Arena) -> None:
-    with (
-        LlamaModel(blocks.path("qwen35")) as model,
-        pytest.raises(UnsupportedError, match="without next-token block"),
-    ):
-        open_session(model, SessionOptions(n_ctx=64, n_threads=1, kind="hidden-rows"))
+    options = SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows")
+    with LlamaModel(blocks.path("qwen35")) as model, open_session(model, options) as session:
+        assert isinstance(session, LayerRowsSession)
+        with pytest.raises(UnsupportedError, match="without next-token block"):
+            session.keep_hidden_rows()
 
 
 def test_a_trained_block_is_accepted_more_often_than_not() -> None:

@@ -129,7 +129,7 @@ def test_without_the_refusal_the_process_does_end(tiny: Path) -> None:
         "from mlsd.engine.llama.open import open_session; from mlsd.engine.session import SessionOptions;"
         "options = SessionOptions(n_ctx=64, n_threads=1, kind='layer-rows');"
         "session = open_session(LlamaModel(Path(sys.argv[1])), options);"
-        "session._keep(session.handle, 1, True); session.decode((1, 2)); print('alive')"
+        "session._keep((1,)); session.decode((1, 2)); print('alive')"
     )
     command = [sys.executable, "-c", code, str(tiny / "falcon-h1.gguf")]
     ended = subprocess.run(command, capture_output=True, text=True, env={"GGML_NO_BACKTRACE": "1"}, check=False)
