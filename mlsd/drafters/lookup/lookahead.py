@@ -38,8 +38,8 @@ class Lookahead(TextLookup):
     """Window and pool of one generation."""
 
     def __init__(self, options: Options, clock: Clock, *, n_candidates: int) -> None:
-        super().__init__()
-        self._options, self._clock, self._n_candidates = options, clock, n_candidates
+        super().__init__(clock)
+        self._options, self._n_candidates = options, n_candidates
         self._levels: list[list[int]] = []  # level 0 first; its first token is the newest committed one
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}
         self._last = 0
@@ -55,9 +55,8 @@ class Lookahead(TextLookup):
         self._forget()
         self._n_candidate_rows = self._n_window_rows = 0
 
-    def propose(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Draft:
         """The pool's n-grams after the newest token, and the window."""
-        started_ns = self._clock.now_ns()
         if self._ends:
             self._learn()
         self._levels[0][0] = self._last
@@ -66,7 +65,6 @@ class Lookahead(TextLookup):
         tree = self._with_window(candidates)
         self._n_candidate_rows += tree.n_candidates
         self._n_window_rows += tree.n_riders
-        self._count(bool(candidates.tokens), self._clock.now_ns() - started_ns)
         return Draft(tree=tree)
 
     def _learn(self) -> None:
@@ -118,7 +116,6 @@ class Lookahead(TextLookup):
 
 
 def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
-    """Room for the candidates and the window."""
     n_riders = own.window * (own.ngram - 1) - 1
     n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, own.guesses) + own.window
     return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=own.commit))

@@ -35,14 +35,13 @@ class NgramCache(TextLookup):
     """Counts of one text's continuations."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
-        super().__init__()
-        self._options, self._clock = options, clock
+        super().__init__(clock)
+        self._options = options
         self._thresholds = _THRESHOLDS[options.thresholds]
         self._text: list[int] = []
         self._counts: dict[tuple[int, ...], Counter[int]] = {}
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Count the prompt."""
         self._forget()
         self._text, self._counts = [], {}
         self._take_in(prompt)
@@ -55,9 +54,8 @@ class NgramCache(TextLookup):
                 self._counts.setdefault(tuple(text[end - n :]), Counter())[token] += 1
             text.append(token)
 
-    def propose(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Draft:
         """Up to `k` tokens, each the clear favourite after those before it."""
-        started_ns = self._clock.now_ns()
         self._take_in(self._pending)
         self._pending = []
         tail = self._text[-self._options.ngram :]
@@ -65,7 +63,6 @@ class NgramCache(TextLookup):
         while len(tokens) < k and (token := self._favourite(tail)) is not None:
             tokens.append(token)
             tail = [*tail, token][-self._options.ngram :]
-        self._count(bool(tokens), self._clock.now_ns() - started_ns)
         return Draft(tokens=tuple(tokens))
 
     def _favourite(self, tail: Sequence[int]) -> int | None:

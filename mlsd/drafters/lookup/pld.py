@@ -36,29 +36,28 @@ class PromptLookup(TextLookup):
     """A chain copied from the text so far; the longest n-gram that occurred before decides."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
-        super().__init__()
+        super().__init__(clock)
         self._options = options
         self._lengths = range(options.ngram, min(options.ngram, options.min_ngram) - 1, -1)
-        self._clock = clock
         self._index = NgramIndex(self._lengths)
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Index the prompt."""
         self._forget()
         self._index = NgramIndex(self._lengths)
         self._index.extend(prompt)
 
     def propose(self, k: int) -> Draft:
+        draft = super().propose(k)
+        if not draft.tokens and self._options.no_match == "dummy":
+            return Draft(tokens=(_DUMMY_TOKEN,))
+        return draft
+
+    def _look_up(self, k: int) -> Draft:
         """Up to `k` tokens that followed an earlier occurrence; none without a match."""
-        started_ns = self._clock.now_ns()
         self._index.extend(self._pending)
         self._pending = []
         start = self._find(k)
-        tokens = () if start is None else tuple(self._index.tokens[start : start + k])
-        self._count(bool(tokens), self._clock.now_ns() - started_ns)
-        if not tokens and self._options.no_match == "dummy":
-            tokens = (_DUMMY_TOKEN,)
-        return Draft(tokens=tokens)
+        return Draft() if start is None else Draft(tokens=tuple(self._index.tokens[start : start + k]))
 
     def _find(self, k: int) -> int | None:
         find = self._index.first if self._options.match == "first" else self._index.last
@@ -79,7 +78,6 @@ class NgramIndex:
         self.tokens: list[int] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text."""
         text, places = self.tokens, self._places
         for token in tokens:
             end = len(text)

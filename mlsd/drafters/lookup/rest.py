@@ -51,7 +51,7 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 def _content(own: Options) -> dict[str, OptionValue]:
-    """The content of the store, so that another text under one name is another case. Raises: InputError."""
+    """So that another text under one name is another case. Raises: InputError."""
     return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
@@ -104,8 +104,8 @@ class Rest(TextLookup):
     """Trees, or chains, of what is commonest in a store."""
 
     def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
-        super().__init__()
-        self._store, self._options, self._clock = store, options, clock
+        super().__init__(clock)
+        self._store, self._options = store, options
         self._n_nodes, self._as_chain = n_nodes, as_chain
         self._context: list[int] = []
 
@@ -118,7 +118,7 @@ class Rest(TextLookup):
         self._context = list(prompt[-self._options.span :])
         self._forget()
 
-    def propose(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Draft:
         """The commonest continuations of the longest end of the text that the store holds."""
         now = self._clock.now_ns
         t0 = now()
@@ -130,12 +130,9 @@ class Rest(TextLookup):
             rows = self._store.continuations(places, n_matched, min(k, options.length), options.hits)
             tree = commonest_prefixes(rows, self._n_nodes)
             draft = Draft(tokens=_first_path(tree)) if self._as_chain else Draft(tree=tree if tree.tokens else None)
-        t2 = now()
-        found = draft.n_proposed > 0
-        self._count(found, t2 - t0)
         self._n_matched += n_matched
-        self._search_ns[found] += t1 - t0
-        self._tree_ns += t2 - t1
+        self._search_ns[draft.n_proposed > 0] += t1 - t0
+        self._tree_ns += now() - t1
         return draft
 
     def observe(self, outcome: Outcome) -> None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from mlsd.engine.drafter import Drafter, Outcome
+from mlsd.clock import Clock
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 
 
 class TextLookup(Drafter):
     """A look-up in a text that grows; its newest tokens wait for the next proposal, which pays for taking them in."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._forget()
 
     def _forget(self) -> None:
-        """A new generation."""
         self._pending: list[int] = []
         self._rounds = {True: 0, False: 0}  # by whether something was found
         self._spent_ns = {True: 0, False: 0}
 
-    def _count(self, found: bool, spent_ns: int) -> None:
+    def propose(self, k: int) -> Draft:
+        started_ns = self._clock.now_ns()
+        draft = self._look_up(k)
+        found = draft.n_proposed > 0
         self._rounds[found] += 1
-        self._spent_ns[found] += spent_ns
+        self._spent_ns[found] += self._clock.now_ns() - started_ns
+        return draft
+
+    def _look_up(self, k: int) -> Draft:
+        raise NotImplementedError
 
     def observe(self, outcome: Outcome) -> None:
         self._pending.extend(outcome.committed)

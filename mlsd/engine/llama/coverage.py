@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,9 +27,11 @@ class RouterSession(TappedSession):
     """A session that remembers which experts each position of the last decode chose."""
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        """`options` as for timing; the widths are set here."""
         self._parts: dict[int, list[Ids]] = {}
-        self._tap = ReadTap(lambda name: _CHOSEN.fullmatch(name) is not None, self._collect)
-        super().__init__(model, options)
+        self._reader = ReadTap(lambda name: _CHOSEN.fullmatch(name) is not None, self._collect)
+        widths = {"max_outputs": _CHUNK, "n_batch": max(_CHUNK, 128)}
+        super().__init__(model, msgspec.structs.replace(options, device_sampling=False, **widths))
 
     def _collect(self, name: str, values: npt.NDArray[Any]) -> None:
         found = _CHOSEN.fullmatch(name)
@@ -42,7 +45,7 @@ class RouterSession(TappedSession):
         model without routed experts.
         """
         self._parts = {}
-        with self.tapped(self._tap):
+        with self.tapped(self._reader):
             for start in range(0, len(tokens), _CHUNK):
                 part = tokens[start : start + _CHUNK]
                 self.decode(part, n_outputs=len(part))
@@ -58,16 +61,6 @@ class RouterSession(TappedSession):
                 f"Layer {short[0]} reported the experts of {len(layers[short[0]])} of {len(tokens)} rows."
             )
         return layers
-
-
-def router_session(model: LlamaModel, options: SessionOptions) -> RouterSession:
-    """A session to ask for experts; `options` as for timing, the widths are set here."""
-    import msgspec
-
-    return RouterSession(
-        model,
-        msgspec.structs.replace(options, max_outputs=_CHUNK, n_batch=max(_CHUNK, 128), device_sampling=False),
-    )
 
 
 def distinct_counts(ids: Ids, window: int) -> Counter[int]:

@@ -84,13 +84,17 @@ class TensorValue:
         self._base.ggml_backend_tensor_set(self.handle, data, 0, len(data))
 
 
-class TapSwitch:
-    """The callback of one context: at most one tap is active, and what it raises waits until the pass is over."""
+class TappedSession(LlamaSession):
+    """A session in which one tap can be active; without one it computes what any session computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         self._tap: Tap | None = None
-        self._failure: BaseException | None = None
-        self.callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
+        self._failure: BaseException | None = None  # of the tap: it waits until the pass is over
+        self._callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
+        super().__init__(model, options)
+
+    def _extend(self, params: Any) -> None:
+        params.cb_eval = self._callback
 
     def _on_tensor(self, tensor: int, ask: bool, _: Any) -> bool:
         """First asked whether a tensor is wanted, then told that it is computed; False there would end the pass."""
@@ -102,33 +106,9 @@ class TapSwitch:
             if ask:
                 return tap.wants(name)
             tap.visit(name, TensorValue(tensor))
-        except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `raise_failure` raises it
+        except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `decode` raises it
             self._failure = error
         return not ask
-
-    def raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    @contextmanager
-    def on(self, tap: Tap) -> Iterator[None]:
-        self._tap, self._failure = tap, None
-        try:
-            yield
-        finally:
-            self._tap = None
-
-
-class TappedSession(LlamaSession):
-    """A session in which a tap can be active; without one it computes what any session computes."""
-
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        self._switch = TapSwitch()
-        super().__init__(model, options)
-
-    def _extend(self, params: Any) -> None:
-        params.cb_eval = self._switch.callback
 
     @property
     def n_embd(self) -> int:
@@ -136,14 +116,19 @@ class TappedSession(LlamaSession):
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
-        with self._switch.on(tap):
+        self._tap, self._failure = tap, None
+        try:
             yield
+        finally:
+            self._tap = None
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         try:
             super().decode(tokens, n_outputs=n_outputs)
         finally:
-            self._switch.raise_failure()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
 
 
 class ReadTap:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts, router_session
+from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions, padded
@@ -46,7 +46,7 @@ def cover(
     text = text[: n_ctx - max(windows)]
     options = msgspec.structs.replace(options, n_ctx=n_ctx)
     reading = budget.part(1.0 if draft is None else _SHARE_OF_TEXT)
-    with router_session(target, options) as session:
+    with RouterSession(target, options) as session:
         read = _read(session, text, max(windows), reading)
         rows = _coverage(key, "text", read, windows)
         loads = _loads(key, "text", read, n_experts)

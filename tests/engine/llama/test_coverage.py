@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlsd.engine.llama.coverage import distinct_counts, router_session
+from mlsd.engine.llama.coverage import RouterSession, distinct_counts
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.session import SessionOptions
@@ -58,7 +58,7 @@ def test_the_callback_reports_the_experts_that_the_weights_imply(mixture: Path) 
 
     with LlamaModel(mixture) as model:
         tokens = model.tokenize(load_prompt("length-256").text)[:N_TOKENS]
-        with router_session(model, OPTIONS) as session:
+        with RouterSession(model, OPTIONS) as session:
             reported = session.chosen(tokens)
         wide = SessionOptions(n_ctx=512, n_threads=1, max_outputs=64, device_sampling=False)
         tap = ReadTap(lambda name: name.startswith("attn_residual-"), take)
@@ -76,7 +76,7 @@ def test_the_callback_reports_the_experts_that_the_weights_imply(mixture: Path) 
 def test_a_dense_model_is_refused_with_a_reason(tiny: Path) -> None:
     with (
         LlamaModel(tiny / "llama.gguf") as model,
-        router_session(model, OPTIONS) as session,
+        RouterSession(model, OPTIONS) as session,
         pytest.raises(UnsupportedError, match="mixture of experts"),
     ):
         session.chosen(model.tokenize("one two three"))

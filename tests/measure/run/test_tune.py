@@ -58,7 +58,6 @@ def test_the_neighbours_of_a_gamma_lie_half_way_to_the_next_that_were_tried():
     assert neighbouring_gammas(2, first, SPACE) == (3,)
     assert neighbouring_gammas(16, first, SPACE) == (11,)
     assert neighbouring_gammas(4, (3, 4, 5), SPACE) == ()
-    assert neighbouring_gammas(4, first, {}) == ()
 
 
 def test_the_neighbours_of_options_differ_in_one_and_name_no_default():
