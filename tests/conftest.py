@@ -6,8 +6,9 @@ import importlib.util
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import jsonschema
@@ -23,6 +24,9 @@ from mlsd.hashes import digest
 from mlsd.limits import LIMITS
 from mlsd.redact import VARIABLES
 from tests.native_shim import installed_libraries
+
+if TYPE_CHECKING:
+    from tests.drafters.arena import Arena
 
 # A shell starts background jobs deaf to Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,6 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("native")
         if "smollm2" in asked:
             item.add_marker("smollm2")
+
+
+@pytest.fixture(scope="session")
+def arena(tiny: Path) -> Iterator[Arena]:
+    """All tiny models, for drafters to meet."""
+    from tests.drafters.arena import Arena
+
+    with closing(Arena({path.stem: path for path in tiny.glob("*.gguf")})) as made:
+        yield made
 
 
 @pytest.fixture

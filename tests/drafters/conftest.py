@@ -23,12 +23,6 @@ ADAPTED = {"llama": TINY["llama"], "qwen2": TINY_ATTENTION["qwen2"]}
 
 
 @pytest.fixture(scope="session")
-def arena(tiny: Path) -> Iterator[Arena]:
-    with closing(Arena({path.stem: path for path in tiny.glob("*.gguf")})) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
 def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     folder, files = tmp_path_factory.mktemp("real"), {"smollm2": smollm2}
     files |= {name: folder / f"{name}.gguf" for name in ("near", "eagle3", "dflash")}

@@ -21,8 +21,9 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.table import read_tables
-from mlsd.records import Round, Sampling
+from mlsd.records import Round
 from tests.drafters.arena import CLOCK, Arena, Watched
+from tests.engine.fake import path_to
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 TARGETS = ("llama", "qwen35", "qwen35moe")
@@ -97,9 +98,9 @@ class Mixed(Watched):
         true = self.known[self._n_known : self._n_known + max(0, wanted)]
         rest = self.known[self._n_known + len(true) :][:1]
         if draft.tree is not None:
-            n_nodes, tree = len(draft.tree.tokens), draft.tree
+            n_nodes = len(draft.tree.tokens)
             self.wanted[-1] = min(wanted, n_nodes)
-            paths = [_path(tree.tokens, tree.parents, node) for node in range(n_nodes)]
+            paths = [path_to(draft.tree, node) for node in range(n_nodes)]
             paths = [path for path in paths if path[: len(true) + 1] != (*true, *rest)]
             return msgspec.structs.replace(draft, tree=merge([true, *paths] if true else paths, n_nodes, k))
         own = draft.tokens[len(true) :]
@@ -128,26 +129,3 @@ def mixed_run(
     assert result.tokens == mixed.known
     mixed.assert_wanted(result.rounds)
     return result, mixed
-
-
-def assert_sampled_by_the_rule(arena: Arena, method: str, draft: str) -> None:
-    """A llama's draws decide what stands; how much a random head gets right is the processor's to say.
-
-    So its own drafts are held to the identity of counts alone, and those with known tokens in front to a distribution
-    of one token, which leaves the rule no chance.
-    """
-    prompt = arena.clear_prompt("llama", 1, N_PREDICT)
-    known = arena.plain("llama", prompt, N_PREDICT)
-    for sampling, n_true in ((Sampling(temperature=3.0), 0), (Sampling(temperature=3.0, top_k=1), None)):
-        with arena.opened("llama", method, 8, draft=draft, sampling=sampling) as (session, drafter):
-            mixed = Mixed(drafter, known, n_true=n_true)
-            limits, rng = GenerationLimits(n_predict=N_PREDICT, gamma=8), np.random.default_rng(2)
-            rollback = make_rollback("trim", session)
-            run = generate(session, mixed, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
-        assert len(run.tokens) == N_PREDICT and sum(r.proposed for r in run.rounds) > 0
-    assert run.tokens == known
-    mixed.assert_wanted(run.rounds)
-
-
-def _path(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
-    return (*(_path(tokens, parents, parents[node]) if parents[node] >= 0 else ()), tokens[node])

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from mlsd.drafters.trees import expand, likeliest
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT
-from mlsd.errors import UnsupportedError
 from tests.drafters.arena import Arena, prompt_of
 
 
@@ -32,11 +30,6 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
         first = tree.child(ROOT, chain.tokens[0])
         assert first is not None
         assert tree.child(first, chain.tokens[1]) is not None
-
-
-def test_a_draft_with_recurrent_memory_is_refused(arena: Arena) -> None:
-    with pytest.raises(UnsupportedError, match="recurrent memory"):
-        arena.run("llama", "draft-tree", 8, prompt_of(1), 4, draft="qwen35-noise01")
 
 
 def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:

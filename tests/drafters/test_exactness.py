@@ -161,6 +161,8 @@ CELLS = [
       for k in (1, 5)),
     *(Cell(name, f"expert-skip:{options}", 3, None, proposes)
       for name in MIXTURES for options in ("mode=own", "mode=sync", "experts=1")),
+    *(Cell(name, f"expert-skip:mode={mode},skip=2", 3, None, proposes)
+      for name in ("qwen35moe", "qwen3moe") for mode in ("own", "sync")),
     *(Cell(name, f"kangaroo:adapter=ADAPTERS/{name}{kind},p_min={(0.0, 0.2)[k % 2]}", k, None,
            steps_are_proposals, (3,))
       for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in (1, 3, 8)),
@@ -175,10 +177,12 @@ CELLS = [
 # Of random models, so of many runs some must show it.
 DRAWN = [
     Cell("qwen35", "mtp", 3, shows=some_stand, home="blocks"),
+    *(Cell("llama", method, 8, f"llama-{head}", proposes, home="heads")
+      for method, head in (("eagle3", "eagle3"), ("eagle3-tree:depth=2,top_k=6", "eagle3"), ("dflash", "dflash"))),
     Cell("llama", "draft-model", 6, "llama-noise003", lambda run, gamma: run.accepted > 0),
     Cell("qwen3moe", "expert-skip:experts=1", 3, shows=some_stand),
     *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync")),
-]
+]  # fmt: skip
 STANDS = "The red house stands by the"
 REPEATS = "The red house stands by the old river, and the green house stands by the new road.\n" * 4 + "The red house"
 PLANETS = "<|im_start|>user\nName the planets of the solar system.<|im_end|>\n<|im_start|>assistant\n"
@@ -231,17 +235,6 @@ def test_a_real_model_keeps_its_output_and_accepts_drafts(
     assert run.accepted > 0
 
 
-@pytest.mark.parametrize("n_paths", [1, 6])
-def test_an_oracle_somewhere_in_a_tree_is_found_and_followed(arena: Arena, n_paths: int) -> None:
-    prompt = arena.clear_prompt("llama", 5, N_PREDICT)
-    oracle = Guesser(arena.plain("llama", prompt, N_PREDICT), n_paths=n_paths, depth=9)
-    run = arena.run("llama", f"{TREES},commit=redecode", 9 * n_paths, prompt, N_PREDICT, drafter=oracle)
-    arena.assert_exact("llama", prompt, run)
-    assert run.verdict is not None
-    # Where kernels round by width the path may be left at a tie, which was measured then.
-    assert [r.accepted for r in run.generation.rounds] == [9, 9, 9, 8] or run.verdict.verdict == "near_tie"
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -262,11 +255,11 @@ def test_trees_that_are_right_now_and_then_leave_the_output_alone(
 
 @pytest.mark.parametrize("cell", DRAWN, ids=lambda cell: cell.method)
 def test_with_a_temperature_distributions_decide_what_of_a_draft_stands(
-    arena: Arena, blocks: Arena, cell: Cell
+    arena: Arena, heads: Arena, blocks: Arena, cell: Cell
 ) -> None:
     def run(seed: int) -> Run:
         drawn, rng = Sampling(temperature=1.0), np.random.default_rng(seed)
-        home, gamma = {"arena": arena, "blocks": blocks}[cell.home], cell.gamma
+        home, gamma = {"arena": arena, "heads": heads, "blocks": blocks}[cell.home], cell.gamma
         return home.run(
             cell.target, cell.method, gamma, prompt_of(1), N_PREDICT, draft=cell.draft, sampling=drawn, rng=rng
         )
@@ -311,11 +304,3 @@ def test_sampled_output_follows_the_targets_distribution(arena: Arena, plain_dra
     # Both samples are random: the variance of a difference is twice that of one, so the statistic is halved.
     statistic = float(((observed - expected) ** 2 / (observed + expected)).sum())
     assert chi2.sf(statistic, df=len(borders)) > 1e-4
-
-
-@pytest.mark.parametrize(("architecture", "method"), [("llama", f"{TREES},commit=redecode"), ("qwen35", "pld")])
-def test_a_run_with_a_wrong_token_is_found_out(arena: Arena, architecture: str, method: str) -> None:
-    """The negative control: the judge that passes all of the above must see one forged token."""
-    drafter = Guesser(right=0.0, n_paths=2 if architecture == "llama" else 0)
-    run = arena.run(architecture, method, 16, prompt_of(6), N_PREDICT, drafter=drafter)
-    arena.assert_forgery_is_found_out(architecture, prompt_of(6), run)

@@ -21,6 +21,11 @@ from mlsd.units import NS_PER_S
 Script = Callable[[Sequence[int]], int]
 
 
+def path_to(tree: Tree, node: int) -> tuple[int, ...]:
+    """The tokens of a node and of all above it, from the root on."""
+    return () if node == ROOT else (*path_to(tree, tree.parents[node]), tree.tokens[node])
+
+
 class FakeClock:
     """A clock that a test or the fake session moves forward; it never runs by itself."""
 
@@ -131,12 +136,8 @@ class FakeSession:
 
     def row(self, node: int) -> Logits:
         self._clock.advance(self._costs.sample_ns)
-        path = []
-        while node != ROOT:
-            path.append(self._tree.tokens[node])
-            node = self._tree.parents[node]
         row = np.zeros(self.n_vocab, dtype=np.float32)
-        row[self._script([*self.context, *reversed(path)])] = 8.0
+        row[self._script([*self.context, *path_to(self._tree, node)])] = 8.0
         return row
 
     def keep_path(self, path: Sequence[int]) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -73,31 +71,6 @@ def test_plain_decoding_commits_one_token_a_round() -> None:
     result = run(n_predict=20)
     assert len(result.tokens) == 20
     assert [(r.proposed, r.accepted, r.committed, r.rows) for r in result.rounds] == [(0, 0, 1, 1)] * 19
-
-
-@given(gamma=st.integers(1, 9), n_predict=st.integers(2, 40), wrong_every=st.integers(1, 9))
-@pytest.mark.parametrize(
-    ("recurrent", "target_strategy", "draft_strategy"),
-    [
-        (False, "trim", "trim"),
-        (True, "snapshots", "checkpoint"),
-        (True, "checkpoint", "checkpoint"),
-        (True, "snapshots", "ladder"),
-    ],
-)
-def test_speculative_output_equals_plain_output_whatever_the_draft(
-    recurrent: bool, target_strategy: str, draft_strategy: str, gamma: int, n_predict: int, wrong_every: int
-) -> None:
-    result = run(
-        gamma=gamma,
-        n_predict=n_predict,
-        draft_script=fallible(wrong_every),
-        recurrent=recurrent,
-        target_strategy=target_strategy,
-        draft_strategy=draft_strategy,
-    )
-    assert result.tokens == PLAIN[:n_predict]
-    assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
 
 
 def test_an_identical_draft_is_accepted_whole() -> None:

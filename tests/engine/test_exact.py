@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -47,12 +46,6 @@ MEMORY = {
     "gemma3": (3, 0),
     "rwkv7": (0, 4),
 }
-
-
-@pytest.fixture(scope="module")
-def arena(tiny: Path) -> Iterator[Arena]:
-    with closing(Arena({path.stem: path for path in tiny.glob("*.gguf")})) as made:
-        yield made
 
 
 @pytest.mark.parametrize("gamma", [4, *(pytest.param(gamma, marks=pytest.mark.heavy) for gamma in (1, 2, 8, 16, 32))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,6 @@ HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")
 OF_DRAFTS = ("ladder", "device-ladder", "checkpoint")
 PASS_NS, ROW_NS = 1_000_000, 10_000
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
-
-
-@pytest.fixture(scope="module")
-def arena(tiny: Path) -> Iterator[Arena]:
-    with closing(Arena({path.stem: path for path in tiny.glob("*.gguf")})) as made:
-        yield made
 
 
 def recurrent(context: Sequence[int]) -> int:

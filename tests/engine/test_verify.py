@@ -105,9 +105,3 @@ def test_top_k_and_top_p_keep_the_most_likely_tokens_and_renormalize() -> None:
     assert probabilities(logits, Sampling(temperature=1.0, top_k=2))[0] == pytest.approx([0.625, 0.375, 0, 0])
     assert probabilities(logits, Sampling(temperature=1.0, top_p=0.6))[0] == pytest.approx([0.625, 0.375, 0, 0])
     assert probabilities(logits, Sampling(temperature=1.0, top_p=0.5))[0] == pytest.approx([1, 0, 0, 0])
-
-
-def test_a_lower_temperature_sharpens() -> None:
-    logits = np.array([[1.0, 0.0]], dtype=np.float32)
-    warm, cold = (probabilities(logits, Sampling(temperature=t))[0, 0] for t in (1.0, 0.25))
-    assert cold > warm

@@ -20,15 +20,6 @@ from tests.drafters.arena import Arena, prompt_of
 MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
 
 
-@pytest.mark.parametrize("name", ["qwen35moe", "qwen3moe"])
-def test_blocks_may_be_left_out_as_well(arena: Arena, name: str) -> None:
-    runs = {mode: arena.run(name, f"expert-skip:mode={mode},skip=2", 3, prompt_of(4), 32) for mode in ("own", "sync")}
-    for run in runs.values():
-        arena.assert_exact(name, prompt_of(4), run)
-    assert [run.fell_back for run in runs.values()] == [None, None]
-    assert "sync_ns" in runs["sync"].stats
-
-
 @pytest.mark.parametrize("name", MIXTURES)
 def test_fewer_experts_read_fewer_bytes(arena: Arena, name: str) -> None:
     weight = source_weight(Source(arena.path(name)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,14 +18,10 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, OptionValue, Sampling
-from tests.cli.conftest import Ran, mlsd
 from tests.drafters.arena import Arena, Run, first, prompt_of
 from tests.drafters.conftest import ADAPTED
 from tests.gguf_tools.adapters import write_adapter
 
-__all__ = ["mlsd"]  # the fixture
-
-Mlsd = Callable[..., Ran]
 N_PREDICT = 40
 
 
@@ -123,9 +118,8 @@ def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(
         check_target(spec(adapter=str(adapters["llama"])), tiny / "qwen35.gguf")
 
 
-def test_a_drafter_without_its_adapter_is_refused_before_any_load(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+def test_a_drafter_without_its_adapter_is_refused_before_any_load(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    for text, words in (("kangaroo", "needs the option adapter"), (f"kangaroo:adapter={tmp_path}", "is a pickle")):
-        result = mlsd("bench", tiny / "llama.gguf", "--drafter", text)
-        assert result.code == 2
-        assert words in result.err
+    for options, words in (({}, "needs the option adapter"), ({"adapter": str(tmp_path)}, "is a pickle")):
+        with pytest.raises(InputError, match=words):
+            resolve_spec(spec(**options))

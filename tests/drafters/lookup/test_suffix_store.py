@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, SuffixStore, read_header, suffix_array, write_store
 from mlsd.drafters.trees import commonest_prefixes
-from mlsd.engine.tree import ROOT, Tree
+from mlsd.engine.tree import Tree
 from mlsd.errors import InputError
 from mlsd.records import ModelRef
+from tests.engine.fake import path_to
 
 tokens = st.lists(st.integers(-1, 3), min_size=1, max_size=60)
 
@@ -61,11 +62,8 @@ def test_a_search_finds_what_a_scan_of_the_text_finds(
 
 def counted(tree: Tree, rows: Sequence[Sequence[int]]) -> list[int]:
     """How often each node's path begins a row."""
-
-    def path(node: int) -> tuple[int, ...]:
-        return () if node == ROOT else (*path(tree.parents[node]), tree.tokens[node])
-
-    return [sum(tuple(row[: len(path(i))]) == path(i) for row in rows) for i in range(len(tree.tokens))]
+    paths = [path_to(tree, node) for node in range(len(tree.tokens))]
+    return [sum(tuple(row[: len(path)]) == path for row in rows) for path in paths]
 
 
 @given(

@@ -62,12 +62,13 @@ def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:
 
 @pytest.mark.parametrize(("n_batch", "n_ubatch"), [(8, 8), (16, 4)])
 def test_rows_do_not_depend_on_how_the_text_is_split(tiny: Path, n_batch: int, n_ubatch: int) -> None:
-    with LlamaModel(tiny / "llama.gguf") as model:
-        whole = rows_of(model, (1, 5))
+    """Micro-batches and batches each leave their rows in one buffer; all must arrive."""
+    layers = (2, 8)  # the latter is the row after the last block
+    with LlamaModel(tiny / "qwen35.gguf") as model:
+        whole = rows_of(model, layers)
         split = SessionOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
-        assert (
-            np.abs(rows_of(model, (1, 5), split) - whole).max() < 0.02 * whole.std()
-        )  # narrower passes round otherwise
+        found = rows_of(model, layers, split)
+    assert np.abs(found - whole).max() < 0.2 * whole.std()  # narrower passes round otherwise
 
 
 @pytest.mark.parametrize("commit", ["keep", "redecode"])

@@ -16,6 +16,7 @@ from mlsd.engine.tree import ROOT, Tree, depth_first, merge
 from mlsd.errors import EngineError, UnsupportedError
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
+from tests.engine.fake import path_to
 
 PLAIN = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
 PREFIX = tuple(range(40, 60))
@@ -55,10 +56,6 @@ def after(model: LlamaModel, tokens: Sequence[int]) -> Logits:
         for token in tokens:
             session.decode((token,))
         return session.logits()[0]
-
-
-def path_to(tree: Tree, node: int) -> tuple[int, ...]:
-    return () if node == ROOT else (*path_to(tree, tree.parents[node]), tree.tokens[node])
 
 
 def random_tree(seed: int, n: int = 22) -> Tree:
