@@ -35,7 +35,6 @@ METHODS: dict[str, str] = {
     "pld": "lookup.pld",
     "random": "wrong",
     "rest": "lookup.rest",
-    "text-draft": "other_vocabulary",
 }
 # Methods of the literature that cannot run here -> why, and what comes closest.
 UNAVAILABLE = {

@@ -79,5 +79,5 @@ def vocabulary_sha256(tokenizer: Tokenizer) -> str:
 def _error(difference: str) -> VocabularyError:
     return VocabularyError(
         f"Target and draft do not share a vocabulary: {difference}.",
-        hint="Choose a draft of the target's own family, or let this one draft through text: --drafter text-draft.",
+        hint="Choose a draft of the target's own family; look-up methods (pld, ngram-cache) need none.",
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.folders import asset_path
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.perturb import perturb
@@ -29,7 +28,6 @@ def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     perturb(smollm2, files["near"], noise=0.05)
     write_random_eagle3(files["eagle3"], Source(smollm2), (2, 15, 27))
     write_random_dflash(files["dflash"], Source(smollm2), (1, 14, 29))
-    files["family"] = asset_path("tiny/tiny-draft.gguf")
     with closing(Arena(files, n_ctx=1024)) as made:
         yield made
 
@@ -51,14 +49,6 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         files[name] = folder / f"{name}.gguf"
         write_random(files[name], table, seed=4)
     with closing(MtpArena(files)) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def mixed(tiny: Path, foreign: Path) -> Iterator[Arena]:
-    files = {name: tiny / f"{name}.gguf" for name in ("llama", "qwen35", "falcon-h1", "qwen35-noise003")}
-    files |= {name: asset_path(f"tiny/tiny-{name}.gguf") for name in ("dense", "draft")}
-    with closing(Arena({**files, "foreign": foreign}, n_ctx=512)) as made:
         yield made
 
 

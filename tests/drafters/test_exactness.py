@@ -19,7 +19,6 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
-from mlsd.planning.prompts import load_prompt
 from mlsd.records import Sampling
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena, Run, Watched, first, prompt_of
@@ -30,7 +29,7 @@ N_REAL = 20
 # Trees stay below 64 rows: from there on the CPU's attention takes another kernel, and equal becomes nearly equal.
 TREES = "draft-tree:top_k=8"  # a target made for trees; the drafters of this file replace the method's own
 # Methods that are tried with a temperature on llama with a near draft.
-SAMPLED = ("draft-model", "draft-tree:depth=2,top_k=4", "text-draft")
+SAMPLED = ("draft-model", "draft-tree:depth=2,top_k=4")
 
 
 class Guesser(Drafter):
@@ -156,9 +155,6 @@ CELLS = [
     *(Cell(name, "ngram-cache", 6, None, is_rejected, range(24)) for name in ARCHITECTURES),
     *(Cell(name, method, k, None, is_rejected, range(k, k + 24))
       for name in ARCHITECTURES for method in ("pld", "pld:match=last,full=true,ngram=2") for k in (3, 10)),
-    *(Cell(name, "text-draft", k, draft, home="mixed")  # random tokens are often no whole characters
-      for name in ("llama", "qwen35", "falcon-h1") for draft in ("foreign", "draft", "qwen35-noise003")
-      for k in (1, 5)),
     *(Cell(name, f"expert-skip:{options}", 3, None, proposes)
       for name in MIXTURES for options in ("mode=own", "mode=sync", "experts=1")),
     *(Cell(name, f"expert-skip:mode={mode},skip=2", 3, None, proposes)
@@ -197,7 +193,6 @@ REAL = [
     ("lookahead:window=5,ngram=4,guesses=5", 15, None, "Q: List the numbers from one to thirty.\nA: 1, 2, 3, 4, 5,"),
     # Found by `mlsd models make subset --search --fraction 0.33`.
     ("layer-skip:mode=sync,skip=3+4+6+7+10+11+14+17+25+26", 2, None, PLANETS),
-    ("text-draft", 4, "family", load_prompt("code").text),
 ]
 
 
@@ -207,9 +202,9 @@ def test_every_method_is_in_the_matrix() -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "-".join(map(str, cell[:4])))
 def test_output_equals_plain_decoding(
-    arena: Arena, heads: Arena, blocks: Arena, mixed: Arena, adapters: dict[str, Path], cell: Cell
+    arena: Arena, heads: Arena, blocks: Arena, adapters: dict[str, Path], cell: Cell
 ) -> None:
-    home = {"arena": arena, "heads": heads, "blocks": blocks, "mixed": mixed}[cell.home]
+    home = {"arena": arena, "heads": heads, "blocks": blocks}[cell.home]
     method = cell.method.replace("ADAPTERS/", f"{adapters['llama'].parent}/")
 
     def run(seed: int) -> Run:

@@ -17,11 +17,6 @@ from mlsd.gguf_tools.source import Source
 
 # Shown to be exact on models of random weights.
 ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "glm4moe")
-# llama.cpp has a graph for their next-token blocks, too; nobody has shown here that drafting with them is exact.
-UNTRIED = (
-    *("bailingmoe3", "cohere2moe", "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy_v3", "mimo2"),
-    *("nemotron_h_moe", "step35"),
-)
 
 
 class NextTokenDraft(HeadChain):
@@ -41,15 +36,10 @@ class NextTokenDraft(HeadChain):
 
 
 def _check_target(own: Doubt, target: Source) -> None:
-    """Refuse a file without the block."""
     if target.architecture not in ARCHITECTURES:
-        why = (
-            "llama.cpp knows its next-token block, but mlsd has not shown that drafting with it is exact"
-            if target.architecture in UNTRIED
-            else "llama.cpp has no graph for a next-token block of it"
-        )
         raise UnsupportedError(
-            f"{target.path.name} is a {target.architecture} model: {why}; mtp works on {', '.join(ARCHITECTURES)}.",
+            f"{target.path.name} is a {target.architecture} model; mtp was shown to be exact on "
+            f"{', '.join(ARCHITECTURES)} only.",
             hint="Choose another drafter for it.",
         )
     if not target.count("nextn_predict_layers"):
@@ -60,7 +50,6 @@ def _check_target(own: Doubt, target: Source) -> None:
 
 
 def _open(setup: DrafterSetup, own: Doubt) -> NextTokenDraft:
-    _check_target(own, Source(setup.target_path))
     target = cast(LayerRowsSession, setup.target)
     return NextTokenDraft(target, NextTokenHead(target), setup.clock, setup.chain(own))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -96,9 +97,7 @@ def test_a_bad_store_is_refused_before_any_model_is_loaded(text: str, complaint:
         resolve_spec(parse_drafter(text, None))
 
 
-def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
-    arena: Arena, mixed: Arena, tmp_path: Path
-) -> None:
+def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(arena: Arena, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The red house stands by the old river. The green house stands by the new road.\n", "utf-8")
     store = tmp_path / "store.rest"
@@ -107,10 +106,11 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "1 documents" in result.output
     header = read_header(store)[0]
-    model = mixed.model("dense")
-    assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
-    prompt = model.tokenize("The red house stands by the")
-    assert mixed.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16).proposed > 0
+    with closing(Arena({"dense": target}, n_ctx=512)) as family:
+        model = family.model("dense")
+        assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
+        prompt = model.tokenize("The red house stands by the")
+        assert family.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16).proposed > 0
     with pytest.raises(VocabularyError, match="built with the tokenizer of tiny-dense"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 

@@ -38,7 +38,6 @@ from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagl
 ASKED = {
     "draft-model": ("llama", "qwen35"),
     "draft-model:p_min=0.5": ("qwen35",),
-    "text-draft": ("llama",),
     "draft-tree:top_k=3,depth=2": ("llama",),
     "eagle3": ("llama",),
     "eagle3-tree:top_k=3": ("llama",),
