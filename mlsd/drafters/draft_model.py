@@ -55,7 +55,6 @@ class DraftModel(Drafter):
         self._single_ns: list[int] = []  # of each pass over one token
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Decode the prompt."""
         self._session.clear()
         self._chain.begin(rng)
         self._forget()
@@ -63,7 +62,6 @@ class DraftModel(Drafter):
         self._read(self._session, self._context)
 
     def propose(self, k: int) -> Draft:
-        """Up to `k` tokens, each from a pass over the one before."""
         if k < 1:
             self._drafted = ()
             return Draft()
@@ -81,7 +79,6 @@ class DraftModel(Drafter):
         self._n_catch_up += len(pending)
 
     def _timed(self, act: Callable[[], object]) -> None:
-        """Rollback of any kind."""
         started_ns = self._clock.now_ns()
         act()
         self._rollback_ns += self._clock.now_ns() - started_ns

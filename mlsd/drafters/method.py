@@ -122,7 +122,6 @@ class Method(Generic[Own]):
         return f"Options of {self.name}, with their defaults: {', '.join(fields)}.{tail}"
 
     def info(self) -> MethodInfo:
-        """The method for people."""
         return MethodInfo(
             name=self.name,
             summary=self.summary,

@@ -357,15 +357,19 @@ class Judge:
             raise
 
     def _feed(
-        self, passes: FedPasses, options: SessionOptions, filling: int, see: Callable[[Logits], None] | None = None
+        self,
+        passes: FedPasses,
+        options: SessionOptions,
+        filling: int,
+        use: Callable[[Logits], None] | None = None,
     ) -> Floats:
-        """The answer of a memory filled by `passes`; `see` receives the logits before each token and behind the last.
+        """The answer of a memory filled by `passes`; `use` receives the logits before each token and behind the last.
 
         `filling` chooses what fills a pass; of trees 1 also puts the path behind other branches. The first must be
         narrow.
         """
         key, known = (passes, options, filling), self._texts.get((passes.prompt, passes.tokens))
-        if known is not None and key in known.fed and see is None:
+        if known is not None and key in known.fed and use is None:
             return known.fed[key]
         widest = max(passes.widths, default=1)
         own = feeding_options(self._options, options, widest, as_tree=filling > 0 and options.tree != "off")
@@ -373,13 +377,13 @@ class Judge:
             self._read(session, passes.prompt)
             rows, at = session.logits(), 0
             for n_kept, width in zip(passes.kept, passes.widths, strict=True):
-                if see is not None:
-                    see(check_finite(rows))
+                if use is not None:
+                    use(check_finite(rows))
                 part = passes.tokens[at : at + n_kept]
                 rows = _fill(session, part, width, filling, passes.strategy)
                 at += n_kept
-            if see is not None:
-                see(check_finite(rows))
+            if use is not None:
+                use(check_finite(rows))
             answer = self._ask(session)
         if known is None:
             known = self._texts[passes.prompt, passes.tokens] = Answers(answer)

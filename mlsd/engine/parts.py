@@ -64,7 +64,7 @@ def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
     heads = [i for i, node in enumerate(nodes) if _stem(node.name) == "result_output"]
     if not heads:
         raise UnsupportedError("The graph of this model has no result_output, so its parts cannot be separated.")
-    known: list[Part | None] = [_telling(node) for node in nodes[: heads[-1] + 1]]
+    known: list[Part | None] = [_part_of(node) for node in nodes[: heads[-1] + 1]]
     last = -1  # the last node whose part is known
     for i, node in enumerate(nodes[: heads[-1]]):
         if known[i] is None and last >= 0 and _closes(node):
@@ -86,8 +86,7 @@ def _closes(node: Node) -> bool:
     return node.operation not in _FREE and _CLOSING.fullmatch(_stem(node.name)) is not None
 
 
-def _telling(node: Node) -> Part | None:
-    """The part that a node's own name or operation tells, or None."""
+def _part_of(node: Node) -> Part | None:
     if node.operation in _FREE:
         return None
     stem = _stem(node.name)

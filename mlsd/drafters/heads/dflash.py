@@ -48,7 +48,6 @@ class BlockDraft(Drafter):
         self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
 
     def propose(self, k: int) -> Draft:
-        """Up to `k` tokens from one block; a block has no more than the head was trained for."""
         now = self._clock.now_ns
         t0 = now()
         self._n_injected += self._inject(len(self._text) - 1)

@@ -86,7 +86,6 @@ class HeadChain(Drafter):
         self._context = list(prompt)
 
     def propose(self, k: int) -> Draft:
-        """Up to `k` tokens, each from a pass of the head."""
         self._catch_up()
         tokens, rows = self._chain.grow(k, self._head, self._step)
         return Draft(tokens=tokens, probabilities=rows)

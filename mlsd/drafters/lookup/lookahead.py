@@ -47,7 +47,6 @@ class Lookahead(TextLookup):
         self._n_candidate_rows = self._n_window_rows = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """An empty pool, and a window of tokens drawn from the prompt."""
         shape = (self._options.ngram - 1, self._options.window)
         self._levels = rng.choice(np.asarray(prompt), shape).tolist()
         self._pool = {}

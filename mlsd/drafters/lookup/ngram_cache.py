@@ -55,7 +55,6 @@ class NgramCache(TextLookup):
             text.append(token)
 
     def _look_up(self, k: int) -> Draft:
-        """Up to `k` tokens, each the clear favourite after those before it."""
         self._take_in(self._pending)
         self._pending = []
         tail = self._text[-self._options.ngram :]

@@ -53,7 +53,6 @@ class PromptLookup(TextLookup):
         return draft
 
     def _look_up(self, k: int) -> Draft:
-        """Up to `k` tokens that followed an earlier occurrence; none without a match."""
         self._index.extend(self._pending)
         self._pending = []
         start = self._find(k)

@@ -65,7 +65,6 @@ def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
 
 
 def _open(setup: DrafterSetup, options: Options) -> Rest:
-    """Open the store. Raises: InputError for a bad file, VocabularyError for the store of another tokenizer."""
     path = shipped_store(setup) if options.store == SHIPPED else Path(options.store)
     store = SuffixStore(path)
     if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
@@ -119,7 +118,6 @@ class Rest(TextLookup):
         self._forget()
 
     def _look_up(self, k: int) -> Draft:
-        """The commonest continuations of the longest end of the text that the store holds."""
         now = self._clock.now_ns
         t0 = now()
         options = self._options

@@ -101,7 +101,6 @@ class RowContext:
         self._native.llama_batch_ext_clear(self._batch)
 
     def _add(self, position: int, token: int | None, row: Rows | None, *, output: bool, sequence: int = 0) -> None:
-        """One position of the next pass; llama.cpp copies the row."""
         native, batch = self._native, self._batch
         if token is None:
             at = native.llama_batch_ext_add(batch, sequence)
@@ -178,7 +177,6 @@ class EagleHead(RowContext):
     _picks_outputs = False
 
     def __init__(self, model: LlamaModel, target: LayerRowsSession, *, widest_level: int = 0) -> None:
-        """Open the head beside the target; a tree needs the width of its widest level."""
         n_sequences = max(1, 2 * widest_level)
         super().__init__(
             model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_level), n_sequences=n_sequences

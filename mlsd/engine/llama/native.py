@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsd.engine.llama.build.layouts import fit
-from mlsd.engine.llama.build.loaded import Identity, asked, check_content, require
+from mlsd.engine.llama.build.loaded import Identity, check_content, require, required_identity
 from mlsd.engine.llama.build.prebuilt import build_number, files_of, libraries_of
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
 from mlsd.records import Record
@@ -125,7 +125,7 @@ def library() -> Any:
     in a way that is not known, or are not those of the build that this process was told to load.
     """
     os.environ.pop("GGML_BACKEND_PATH", None)  # ggml would load what it names, whichever build that is of
-    identity = asked()
+    identity = required_identity()
     named = os.environ.get(LIBRARIES_VARIABLE)
     files = _choose_libraries(identity)
     inodes = check_content(files)
@@ -379,7 +379,7 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
 def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
     commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
-    number, identity = build_number(commit, os.path.realpath(ggml()._name)), asked()
+    number, identity = build_number(commit, os.path.realpath(ggml()._name)), required_identity()
     known = f"b{number} {commit}" if number else commit
     return known if identity is None else f"{known}+{identity.fingerprint}"
 

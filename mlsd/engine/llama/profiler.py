@@ -31,7 +31,6 @@ class SpanTap:
     """Times the pieces of passes over one graph, whose nodes are known."""
 
     def __init__(self, nodes: Sequence[Node], clock: Clock) -> None:
-        """Raises UnsupportedError where the parts of the graph cannot be told apart."""
         self._nodes, self._clock = nodes, clock
         self.parts = node_parts(nodes)
         self.ends = part_ends(self.parts)

@@ -97,7 +97,6 @@ class LlamaTreeSession(LlamaSession):
     # --- decoding -------------------------------------------------------------------------------------------------
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
-        """Append `tokens` to the prefix of every sequence."""
         rows = min(len(tokens), self.options.n_batch)
         self._n_ids[:rows] = self._n_held
         self._id_lists[:rows] = self._ids.ctypes.data

@@ -135,7 +135,6 @@ def _differences(structure: Any, values: dict[str, Field], returned: bytes, n_by
 
 
 def _give(binding: Any, old: Any, new: Any) -> None:
-    """Let every function of a binding take and return the new structure in place of the old one."""
     setattr(binding, old.__name__, new)
     swap = {old: new, ctypes.POINTER(old): ctypes.POINTER(new)}
     for function in vars(binding).values():

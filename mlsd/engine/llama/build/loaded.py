@@ -41,7 +41,7 @@ class LoadedLibraries(Record, frozen=True, kw_only=True):
     libraries: tuple[str, ...]  # real paths
 
 
-def asked() -> Identity | None:
+def required_identity() -> Identity | None:
     """The build that this process was told to load; None: whichever is installed. Raises: NativeError."""
     if not (text := os.environ.get(IDENTITY_VARIABLE)):
         return None

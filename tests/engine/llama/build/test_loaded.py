@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, asked, check_content
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, check_content, required_identity
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import NativeError
@@ -105,7 +105,7 @@ def test_what_is_no_identity_is_an_error_in_words(monkeypatch: pytest.MonkeyPatc
     for text in ("{", "[]", '{"name": 1}', "\udcff", "[" * 100_000):
         monkeypatch.setenv(IDENTITY_VARIABLE, text)
         with pytest.raises(NativeError, match="MLSD_BUILD_IDENTITY does not name a build"):
-            asked()
+            required_identity()
     monkeypatch.setenv(IDENTITY_VARIABLE, "{")
     with pytest.raises(NativeError, match="unset it"):
         run_info(ENGINE)
