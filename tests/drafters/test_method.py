@@ -33,7 +33,7 @@ PRINTED: dict[str, dict[str, tuple[OptionValue | None, ...]]] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_says_who_it_is_and_what_each_option_means(name: str) -> None:
+def test_a_method_describes_itself_and_each_option(name: str) -> None:
     info = find_method(name).info()
     assert info.name == name
     assert info.summary.endswith(".") and info.source
@@ -64,7 +64,7 @@ def test_what_cannot_run_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS, ids=lambda value: value if isinstance(value, str) else value.name)
-def test_every_preset_can_be_asked_for_and_says_where_it_is_from(name: str, preset: Preset) -> None:
+def test_every_preset_can_be_asked_for_and_names_its_source(name: str, preset: Preset) -> None:
     asked = DrafterSpec(name=name, options={"preset": preset.name, **NEEDED.get(name, {})})
     own = find_method(name).read(asked)
     assert {key: getattr(own, key) for key in preset.options} == preset.options
@@ -111,11 +111,6 @@ def test_a_wrong_option_is_refused_by_name(text: str, complaint: str) -> None:
     with pytest.raises(InputError) as caught:
         resolve_spec(parse_drafter(text, None))
     assert complaint in str(caught.value)
-
-
-def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnsupportedError, match=r"no drafting method 'medium'.*pld"):
-        resolve_spec(parse_drafter("medium:a=1", None))
 
 
 def test_a_preset_is_written_out_and_what_is_given_wins_over_it() -> None:

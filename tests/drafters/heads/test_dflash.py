@@ -33,7 +33,7 @@ class Blocks(BlockHead):
 
     def fill(self, last: int, mask: int, n_rows: int) -> Logits:
         logits = super().fill(last, mask, n_rows)
-        self.seen = [*getattr(self, "seen", []), logits]
+        self.filled = [*getattr(self, "filled", []), logits]
         return logits
 
 
@@ -54,7 +54,7 @@ def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, na
         assert isinstance(fresh, LayerRowsSession)
         fresh.keep_rows(BLOCK_LAYERS[name])
         with closing(BlockHead(weights, fresh, causal=False, widest_block=8)) as scratch:
-            for text, logits in zip(mixed.texts, context.seen, strict=True):
+            for text, logits in zip(mixed.texts, context.filled, strict=True):
                 fresh.clear()
                 scratch.clear()
                 fresh.decode(text[:-1])

@@ -73,7 +73,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: 
 
 
 @pytest.mark.parametrize("splits", [(1,), (2, 3, 11)])
-def test_a_head_reads_a_text_alike_in_one_pass_and_in_several(heads: Arena, splits: tuple[int, ...]) -> None:
+def test_a_head_reads_a_text_in_one_pass_as_in_several(heads: Arena, splits: tuple[int, ...]) -> None:
     text = prompt_of(3)
     with heads.opened("llama", "eagle3", 4, draft="llama-eagle3") as (session, _):
         assert isinstance(session, LayerRowsSession)

@@ -115,7 +115,7 @@ def test_an_early_exit_needs_no_sync_its_memory_is_the_targets_own(arena: Arena)
     arena.assert_same_counts("llama", run(arena, "llama", "exit=3", "own", 3), run(arena, "llama", "exit=3", "sync", 3))
 
 
-def test_a_memory_layout_that_is_not_known_falls_back_to_own_and_says_so(
+def test_a_memory_layout_that_is_not_known_falls_back_to_own_with_the_reason(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlsd.engine.llama.state.sequence_state_version", lambda: 5)

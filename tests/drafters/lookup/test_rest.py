@@ -75,13 +75,13 @@ def test_sampled_output_follows_the_seed_and_uses_the_store(arena: Arena, tmp_pa
 
 def test_another_text_under_the_same_name_is_another_case_and_is_noticed(arena: Arena, tmp_path: Path) -> None:
     prompt, path = prompt_of(2), tmp_path / "s"
-    seen = []
+    contents = []
     for text in (prompt, prompt[1:]):
         store_of(path, arena, "llama", [text])
-        seen.append(resolve_spec(parse_drafter(f"rest:store={path}", None)).options["content"])
-    assert seen[0] != seen[1]
+        contents.append(resolve_spec(parse_drafter(f"rest:store={path}", None)).options["content"])
+    assert contents[0] != contents[1]
     with pytest.raises(InputError, match="it was rebuilt"):
-        arena.run("llama", f"rest:store={path},content={seen[0]}", 4, prompt, 4)
+        arena.run("llama", f"rest:store={path},content={contents[0]}", 4, prompt, 4)
 
 
 @pytest.mark.parametrize(

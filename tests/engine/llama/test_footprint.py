@@ -65,7 +65,7 @@ def test_the_rungs_of_a_ladder_are_counted(tiny: Path, strategy: str) -> None:
     )
 
 
-def test_a_header_over_an_empty_file_says_as_much_as_the_whole_model(tiny: Path, tmp_path: Path) -> None:
+def test_a_header_over_an_empty_file_gives_the_sizes_of_the_whole_model(tiny: Path, tmp_path: Path) -> None:
     whole, hollow = tiny / "qwen35moe.gguf", tmp_path / "hollow.gguf"
     shutil.copy(whole, hollow)
     with hollow.open("r+b") as file:

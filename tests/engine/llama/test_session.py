@@ -59,7 +59,7 @@ def test_more_rows_than_a_context_was_made_for_are_refused_before_llama_cpp_ends
 
 
 @pytest.mark.parametrize("n_pass", [1, 3])
-def test_a_pass_that_the_device_failed_in_is_an_error_though_llama_cpp_says_success(
+def test_a_pass_that_the_device_failed_in_is_an_error_though_llama_cpp_returns_success(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, n_pass: int
 ) -> None:
     with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:

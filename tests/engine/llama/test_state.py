@@ -89,7 +89,7 @@ def test_a_field_of_another_value_is_named(at: int, what: str) -> None:
         read_blob(bytes(data), shape, version=3)
 
 
-def test_a_state_can_be_said_to_stand_elsewhere() -> None:
+def test_a_state_can_be_moved_to_another_position() -> None:
     shape = BlobShape(n_attention=0, n_state=1, n_blocks=4)
     blob = Blob(state_position=9, state_tables=((segment(0, 8, 1, 1),), (segment(0, 8, 1, 2),)))
     moved = write_blob(blob, 4, sequence=0, state_position=5, state_only=True)

@@ -26,7 +26,7 @@ def test_a_build_has_the_steps_of_its_side(build: str | None, side: str | None) 
     assert (None if steps is None else steps.side.split()[0]) == side
 
 
-def test_few_rows_take_matrix_kernels_from_where_the_library_says_for_each_type_of_weight() -> None:
+def test_few_rows_take_matrix_kernels_as_the_librarys_table_has_it_for_each_type_of_weight() -> None:
     """As the jump table of b11524's libggml-metal has it, by ggml's number of the type."""
     table = "060302020000030302000302030202000202020203020202000000000002040000000005000000030002"
     found = {kind.name: int(table[2 * kind : 2 * kind + 2]) for kind in GGMLQuantizationType}

@@ -51,7 +51,7 @@ def test_no_library_of_the_working_directory_runs(
     assert not (tmp_path / "sprung").exists()
 
 
-def test_no_library_beside_the_links_of_the_cache_runs(
+def test_no_foreign_library_among_the_links_of_the_cache_runs(
     trap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
@@ -82,7 +82,7 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_is_named_relatively(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a file may be replaced while it is mapped")
-def test_a_library_that_was_replaced_while_it_was_loaded_is_seen_by_its_inode(trap: Path) -> None:
+def test_a_library_that_was_replaced_while_it_was_loaded_is_found_by_its_inode(trap: Path) -> None:
     """A process of its own maps a library, then another file takes its name."""
     code = f"""
 import ctypes, os, shutil, sys

@@ -52,7 +52,7 @@ def test_a_file_with_another_hash_is_refused_though_size_and_time_are_the_same(p
         prebuilt.libraries_of(tmp_path / "llama_cpp")
 
 
-def test_what_is_planted_beside_the_links_goes(package: Path, tmp_path: Path) -> None:
+def test_foreign_files_among_the_links_are_removed(package: Path, tmp_path: Path) -> None:
     folder = prebuilt.libraries_of(tmp_path / "llama_cpp").folder
     (folder / "libggml-rpc.so").write_bytes(b"another's code")
     (folder / "llama_cpp").mkdir()
