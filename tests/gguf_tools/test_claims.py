@@ -155,9 +155,9 @@ def test_a_head_with_wrong_values_is_refused_as_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "said"), [((0, 4), "rows of 0 weights"), ((31, 4), "rows of 31 weights, which Q8_0 cannot pack")]
+    ("dims", "words"), [((0, 4), "rows of 0 weights"), ((31, 4), "rows of 31 weights, which Q8_0 cannot pack")]
 )
-def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(tmp_path: Path, dims: tuple[int, int], said: str) -> None:
+def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(tmp_path: Path, dims: tuple[int, int], words: str) -> None:
     path = model(tmp_path / "m.gguf")
     data = path.read_bytes()
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4
@@ -166,7 +166,7 @@ def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(tmp_path: Path, dim
         data[:at] + dims[0].to_bytes(8, "little") + dims[1].to_bytes(8, "little") + kind.to_bytes(4, "little")
         + data[at + 20 :]
     )  # fmt: skip
-    with pytest.raises(ModelFileError, match=said):
+    with pytest.raises(ModelFileError, match=words):
         read_everything(path)
 
 

@@ -34,20 +34,6 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_shipped_manifest_names_every_model_of_the_study(shipped: Manifest) -> None:
-    study = {
-        "qwen3.5-35b-a3b-q4_k_m",
-        "qwen3.5-35b-a3b-q8_0",
-        "qwen3.5-0.8b-q8_0",
-        "qwen3.5-2b-q8_0",
-        "qwen3.5-0.8b-bf16",
-        "qwen3.5-4b-q8_0",
-        "qwen3.5-9b-bf16",
-    }
-    assert study <= set(shipped.models)
-    assert all(isinstance(shipped.models[model_id], HubEntry) for model_id in study)
-
-
 def test_ids_end_with_the_quantization_of_the_file_that_they_name(shipped: Manifest) -> None:
     for entry in shipped:
         if isinstance(entry, HubEntry):
@@ -105,13 +91,8 @@ def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> N
     assert bound <= set(shipped.models)
 
 
-def test_an_unknown_id_is_answered_with_the_closest_ones(shipped: Manifest) -> None:
-    with pytest.raises(ManifestError, match=r"Did you mean qwen3\.5-9b-q4_k_m"):
-        shipped.find("Qwen3.5-9B-Q4_K")
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "words"),
     [
         ('repo = "someone/some-model"', "repo = 3", r"models\.a-model\.repo = 3: expected `str`"),
         ('repo = "someone/some-model"', 'repo = "x"', r"models\.a-model\.repo = 'x'"),
@@ -144,9 +125,9 @@ def test_an_unknown_id_is_answered_with_the_closest_ones(shipped: Manifest) -> N
         ("[models", "[model", r"unknown table 'model'"),
     ],
 )
-def test_a_wrong_entry_is_named_by_file_key_and_value(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_entry_is_named_by_file_key_and_value(tmp_path: Path, old: str, new: str, words: str) -> None:
     path = write(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(ManifestError, match=said) as error:
+    with pytest.raises(ManifestError, match=words) as error:
         read_manifest(path)
     assert str(path) in str(error.value)
 
@@ -177,10 +158,3 @@ def test_a_relative_path_is_relative_to_the_manifest_that_names_it(tmp_path: Pat
     text = GOOD.replace('"huggingface"', '"path"').replace('repo = "someone/some-model"\n', "")
     (entry,) = read_manifest(write(tmp_path, text))
     assert entry.parts[0].file == str(tmp_path / "a.gguf")  # type: ignore[union-attr]
-
-
-def test_the_shipped_manifest_mentions_no_unpublished_size(shipped: Manifest) -> None:
-    # Sizes that are only known to a few digits stay out: planning with a guess would look like knowledge.
-    for model_id in ("falcon-h1-3b-q4_k_m",):
-        assert shipped.find(model_id).n_bytes is None
-    assert data_path("gguf_manifest.toml").read_text().count('[models."') == len(shipped.models)

@@ -23,9 +23,9 @@ def asked(
     return measure(sides, Ask(**settings), given, models, db)  # type: ignore[arg-type]
 
 
-def said(text: str) -> Prompt:
+def prompt_of(text: str) -> Prompt:
     """A prompt of these words."""
-    return Prompt(key="said", text=text, sha256=text_sha256(text), workload="said")
+    return Prompt(key="given", text=text, sha256=text_sha256(text), workload="given")
 
 
 def pair(

@@ -61,11 +61,11 @@ class FakeServer:
                 raise OSError("enough")
             connection.sendall(data)
 
-        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as heard:
-            while line := heard.readline().split():
-                headers = dict(_headers(heard))
+        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as incoming:
+            while line := incoming.readline().split():
+                headers = dict(_headers(incoming))
                 self.keys.add(headers.get("authorization", "").removeprefix("Bearer "))
-                body = heard.read(int(headers.get("content-length", 0)))
+                body = incoming.read(int(headers.get("content-length", 0)))
                 path = line[1].decode()
                 if self.raw(path, send):
                     return
@@ -82,8 +82,8 @@ class FakeServer:
         send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
         n_held, pieces = round(self.held * (asked.get("max_tokens") or asked.get("n_predict") or 0)), list[bytes]()
         for event in self._events(path, asked):
-            said = encoded(self.value(path, event))
-            pieces.append(said + b"\n" if self.dialect == "ollama" else b"data: " + said + b"\n\n")
+            reply = encoded(self.value(path, event))
+            pieces.append(reply + b"\n" if self.dialect == "ollama" else b"data: " + reply + b"\n\n")
             if len(pieces) >= n_held:
                 send(b"".join(pieces))
                 n_held, pieces = 0, []
@@ -147,16 +147,16 @@ class FakeServer:
         n, own = asked["max_tokens"], len(asked.get("prompt", "")) if self.dialect == "vllm" else 5
         rounds = -(-(n - 1) // 2)
         accepted = n - 1 - rounds
-        said: dict[str, Any] = {"usage": {"prompt_tokens": own, "completion_tokens": n}}
+        reply: dict[str, Any] = {"usage": {"prompt_tokens": own, "completion_tokens": n}}
         if self.dialect == "mlx-vlm":
             counts = {"draft_kind": "mtp", "draft_rounds": rounds, "draft_n": rounds, "draft_n_accepted": accepted}
-            said["timings"] = {"prompt_n": own, "predicted_n": n, **(counts if self.draft else {})}
+            reply["timings"] = {"prompt_n": own, "predicted_n": n, **(counts if self.draft else {})}
         if self.dialect == "vllm":
-            said["usage"]["prompt_tokens_details"] = {"cached_tokens": 0}
+            reply["usage"]["prompt_tokens_details"] = {"cached_tokens": 0}
             counts = {"num_spec_steps": rounds, "num_draft_tokens": rounds, "num_accepted_draft_tokens": accepted}
             counts |= {"acceptance_histogram": [rounds - accepted, accepted]}
-            said["metrics"] = {"speculative_decoding": counts if self.draft else None}
-        return said
+            reply["metrics"] = {"speculative_decoding": counts if self.draft else None}
+        return reply
 
     def _metrics(self) -> str:
         counts, by = self.counts, 'vllm:%s{engine="0"}' if self.dialect == "vllm" else "llamacpp:%s"
@@ -189,10 +189,10 @@ class FakeServer:
         else:
             yield {"choices": [{"text": "", "finish_reason": "length"}], **self._last(asked)}
             if self.dialect == "vllm" and self.draft:
-                said = self._last(asked)["metrics"]["speculative_decoding"]
-                self.counts["drafts"] += said["num_spec_steps"]
-                self.counts["proposed"] += said["num_draft_tokens"]
-                self.counts["accepted"] += said["num_accepted_draft_tokens"]
+                reply = self._last(asked)["metrics"]["speculative_decoding"]
+                self.counts["drafts"] += reply["num_spec_steps"]
+                self.counts["proposed"] += reply["num_draft_tokens"]
+                self.counts["accepted"] += reply["num_accepted_draft_tokens"]
 
     def _llama(self, asked: Any) -> Iterator[Any]:
         """A token an event; a drafting server proposes one token a round and every one is right."""
@@ -237,8 +237,8 @@ def encoded(value: Any) -> bytes:
     return value if isinstance(value, bytes) else json.dumps(value).encode("utf-8", "surrogatepass")
 
 
-def _headers(heard: Any) -> Iterator[tuple[str, str]]:
-    while (line := heard.readline().strip()) and b":" in line:
+def _headers(incoming: Any) -> Iterator[tuple[str, str]]:
+    while (line := incoming.readline().strip()) and b":" in line:
         name, _, value = line.partition(b":")
         yield name.decode().lower(), value.decode().strip()
 

@@ -112,8 +112,8 @@ def test_a_server_that_copies_a_recurrent_state_each_round_is_named(
     path = asset_path(f"tiny/{target}.gguf") if target == "tiny-moe" else tmp_path / "llama.gguf"
     if target == "llama":
         write_random(path, TINY_SET["llama"], seed=1)
-    said = " ".join(advice(DrafterSpec(name=method), 4, None, path))
-    assert ("n_rs_seq stays 0" in said) is warns
+    lines = " ".join(advice(DrafterSpec(name=method), 4, None, path))
+    assert ("n_rs_seq stays 0" in lines) is warns
 
 
 def test_how_a_draft_is_sampled_is_said_where_a_server_can_choose() -> None:

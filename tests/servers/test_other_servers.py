@@ -22,7 +22,7 @@ from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.open import ServerRequest, serve
-from tests.servers.asked import ONE_THREAD, pair, reasons, said, verdicts
+from tests.servers.asked import ONE_THREAD, pair, prompt_of, reasons, verdicts
 from tests.servers.conftest import TARGET, Start
 from tests.servers.mlx_model import write_both
 
@@ -32,8 +32,8 @@ Run = Callable[..., Endpoint]
 def missing(package: str, what: str) -> None:
     """Fail or skip, as CI or a person would have it."""
     if importlib.util.find_spec(package) is None:
-        said = f"NOT TESTED: {what} is not installed; make setup does it"
-        pytest.fail(said) if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip(said)
+        reason = f"NOT TESTED: {what} is not installed; make setup does it"
+        pytest.fail(reason) if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
 ) -> None:
     plain, lookup = python_server
     assert plain.server.program == "llama-cpp-python"
-    result = pair(plain, lookup, tmp_path / "s.sqlite", said(COUNTING), n_predict=24, repeats=1, ignore_eog=False)
+    result = pair(plain, lookup, tmp_path / "s.sqlite", prompt_of(COUNTING), n_predict=24, repeats=1, ignore_eog=False)
     assert not reasons(result, "ar")
     # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
     (plain_text,) = {one.trial.text for one in result.trials if one.trial.arm == "ar"}

@@ -7,11 +7,8 @@ acceptance_metrics.md and per_request_metrics.md print them, in the frame of a c
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,7 @@ from mlsd.servers.distrust import doubt
 from mlsd.servers.endpoint import Request
 from mlsd.servers.open import ServerRequest, serve
 from tests.servers.asked import ONE_THREAD
-
-Reply = tuple[str, list[Any]]
+from tests.servers.fake import FakeServer
 
 OLLAMA: dict[str, Any] = {
     "/api/version": {"version": "0.31.1"},
@@ -102,75 +98,56 @@ def openai_events(n: int, last: dict[str, Any], ids: bool = False) -> list[Any]:
     return [*pieces, {"choices": [{"delta": {}, "finish_reason": "length"}]}, {"choices": [], **last}]
 
 
-@contextmanager
-def replayed(
-    pages: dict[str, Any], heard: list[dict[str, Any]], events: list[Any] | None = None, whole: Any = None
-) -> Iterator[str]:
-    """A server that says again what was recorded; `heard` collects what it was asked."""
+class Replay(FakeServer):
+    """A server that sends again what was recorded, and keeps what it was asked."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
+    def __init__(self, dialect: str, pages: dict[str, Any], events: list[Any], whole: Any = None) -> None:
+        super().__init__(dialect)
+        self.pages, self.events, self.whole, self.requests = pages, events, whole, list[dict[str, Any]]()
 
-        def do_GET(self) -> None:
-            page = pages.get(self.path, {})
-            said = page() if callable(page) else json.dumps(page)
-            self._send(200 if self.path in pages else 404, said)
+    def _page(self, path: str, asked: Any) -> Any:
+        if asked is None:
+            return self.pages.get(path)
+        self.requests.append({"path": path, **asked})
+        return {**self.whole, "stats": LM_STUDIO_STATS if "draft_model" in asked else {}}
 
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            heard.append({"path": self.path, **asked})
-            if events is None:
-                self._send(200, "".join(json.dumps(line) + "\n" for line in OLLAMA_LINES))
-            elif asked["stream"]:
-                self._send(200, "".join([*(f"data: {json.dumps(event)}\n\n" for event in events), "data: [DONE]\n\n"]))
-            else:
-                self._send(200, json.dumps({**whole, "stats": LM_STUDIO_STATS if "draft_model" in asked else {}}))
+    def _events(self, path: str, asked: Any) -> Iterator[Any]:
+        self.requests.append({"path": path, **asked})
+        yield from self.events
 
-        def _send(self, status: int, content: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content.encode())
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    def _metrics(self) -> str:  # as far as there were answers: one request makes the recorded counts
+        return vllm_page(len(self.requests))
 
 
 def test_ollama_is_read_and_its_drafting_switched_off_by_request() -> None:
-    heard: list[dict[str, Any]] = []
-    with replayed(OLLAMA, heard) as url:
-        endpoint = connect(url, 5.0)
+    with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
+        endpoint = connect(server.url, 5.0)
         for draft in (True, False):
             answer = endpoint.complete(Request(prompt="Why is the sky", n_predict=3, draft=draft))
         endpoint.close()
     assert (endpoint.server.program, endpoint.server.model, endpoint.server.untested) == ("Ollama", "qwen3:4b", True)
     assert (answer.text, answer.n_tokens, answer.n_prompt, answer.decode_ns) == ("The sky is", 3, 5, 30000)
     assert answer.first_ns is not None and answer.proposed is None
-    assert "draft_num_predict" not in heard[0]["options"] and heard[1]["options"]["draft_num_predict"] == 0
-    assert heard[0]["raw"] and heard[0]["options"]["temperature"] == 0
+    assert (
+        "draft_num_predict" not in server.requests[0]["options"]
+        and server.requests[1]["options"]["draft_num_predict"] == 0
+    )
+    assert server.requests[0]["raw"] and server.requests[0]["options"]["temperature"] == 0
 
 
 def test_ollama_puts_the_template_on_a_conversation_itself() -> None:
-    heard: list[dict[str, Any]] = []
-    with replayed(OLLAMA, heard) as url:
-        endpoint = connect(url, 5.0)
+    with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
+        endpoint = connect(server.url, 5.0)
         prompt = endpoint.chat(("Why?", "Because.", "Really?"))
         endpoint.complete(Request(prompt="", messages=prompt.messages, n_predict=3))
         endpoint.close()
-    assert heard[0]["path"] == "/api/chat" and "raw" not in heard[0]
-    assert [message["role"] for message in heard[0]["messages"]] == ["user", "assistant", "user"]
+    assert server.requests[0]["path"] == "/api/chat" and "raw" not in server.requests[0]
+    assert [message["role"] for message in server.requests[0]["messages"]] == ["user", "assistant", "user"]
 
 
 def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
-    heard: list[dict[str, Any]] = []
-    with replayed(LM_STUDIO, heard, LM_STUDIO_STREAM, LM_STUDIO_WHOLE) as url:
-        endpoint = connect(url, 5.0, "qwen3-0.6b")
+    with Replay("lm-studio", LM_STUDIO, LM_STUDIO_STREAM, LM_STUDIO_WHOLE) as server:
+        endpoint = connect(server.url, 5.0, "qwen3-0.6b")
         answers = []
         for draft in (True, False):
             request = Request(prompt="Why is the sky", n_predict=3, draft=draft)
@@ -178,7 +155,7 @@ def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
         endpoint.close()
     assert (endpoint.server.program, endpoint.server.model, endpoint.server.untested) == ("LM Studio", "qwen3-4b", True)
     assert [(a.proposed, a.accepted) for a in answers] == [(4, 2), (None, None)]
-    assert ["draft_model" in one for one in heard] == [True, True, False, False]
+    assert ["draft_model" in one for one in server.requests] == [True, True, False, False]
     assert answers[0].n_tokens == 3
 
 
@@ -188,24 +165,22 @@ def test_mlx_vlm_counts_drafting_in_the_words_of_llama_server(
 ) -> None:
     timings = {"predicted_n": n, "draft_kind": "mtp", "draft_rounds": rounds, "draft_n": proposed}
     last = {"usage": {"prompt_tokens": 5, "completion_tokens": n}, "timings": {**timings, "draft_n_accepted": accepted}}
-    heard: list[dict[str, Any]] = []
-    with replayed(MLX_VLM, heard, openai_events(n, last)) as url, closing(connect(url, 5.0)) as endpoint:
+    with Replay("mlx-vlm", MLX_VLM, openai_events(n, last)) as server, closing(connect(server.url, 5.0)) as endpoint:
         request = Request(prompt="Why is the sky", n_predict=n)
         answer = endpoint.settle(request, endpoint.complete(request))
     assert (endpoint.server.program, endpoint.server.untested) == ("mlx-vlm", True)
     assert (answer.n_rounds, answer.proposed, answer.accepted, answer.n_tokens) == (rounds, proposed, accepted, n)
     assert doubt(request, answer, 0) is None  # matches behind the end of an answer count there
-    (asked,) = heard  # it takes conversations alone
+    (asked,) = server.requests  # it takes conversations alone
     assert asked["path"] == "/v1/chat/completions" and asked["messages"][0]["content"] == "Why is the sky"
 
 
 def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:
     n = 1 + 43 + 10
     usage = {"prompt_tokens": 3, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": 0}}
-    heard: list[dict[str, Any]] = []
     with (
-        replayed(VLLM, heard, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True)) as url,
-        closing(connect(url, 5.0)) as endpoint,
+        Replay("vllm", VLLM, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True)) as server,
+        closing(connect(server.url, 5.0)) as endpoint,
     ):
         request = Request(prompt=(1, 2, 3), n_predict=n)
         answer = endpoint.settle(request, endpoint.complete(request))
@@ -214,18 +189,17 @@ def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> No
     assert answer.by_accepted == (39, 1, 0, 3)
     assert (answer.prompt_ns, answer.decode_ns) == (85_200_000, 1_240_500_000)  # to the first token, and from it on
     assert answer.tokens == (7,) * n and answer.n_processed == 3
-    assert heard[0]["ignore_eos"] and heard[0]["return_token_ids"] and heard[0]["cache_salt"]
+    assert (
+        server.requests[0]["ignore_eos"] and server.requests[0]["return_token_ids"] and server.requests[0]["cache_salt"]
+    )
     assert doubt(request, msgspec.structs.replace(answer, accepted=11), 3) is not None
 
 
 def test_vllm_that_tells_nothing_of_a_request_is_read_by_its_counters() -> None:
     n = 1 + 188 + 564
     usage = {"prompt_tokens": 3, "completion_tokens": n}
-    heard: list[dict[str, Any]] = []
-    # As far as there were answers: one request makes the recorded counts.
-    pages = {**VLLM, "/metrics": lambda: vllm_page(sum(one["path"].endswith("completions") for one in heard))}
-    with replayed(pages, heard, openai_events(n, {"usage": usage}, ids=True)) as url:
-        endpoint = connect(url, 5.0)
+    with Replay("vllm", VLLM, openai_events(n, {"usage": usage}, ids=True)) as server:
+        endpoint = connect(server.url, 5.0)
         before = endpoint.counters()
         endpoint.complete(Request(prompt=(1, 2, 3), n_predict=n))
         after = endpoint.counters()
@@ -237,8 +211,8 @@ def test_vllm_that_tells_nothing_of_a_request_is_read_by_its_counters() -> None:
 
 
 def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
-    with replayed(OLLAMA, []) as url:
-        request = ServerRequest(url=url, n_predict=3, repeats=2, engine=ONE_THREAD)
+    with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
+        request = ServerRequest(url=server.url, n_predict=3, repeats=2, engine=ONE_THREAD)
         result = serve(request, tmp_path / "s.sqlite")
     found = result.results
     assert [row_name(row) for row in found] == ["plain", "speculation"]
@@ -248,12 +222,15 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
 
 def test_one_server_that_cannot_switch_is_refused(tmp_path: Path) -> None:
     pages = {"/v1/models": {"object": "list", "data": [{"id": "m", "owned_by": "somebody"}]}}
-    with replayed(pages, []) as url, pytest.raises(MlsdError, match="cannot leave drafting off"):
-        serve(ServerRequest(url=url), tmp_path / "s.sqlite")
+    with Replay("openai", pages, []) as server, pytest.raises(MlsdError, match="cannot leave drafting off"):
+        serve(ServerRequest(url=server.url), tmp_path / "s.sqlite")
 
 
 def test_a_server_without_a_model_or_a_protocol_is_one_message() -> None:
-    with replayed({"/v1/models": {"data": []}}, []) as url, pytest.raises(MlsdError, match="no model loaded"):
-        connect(url, 5.0)
-    with replayed({}, []) as url, pytest.raises(MlsdError, match="no protocol that mlsd knows"):
-        connect(url, 5.0)
+    with (
+        Replay("openai", {"/v1/models": {"data": []}}, []) as server,
+        pytest.raises(MlsdError, match="no model loaded"),
+    ):
+        connect(server.url, 5.0)
+    with Replay("openai", {}, []) as server, pytest.raises(MlsdError, match="no protocol that mlsd knows"):
+        connect(server.url, 5.0)

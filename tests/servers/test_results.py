@@ -123,8 +123,8 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     found = {(row.question.source, row_name(row)): row for row in rows(made)}
     assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
     assert found["engine", "d"].ratio is not None and found["engine", "d"].ratio.value == pytest.approx(1.5)
-    said = server_costs(made)
-    assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in said)
+    lines = server_costs(made)
+    assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in lines)
 
 
 def test_an_interval_covers_what_two_processes_of_one_program_differ_by() -> None:

@@ -39,10 +39,10 @@ def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path
     first, second = table(result)
     assert (row_name(first), row_name(second)) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
     assert first.ratio is None and second.effect == "slower", second
-    said = "\n".join(rival([first, second]))
-    assert "m-none @ mlx-vlm is slower: 0." in said
-    assert "OpenAI-compatible does not report drafted tokens" in said
-    assert "mlx-vlm accepts 92 % of proposed tokens and 48 % of its output, 1.92 tokens a round" in said
+    lines = "\n".join(rival([first, second]))
+    assert "m-none @ mlx-vlm is slower: 0." in lines
+    assert "OpenAI-compatible does not report drafted tokens" in lines
+    assert "mlx-vlm accepts 92 % of proposed tokens and 48 % of its output, 1.92 tokens a round" in lines
     assert result.stopped == "decided"
     assert not any("plain" in note for note in result.notes)
     assert first_token_ms(second) is not None and (spans := token_ms(second)) is not None
@@ -70,8 +70,8 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         (other,) = [arm_object(arm) for arm in arms if not arm.is_plain]
         clocks = [arm.client_tok_s / arm.tok_s for arm in arms if arm.client_tok_s and arm.tok_s]
         assert all(0.9 < clock < 1.1 for clock in clocks), clocks
-        said = rival(arms)[0]
-        assert str(other.effect) in said and "plain" not in str(other.decision)
+        lines = rival(arms)[0]
+        assert str(other.effect) in lines and "plain" not in str(other.decision)
         assert fails or str(other.decision).startswith(other.effect)
         found.append((other.effect, result.stopped))
     for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
@@ -92,10 +92,10 @@ def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(
 
         other.value = altered
         result = compared(one, other, tmp_path / "other.sqlite", n_predict=8, repeats=1)
-    said = "\n".join(result.agreement)
-    assert "on 0 of 1 prompts" in said
-    assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in said
-    assert "vocabulary (512 and 99)" in said
+    lines = "\n".join(result.agreement)
+    assert "on 0 of 1 prompts" in lines
+    assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in lines
+    assert "vocabulary (512 and 99)" in lines
     assert all(one.trial.valid and one.trial.losslessness is None for one in result.trials)
 
 

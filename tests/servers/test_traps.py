@@ -53,10 +53,10 @@ def timings(event: Event, **changes: float) -> Event:
 
 def altered(every: int) -> Fault:
     """One token in so many is another one, whichever way tokens are told."""
-    told = itertools.count(1)
+    count = itertools.count(1)
 
     def alters(event: Event) -> Event:
-        return {**event, "tokens": [token + (next(told) % every == 0) for token in event["tokens"]]}
+        return {**event, "tokens": [token + (next(count) % every == 0) for token in event["tokens"]]}
 
     return alters
 
@@ -195,8 +195,9 @@ def test_a_url_that_leaves_the_machine_or_holds_a_key_is_refused(url: str, why: 
         check_url(url)
 
 
-def test_a_url_elsewhere_is_taken_when_asked_for() -> None:
+def test_a_url_elsewhere_and_that_of_a_clients_settings_are_taken() -> None:
     assert check_url("http://192.168.1.5:8080/", remote=True) == "http://192.168.1.5:8080"
+    assert check_url("http://127.0.0.1:8080/v1/") == "http://127.0.0.1:8080"
 
 
 def test_a_server_that_is_not_there_is_one_message() -> None:

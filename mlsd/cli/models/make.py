@@ -191,8 +191,7 @@ def subset(
                 "--search needs --fraction and --text, and no other choice of blocks.",
                 hint="Like --search --fraction 0.33 --text FILE.",
             )
-        said = prompt_from_file(text).text
-        job = LayerSearchJob(model=file, engine=engine, text=said, fraction=fraction)
+        job = LayerSearchJob(model=file, engine=engine, text=prompt_from_file(text).text, fraction=fraction)
         found = ask(job, LayersFound)
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))

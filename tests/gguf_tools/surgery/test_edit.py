@@ -11,7 +11,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import (
     attention_only,
@@ -22,7 +22,6 @@ from mlsd.gguf_tools.surgery.edit import (
 )
 from mlsd.gguf_tools.synthetic.write import write_random
 
-SHAPES = {**TINY, **TINY_ATTENTION}
 TOKENS = list(range(40, 60))
 
 
@@ -31,22 +30,6 @@ def logits(path):
     with LlamaModel(path) as model, open_session(model, options) as context:
         context.decode(TOKENS, n_outputs=len(TOKENS))
         return context.logits()
-
-
-def edited(source, edit, path):
-    write_edit(source, edit, path)
-    return logits(path)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_early_exit_is_the_model_of_that_many_blocks(name, tmp_path):
-    shape = SHAPES[name]
-    write_random(tmp_path / "whole.gguf", shape, seed=3)
-    half = shape.n_layers // 2
-    write_random(tmp_path / "half.gguf", msgspec.structs.replace(shape, n_layers=half), seed=3)
-    source = Source(tmp_path / "whole.gguf")
-    cut = edited(source, keep_layers(source, range(half)), tmp_path / "cut.gguf")
-    assert np.array_equal(cut, logits(tmp_path / "half.gguf"))
 
 
 def test_a_prediction_block_is_left_out_of_a_draft(tmp_path):

@@ -1,7 +1,5 @@
 import pytest
 
-from mlsd.errors import InputError
-from mlsd.gguf_tools.metadata import SYNTHETIC
 from mlsd.gguf_tools.shape import TensorSpec
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
@@ -17,13 +15,6 @@ def test_one_seed_gives_the_same_bytes_and_another_seed_others(tmp_path, precisi
     write_random(other, TINY["llama"], seed=6, precision=precision)
     assert first.read_bytes() == again.read_bytes()
     assert first.read_bytes() != other.read_bytes()
-
-
-def test_a_random_model_says_that_it_is_synthetic(tiny):
-    source = Source(tiny / "qwen35moe.gguf")
-    assert source.get(SYNTHETIC) is True
-    assert source.get("mlsd.seed") == 1
-    assert "random" in source.get("general.name")
 
 
 def test_an_existing_file_is_replaced_only_by_a_whole_one(tmp_path):
@@ -43,12 +34,6 @@ def test_progress_counts_every_byte_of_weights(tmp_path):
     counted = []
     write_random(tmp_path / "x.gguf", TINY["llama"], seed=0, progress=lambda name, n_bytes: counted.append(n_bytes))
     assert sum(counted) == sum(tensor.n_bytes for tensor in Source(tmp_path / "x.gguf").tensors)
-
-
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_random(tmp_path / "file" / "x.gguf", TINY["llama"], seed=0)
 
 
 def test_state_decay_rates_are_negative():
