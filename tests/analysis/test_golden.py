@@ -27,7 +27,7 @@ from tests.measure.old_databases import old_database
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = json.loads((DATA / "golden.json").read_text(encoding="utf-8"))
-TABLES = {"4": paper_tables.table_4, "5": paper_tables.table_5, "6": paper_tables.table_6, "F": paper_tables.table_f}
+TABLES = {"4": paper_tables.table_4, "5": paper_tables.table_5, "F": paper_tables.table_f}
 
 
 def study_of(path: Path) -> Study:
