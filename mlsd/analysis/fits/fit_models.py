@@ -133,19 +133,34 @@ def moe(shape: ExpertShape, *, correlated: bool) -> Model:
     """T(k) from the experts that k tokens touch: independent uniform routing, or with one fitted correlation."""
     free = (Parameter("correlation", "", 0.0, 1.0),) if correlated else ()
 
+    def n_bytes(k: Floats, correlation: float) -> Floats:
+        return shape.pass_bytes(distinct_experts(k, shape.n_experts, shape.n_used, correlation))
+
     def predict(p: Mapping[str, float], columns: Columns) -> Floats:
-        distinct = distinct_experts(
-            columns["rows"], shape.n_experts, shape.n_used, p["correlation"] if correlated else 0.0
-        )
-        return _moe_time(shape, p, columns, distinct)
+        memory = n_bytes(columns["rows"], p.get("correlation", 0.0)) * _MS_PER_BYTE_AT_1_GB_S / p["bandwidth_gb_s"]
+        return p["fixed_ms"] + memory + p["per_row_ms"] * columns["rows"]
 
     def guess(columns: Columns, times: Floats) -> dict[str, float]:
-        start = 0.3 if correlated else 0.0
-        distinct = distinct_experts(columns["rows"], shape.n_experts, shape.n_used, start)
-        return {**_moe_guess(shape, columns, times, distinct), **({"correlation": start} if correlated else {})}
+        k, start = columns["rows"], 0.3 if correlated else 0.0
+        gigabytes = n_bytes(k, start) / 1e9
+        design = np.column_stack([np.ones_like(k), gigabytes, k]) / times[:, None]
+        fixed, per_gb, per_row = np.linalg.lstsq(design, np.ones_like(times), rcond=None)[0]
+        return {
+            "fixed_ms": max(0.0, float(fixed)),
+            "bandwidth_gb_s": 1e3 / float(per_gb) if per_gb > 0 else float(2e3 * np.max(gigabytes) / np.mean(times)),
+            "per_row_ms": max(0.0, float(per_row)),
+            **({"correlation": start} if correlated else {}),
+        }
 
     name, routing = ("moe-correlated", "E(1-(1-K/E)^(k^(1-r)))") if correlated else ("moe-uniform", "E(1-(1-K/E)^k)")
-    return Model(name, _moe_formula(routing), (*_MOE_PARAMETERS, *free), ("rows",), predict, guess)
+    return Model(
+        name,
+        f"T(k) = fixed + (b_always + L N(k) b_expert) / BW + per_row k, N(k) = {routing}",
+        (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6), _PER_ROW, *free),
+        ("rows",),
+        predict,
+        guess,
+    )
 
 
 def bytes_line() -> Model:
@@ -163,30 +178,6 @@ def bytes_line() -> Model:
         lambda p, c: p["fixed_ms"] + 1e-6 * c["pass_bytes"] / p["bandwidth_gb_s"],
         guess,
     )
-
-
-_MOE_PARAMETERS = (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6), _PER_ROW)
-
-
-def _moe_formula(routing: str) -> str:
-    return f"T(k) = fixed + (b_always + L N(k) b_expert) / BW + per_row k, N(k) = {routing}"
-
-
-def _moe_time(shape: ExpertShape, p: Mapping[str, float], columns: Columns, distinct: Floats) -> Floats:
-    memory = shape.pass_bytes(distinct) * _MS_PER_BYTE_AT_1_GB_S / p["bandwidth_gb_s"]
-    return p["fixed_ms"] + memory + p["per_row_ms"] * columns["rows"]
-
-
-def _moe_guess(shape: ExpertShape, columns: Columns, times: Floats, distinct: Floats) -> dict[str, float]:
-    gigabytes = shape.pass_bytes(distinct) / 1e9
-    k = columns["rows"]
-    design = np.column_stack([np.ones_like(k), gigabytes, k]) / times[:, None]
-    fixed, per_gb, per_row = np.linalg.lstsq(design, np.ones_like(times), rcond=None)[0]
-    return {
-        "fixed_ms": max(0.0, float(fixed)),
-        "bandwidth_gb_s": 1e3 / float(per_gb) if per_gb > 0 else float(2e3 * np.max(gigabytes) / np.mean(times)),
-        "per_row_ms": max(0.0, float(per_row)),
-    }
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:
