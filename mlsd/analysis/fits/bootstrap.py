@@ -29,16 +29,16 @@ def multiplicities(n_blocks: int, n_resamples: int, seed: int = 0) -> Floats:
     return drawn.astype(np.float64)
 
 
-def interval(estimate: Floats, samples: Floats, n_blocks: int, confidence: float = 0.95) -> tuple[Floats, Floats]:
-    """Bounds around estimates from their bootstrap samples; the first axis of `samples` is the resample.
+def interval(estimate: Floats, samples: Floats, n_blocks: int) -> tuple[Floats, Floats]:
+    """95 % bounds around estimates from their bootstrap samples; the first axis of `samples` is the resample.
 
-    ``estimate -+ t_{(1 + c) / 2, n - 1} sqrt(n / (n - 1)) sd(samples)``: Student's t and the factor make up for how
+    ``estimate -+ t_{0.975, n - 1} sqrt(n / (n - 1)) sd(samples)``: Student's t and the factor make up for how
     little few blocks show of the spread, which plain percentiles do not (Hesterberg, "What Teachers Should Know About
     the Bootstrap", 2015). Give logarithms of quantities that are ratios. Raises AnalysisError below three blocks.
     """
     if n_blocks < LEAST_BLOCKS:
         raise AnalysisError(f"An interval needs at least {LEAST_BLOCKS} blocks, not {n_blocks}.")
-    reach = float(t.ppf((1 + confidence) / 2, n_blocks - 1)) * np.sqrt(n_blocks / (n_blocks - 1))
+    reach = float(t.ppf(0.975, n_blocks - 1)) * np.sqrt(n_blocks / (n_blocks - 1))
     half = np.asarray(reach * np.std(samples, axis=0, ddof=1), dtype=np.float64)
     return estimate - half, estimate + half
 

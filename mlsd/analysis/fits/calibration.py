@@ -56,11 +56,11 @@ def relative_error(points: Iterable[CalibrationPoint], unknown: float) -> float:
     return statistics.median(halves) if halves else unknown
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The median, and the order statistics around it that hold it with the given confidence.
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median, and the order statistics around it that hold it 95 times of 100.
 
     ``P(X_(j) <= m <= X_(n+1-j)) = 1 - 2 P(Bin(n, 1/2) < j)`` (David and Nagaraja, "Order Statistics", 2003), with the
-    largest j that keeps the confidence; below six values the whole range, which then promises less. No shape of the
+    largest j that keeps that; below six values the whole range, which then promises less. No shape of the
     noise is assumed.
     """
     ordered, n = sorted(values), len(values)
@@ -68,7 +68,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
         return Interval(value=ordered[0], n=n)
     from scipy.stats import binom
 
-    inside = [j for j in range(1, n // 2 + 1) if 1 - 2 * float(binom.cdf(j - 1, n, 0.5)) >= confidence]
+    inside = [j for j in range(1, n // 2 + 1) if 1 - 2 * float(binom.cdf(j - 1, n, 0.5)) >= 0.95]
     j = max(inside, default=1)
     return Interval(value=statistics.median(ordered), low=ordered[j - 1], high=ordered[n - j], n=n)
 

@@ -46,7 +46,6 @@ class Validation(Record, frozen=True, kw_only=True):
     median_error: float
     p95_error: float
     median_spread: float | None  # of the measurements: half the range over the median; None with single repeats
-    n_calibrated: int
     checked: tuple[Checked, ...]
     other_text: OtherText | None  # None: no drafter was measured on two prompts
 
@@ -80,7 +79,6 @@ def validate(known: Known) -> Validation | None:
         median_error=statistics.median(errors),
         p95_error=float(np.quantile(errors, 0.95)),
         median_spread=statistics.median(spreads) if spreads else None,
-        n_calibrated=sum(row.calibrated for row in checked),
         checked=checked,
         other_text=_on_other_text([one for group in known.groups for one in _without_its_prompt(group, known)]),
     )
