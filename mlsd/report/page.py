@@ -11,7 +11,6 @@ from pathlib import Path
 
 from mlsd import __version__
 from mlsd.analysis.results.depths import deep_arms
-from mlsd.analysis.results.round_sums import accepted_counts
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
@@ -101,7 +100,6 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     best = [lambda _: result_tables.best_table(answers)]
     settings = [lambda study: result_tables.speedup_table(study.results)]
     settings += [result_tables.depth_table] if deep_arms(study.results) else []
-    settings += [result_tables.accepted_table] if accepted_counts(study.outcomes, study.trials) else []
     sections = (
         section("warnings", "Warnings", study, record_tables.warning_table),
         section("answer", "Which setting to use", study, *best, said=by_target(answers)),

@@ -9,11 +9,9 @@ from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.depths import deep_arms
-from mlsd.analysis.results.round_sums import AcceptedCounts, accepted_counts
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
-    Column,
     Table,
     Tone,
     interval,
@@ -62,30 +60,6 @@ def speedup_table(found: Iterable[ArmResult]) -> Table:
         *of_arms(*PLACE, *RESULT),
         id="speedups",
         interactive=True,
-    )
-
-
-_COUNTS = ("0", "1", "2", "3", "4", "5 to 8", "9 and more")
-_ENDS = (0, 1, 2, 3, 4, 8, None)  # the last accepted count of each
-
-
-def accepted_table(study: Study) -> Table:
-    """Of every arm how many rounds accepted how many tokens."""
-    found = accepted_counts(study.outcomes, study.trials)
-
-    def column(place: int) -> Column[AcceptedCounts]:
-        first = 0 if not place else (_ENDS[place - 1] or 0) + 1
-        end = _ENDS[place]
-        return numbers(_COUNTS[place], lambda one: percent(sum(one.shares[first : None if end is None else end + 1])))
-
-    return table(
-        "Rounds by how many tokens they accepted",
-        found,
-        words("target", lambda one: one.target),
-        words("setting", lambda one: one.setting),
-        numbers("rounds", lambda one: sum(one.rounds)),
-        *map(column, range(len(_COUNTS))),
-        id="accepted-counts",
     )
 
 

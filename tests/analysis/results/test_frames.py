@@ -48,6 +48,8 @@ def test_every_figure_of_a_trial_is_what_its_records_give(study: Path) -> None:
                 continue
             assert row["decode_tok_s"] == pytest.approx(speed(stored.trial))
             assert row["mgl"] == pytest.approx(wanted.mgl)
+            if wanted.proposed:
+                assert row["accepted_of_output"] == pytest.approx(1 - 1 / row["mgl"])
             assert (row["proposed"], row["accepted"], row["rounds"]) == (
                 wanted.proposed, wanted.accepted, wanted.rounds,
             )  # fmt: skip
