@@ -26,14 +26,6 @@ def points(
     ]  # fmt: skip
 
 
-def test_a_kernel_step_is_found_where_it_is() -> None:
-    times = {k: 10 + 0.5 * k + (6 if k >= 9 else 0) for k in range(1, 34)}
-    curve = target_curve(points(times))
-    assert curve.steps is not None
-    assert 9 in curve.steps.edges
-    assert curve.steps.jumps_ms[curve.steps.edges.index(9)] == pytest.approx(6, rel=0.15)
-
-
 def test_efficiency_compares_with_one_row() -> None:
     curve = target_curve(points({1: 4.0, 2: 5.0, 4: 8.0}, noise=0.0))
     assert curve.efficiency[4] == pytest.approx(0.5, rel=1e-6)

@@ -64,16 +64,6 @@ def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: 
     assert by_method["tiny-draft"].n_blocks == 6
 
 
-def test_look_ups_with_and_without_a_match_are_timed_apart(study: Study) -> None:
-    row = next(row for row in timing(study.pooled, study.outcomes) if row.arm.arm.name.startswith("pld"))
-    inside, rounds = row.split.inside_ms, row.split.rounds
-    assert row.split.found is not None and row.split.not_found is not None
-    assert row.split.found.ms["look-up"] == pytest.approx(2.0)
-    assert row.split.not_found.ms["look-up"] == pytest.approx(0.5)
-    assert inside["rollback"]["sync"] == pytest.approx(4 * 8 / rounds)
-    assert inside["draft"]["look-up"] == pytest.approx(4 * 7 / rounds)
-
-
 def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
     row = next(row for row in timing(study.pooled) if row.arm.case.target.id == DENSE.ref.id)
     own = study.trials[(study.trials["drafter"] == "pld")]

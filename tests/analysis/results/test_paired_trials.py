@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.fits.study_fits import fit_pairs
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 
 
@@ -21,10 +20,3 @@ def test_an_invalid_baseline_makes_no_pair(tmp_path: Path) -> None:
         database.execute("UPDATE trial SET valid = 0 WHERE arm = 'ar'")
     database.close()
     assert read_study(path).pairs == ()
-
-
-def test_options_of_a_drafter_tell_its_pairs_apart(tmp_path: Path) -> None:
-    arms = (Arm(drafter="pld", draft=None, options={"ngram": 2}), Arm(drafter="pld", draft=None, options={"ngram": 3}))
-    found = read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms)))
-    assert {pair.options for pair in found.pairs} == {'{"ngram":2}', '{"ngram":3}'}
-    assert [fitted.options for fitted in fit_pairs(found)] == ['{"ngram":2}', '{"ngram":3}']
