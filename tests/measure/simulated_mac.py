@@ -138,7 +138,7 @@ class MacArms:
     def refer(self, slot: Slot, on_round: object = None) -> Case | None:
         return None
 
-    def feel(self, case: Case) -> Anchors:
+    def read_anchors(self, case: Case) -> Anchors:
         wide = max(5, case.gamma + 1)
         one_ns, wide_ns = (round(statistics.median(map(self._pass, [k] * max(8, 32 // k)))) for k in (1, wide))
         return Anchors(target="t", width=wide, one_ns=one_ns, wide_ns=wide_ns)

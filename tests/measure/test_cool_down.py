@@ -28,19 +28,19 @@ COLD = Anchors(target="t", width=4, one_ns=31_000_000, wide_ns=37_300_000)
 
 
 class Heat:
-    """Anchors from a script, the last one for ever; what is said, and how long it rests."""
+    """Anchors from a script, the last one for ever; what is sent, and how long it rests."""
 
     def __init__(self, *wide: float, one: float = 1.0, states: tuple[str | None, ...] = (None,)) -> None:
         self._wide, self._one, self._states = list(wide), one, list(states)
-        self.said: list[HeatReading | Resting] = []
+        self.sent: list[HeatReading | Resting] = []
         self.n_readings = 0
-        self.heat = CoolDown(FakeClock(), self._state, self._feel, self.said.append, COLD)
+        self.heat = CoolDown(FakeClock(), self._state, self._read, self.sent.append, COLD)
 
     def _state(self) -> str | None:
-        n_rests = sum(isinstance(event, Resting) for event in self.said)
+        n_rests = sum(isinstance(event, Resting) for event in self.sent)
         return self._states[min(n_rests, len(self._states) - 1)]
 
-    def _feel(self) -> Anchors:
+    def _read(self) -> Anchors:
         self.n_readings += 1
         factor = self._wide.pop(0) if len(self._wide) > 1 else self._wide[0]
         one_ns, wide_ns = round(COLD.one_ns * self._one), round(COLD.wide_ns * factor)
@@ -48,11 +48,11 @@ class Heat:
 
     def settle(self) -> tuple[str | None, float]:
         """Why what was measured does not count, and the seconds of rest."""
-        n_before = len(self.said)
+        n_before = len(self.sent)
         rested_s = self.heat.settle()
-        felt = self.said[n_before]
-        assert isinstance(felt, HeatReading)
-        return felt.disturbed, rested_s
+        reading = self.sent[n_before]
+        assert isinstance(reading, HeatReading)
+        return reading.disturbed, rested_s
 
 
 def test_nothing_is_decided_by_one_reading_or_by_noise() -> None:
@@ -69,12 +69,12 @@ def test_passes_run_until_three_readings_in_a_row_agree_or_never_will() -> None:
     assert wild.heat.warm() is not None and wild.n_readings == MOST_READINGS
 
 
-def test_heat_that_slows_only_wide_passes_is_felt() -> None:
+def test_heat_that_slows_only_wide_passes_is_found() -> None:
     heat = Heat(*[50.6 / 37.3] * 3, *[1.2] * 3, *[1.04] * 3, 1.01)
     why, rested_s = heat.settle()
     assert why == "heat or other work slowed passes: T(1) 31.0 to 31.0 ms (0.0 %), T(4) 37.3 to 50.6 ms (35.7 %)"
     assert rested_s == 3 * STEP_S, "until both are within three per cent"
-    assert Heat(1.0, one=1.06).settle()[0] is not None, "the narrow one feels it, too"
+    assert Heat(1.0, one=1.06).settle()[0] is not None, "the narrow one shows it, too"
     assert Heat(1.0, states=("serious", "fair", "nominal")).settle() == (None, 2 * STEP_S)
 
 
@@ -154,13 +154,13 @@ def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_the_machine_rest
     assert asked[0] == [] and "Resting" in asked[1] and asked[1][-1] == "Ready"
 
 
-def test_a_machine_of_a_lab_tells_a_block_when_the_heat_was_felt_behind_it() -> None:
+def test_a_machine_of_a_lab_sends_a_block_once_the_heat_after_it_is_known() -> None:
     mac = Mac(episodes=[(4, 200.0)])
-    block, told = Block(waits=True), []
+    block, sent = Block(waits=True), []
     for event in run_job(mac_job(n_blocks=4), hire=mac.hire):
-        told += [(done.trial, len(mac.measured)) for done in block.released(event)]
-    trials = [trial for trial, _ in told]
-    assert len(trials) == 12 and all(n % 3 == 0 for _, n in told), "whole blocks"
+        sent += [(done.trial, len(mac.measured)) for done in block.released(event)]
+    trials = [trial for trial, _ in sent]
+    assert len(trials) == 12 and all(n % 3 == 0 for _, n in sent), "whole blocks"
     hot = [heat for *_, heat in mac.measured]
     assert any(hot) and not any(heat and trial.valid for heat, trial in zip(hot, trials, strict=True))
     assert {fate_of(trial) for trial in trials if not trial.valid} == {Fate.DISTURBED}

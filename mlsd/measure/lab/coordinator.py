@@ -276,9 +276,9 @@ class _Coordinator:
 
     def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
         """Store a trial, the first of its slot and no other's; answers whether it is new."""
-        said = (trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position)
+        given = (trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position)
         asked = (slot.case_id, slot.case.arm, slot.case.gamma, slot.block, slot.repeat, slot.position)
-        if slot_key(slot) in place.run.done or said != asked:
+        if slot_key(slot) in place.run.done or given != asked:
             return False
         trial = place.run.commit(slot, trial)
         if trial.status == "failed":

@@ -223,20 +223,15 @@ class Store(MachineTables):
 
     def done(self, environment: Environment) -> FinishedTrials:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
-        ok: dict[TrialKey, int] = {}
-        failed: dict[TrialKey, int] = {}
+        ok, failed = Counter[TrialKey](), Counter[TrialKey]()
         query = (
             "SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
             "WHERE environment_key = ? AND NOT retired "
             "GROUP BY case_id, block, repeat"
         )
         for case_id, block, repeat, n_ok, n_all in self._rows(query, (environment_key(environment),)):
-            key = TrialKey(case_id, block, repeat)
-            if n_ok:
-                ok[key] = n_ok
-            else:
-                failed[key] = n_all
-        return FinishedTrials(ok=Counter(ok), failed=Counter(failed))
+            (ok if n_ok else failed)[TrialKey(case_id, block, repeat)] = n_ok or n_all
+        return FinishedTrials(ok=ok, failed=failed)
 
     def disturbed(self, environment: Environment) -> Counter[str]:
         """How many trials of each case were disturbed on a machine and build, those of no account included."""

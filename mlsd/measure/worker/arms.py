@@ -37,8 +37,8 @@ from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, Trial
 
-_LEAST_WIDTH = 5  # of the wide passes that heat is felt by
-_FELT_TOKENS, _FELT_PASSES = 32, 8  # of a look at the heat: too few to heat, enough for a median
+_LEAST_WIDTH = 5  # of the wide passes that show heat
+_ANCHOR_TOKENS, _ANCHOR_PASSES = 32, 8  # of one reading of the anchors: too few to heat, enough for a median
 _WARM_UP_ROUNDS = 3  # or more, unless a draft is right
 
 
@@ -204,11 +204,11 @@ class Arms:
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
 
-    def feel(self, case: Case) -> Anchors:
+    def read_anchors(self, case: Case) -> Anchors:
         """Time passes of 32 tokens over one position and as wide as the case verifies, which heat slows first."""
         width, n_outputs = max(case.gamma + 1, _LEAST_WIDTH), case.gamma + 1
         with self._using(case) as arm:
-            length = min(_FELT_TOKENS, arm.session.n_ctx)
+            length = min(_ANCHOR_TOKENS, arm.session.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
             one_ns, wide_ns = (self._timed(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
@@ -216,7 +216,7 @@ class Arms:
     def _timed(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []
-        n_passes = max(_FELT_PASSES, len(tokens) // width)
+        n_passes = max(_ANCHOR_PASSES, len(tokens) // width)
         for index in range(1 + n_passes):
             begin = index % (len(tokens) // width) * width
             if begin == 0:

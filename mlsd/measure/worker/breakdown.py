@@ -16,15 +16,14 @@ from mlsd.engine.llama.open import HEADS, open_session
 from mlsd.engine.llama.profiler import GraphTap, SpanTap
 from mlsd.engine.llama.taps import TappedSession
 from mlsd.engine.parts import PARTS, Part
-from mlsd.engine.session import SessionOptions, session_options
-from mlsd.errors import CapacityError, PromptError
+from mlsd.engine.session import session_options
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, SharesFound
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.worker.passes import PassBench
+from mlsd.measure.worker.passes import PassBench, check_room
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 
@@ -42,7 +41,7 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
         target = _open(stack, job.target.path, job)
         text = target.tokenize(job.text)
         widest = max(job.rows)
-        _check_room(job, len(text), target, widest)
+        check_room(len(text), target, job.depth, widest)
         snapshots = False
         if target.is_recurrent and widest > 1:
             report = cache.get(job.target.ref, session_options(job.engine, 1), target)
@@ -64,20 +63,6 @@ def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
     return stack.enter_context(LlamaModel(Path(path), n_gpu_layers=job.engine.n_gpu_layers))
 
 
-def _check_room(job: BreakdownJob, n_text: int, target: LlamaModel, widest: int) -> None:
-    needed = job.depth + widest
-    if n_text < needed:
-        raise PromptError(
-            f"The text has {n_text} tokens for this model; depth and rows need {needed}.",
-            hint="Give a longer text, or a smaller --depth.",
-        )
-    if target.n_ctx_train and needed > target.n_ctx_train:
-        raise CapacityError(
-            f"Depth {job.depth} is beyond the {target.n_ctx_train} positions of this model.",
-            hint="Give a smaller --depth.",
-        )
-
-
 def _draft_network(job: BreakdownJob) -> tuple[str, str, str | None] | None:
     """File, model key and drafting key of the network that drafts; None where none does."""
     if job.draft is not None:
@@ -86,12 +71,6 @@ def _draft_network(job: BreakdownJob) -> tuple[str, str, str | None] | None:
     if path is None:
         return None
     return str(path), model_key(job.target.ref.sha256, job.target.ref.id), drafting_key(job.drafter)
-
-
-def _options(job: BreakdownJob, rows: int, *, snapshots: bool) -> SessionOptions:
-    n_ctx = job.depth + 2 * rows + 1
-    options = session_options(job.engine, n_ctx)
-    return msgspec.structs.replace(options, max_outputs=rows, n_snapshots=rows if snapshots and rows > 1 else 0)
 
 
 def _profile(
@@ -109,7 +88,11 @@ def _profile(
 
     Raises: UnsupportedError for a graph whose parts cannot be told apart.
     """
-    options = _options(job, rows, snapshots=snapshots)
+    options = msgspec.structs.replace(
+        session_options(job.engine, job.depth + 2 * rows + 1),
+        max_outputs=rows,
+        n_snapshots=rows if snapshots and rows > 1 else 0,
+    )
     plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
     with open_session(model, options) as session, TappedSession(model, options) as tapped:
         alone, watching = (

@@ -24,12 +24,12 @@ from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.errors import CapacityError, PromptError
+from mlsd.errors import CapacityError
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget
+from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record
 
@@ -76,17 +76,7 @@ class Calibration:
             for model in self._models:
                 check_model(partial(open_session, model), self.options)
             self.text = self.target.tokenize(job.text)
-            needed = max(job.depths) + max(job.rows)
-            if len(self.text) < needed:
-                raise PromptError(
-                    f"The text has {len(self.text)} tokens for this model; depth and width need {needed}.",
-                    hint="Give a longer text with --text, or a smaller --depth.",
-                )
-            if self.target.n_ctx_train and needed > self.target.n_ctx_train:
-                raise CapacityError(
-                    f"Depth {max(job.depths)} is beyond the {self.target.n_ctx_train} positions of this model.",
-                    hint="Give a smaller --depth.",
-                )
+            check_room(len(self.text), self.target, max(job.depths), max(job.rows))
             if self.draft is not None:
                 small = msgspec.structs.replace(self.options, n_ctx=256)
                 with closing(open_session(self.target, small)) as a, closing(open_session(self.draft, small)) as b:

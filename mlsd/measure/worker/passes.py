@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mlsd.clock import Clock
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
+from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.store.rows import PassKind
 from mlsd.records import Record
 
@@ -29,6 +31,20 @@ class Span(Record, frozen=True, kw_only=True):
     rows: int  # positions of the pass
     depth: int  # positions in the context before it
     ns: int
+
+
+def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
+    """Raises: PromptError for a text that does not fill depth and width, CapacityError beyond the trained context."""
+    needed = depth + width
+    if n_text < needed:
+        raise PromptError(
+            f"The text has {n_text} tokens for this model; depth and width need {needed}.",
+            hint="Give a longer text with --text, or a smaller --depth.",
+        )
+    if model.n_ctx_train and needed > model.n_ctx_train:
+        raise CapacityError(
+            f"Depth {depth} is beyond the {model.n_ctx_train} positions of this model.", hint="Give a smaller --depth."
+        )
 
 
 class TimeBudget:
@@ -121,14 +137,17 @@ class PassBench:
         self._n_windows += 1
         return self._text[first : first + width]
 
-    def _timed(self, tokens: Sequence[int], n_outputs: int) -> int:
+    def _timed(self, call: Callable[[], object]) -> int:
         began = self._clock.now_ns()
-        self._session.decode(tokens, n_outputs=n_outputs)
+        call()
         return self._clock.now_ns() - began
+
+    def _pass(self, tokens: Sequence[int], n_outputs: int) -> int:
+        return self._timed(lambda: self._session.decode(tokens, n_outputs=n_outputs))
 
     def once(self, width: int, n_outputs: int) -> int:
         """One pass over the next `width` tokens of the text, in ns."""
-        spent_ns = self._timed(self._window(width), n_outputs)
+        spent_ns = self._pass(self._window(width), n_outputs)
         self._return()
         return spent_ns
 
@@ -142,11 +161,8 @@ class PassBench:
         for i in range(_BURST + 1):
             if (self._budget.is_over and not must) or (len(passes) > 1 and limit.is_over):
                 break
-            tokens = self._window(width)
-            passes.append(self._timed(tokens, width))
-            began = self._clock.now_ns()
-            self._session.greedy()
-            samples.append(self._clock.now_ns() - began)
+            passes.append(self._pass(self._window(width), width))
+            samples.append(self._timed(self._session.greedy))
             self._return()
             must = must and i == 0
         if len(passes) < 2:
@@ -162,51 +178,38 @@ class PassBench:
         for _ in range(_BURST):
             if self._budget.is_over:
                 break
-            began = self._clock.now_ns()
-            self._session.decode(self._window(rows))
-            self._session.greedy()
-            first = self._clock.now_ns() - began
-            singles = []
-            for _ in range(_SINGLES):
-                began = self._clock.now_ns()
-                self._session.decode(self._session.greedy()[-1:])
-                self._session.greedy()
-                singles.append(self._clock.now_ns() - began)
+            first = self._timed(lambda: self._propose(self._window(rows)))
+            singles = [self._timed(lambda: self._propose(self._session.greedy()[-1:])) for _ in range(_SINGLES)]
             change = max(0, singles[0] - min(singles[1:])) if rows > 1 else 0
             totals.append(first + change)
             self._return()
         return [self._span("draft_step", rows, totals)] if totals else []
 
+    def _propose(self, tokens: Sequence[int]) -> None:
+        self._session.decode(tokens)
+        self._session.greedy()
+
     def rollback(self, strategy: str, width: int, *, singly: bool = False) -> Span:
         """Mark, and rewind to the first token after a pass of `width`: the worst case of a round."""
         rollback = make_rollback(strategy, self._session)
         tokens = self._window(width)
-        began = self._clock.now_ns()
-        rollback.mark()
-        spent = self._clock.now_ns() - began
+        spent = self._timed(rollback.mark)
         if singly:
             for token in tokens:
-                began = self._clock.now_ns()
-                rollback.step()
-                spent += self._clock.now_ns() - began
+                spent += self._timed(rollback.step)
                 self._session.decode((token,))
         else:
             self._session.decode(tokens, n_outputs=width)
-        began = self._clock.now_ns()
         # A draft stops at the mark: what it keeps is decoded with its next catch-up.
-        rollback.rewind(self._depth if singly else self._depth + 1, () if singly else tokens[:1])
-        spent += self._clock.now_ns() - began
-        if self._recurrent:
-            self._session.load_state()
-        self._session.truncate(self._depth)
+        length, kept = (self._depth, ()) if singly else (self._depth + 1, tokens[:1])
+        spent += self._timed(lambda: rollback.rewind(length, kept))
+        self._return()
         return self._span("rollback", width, [spent])
 
     def checkpoint(self) -> Span:
         """Save and load the recurrent state."""
-        began = self._clock.now_ns()
-        self._session.save_state()
-        self._session.load_state()
-        return self._span("checkpoint", 0, [self._clock.now_ns() - began])
+        spent = self._timed(self._session.save_state) + self._timed(self._session.load_state)
+        return self._span("checkpoint", 0, [spent])
 
     def _span(self, kind: PassKind, rows: int, spans: Sequence[int]) -> Span:
         return Span(kind=kind, rows=rows, depth=self._depth, ns=round(statistics.median(spans)))

@@ -166,13 +166,7 @@ def _noise(model: LlamaModel, clock: Clock) -> Check:
             session.clear()
             figures[f"{width} wide"] = float(f"{np.abs(_decoded(session, tokens[:width]) - singles[:width]).max():.3g}")
     answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(WIDTHS)} wide"
-    return Check(
-        name="kernel noise",
-        subject=model.path.stem,
-        ok=None,
-        answer=answer,
-        figures=figures,
-    )
+    return Check(name="kernel noise", subject=model.path.stem, ok=None, answer=answer, figures=figures)
 
 
 def _decoded(session: Session, tokens: Sequence[int]) -> Logits:

@@ -235,7 +235,7 @@ class _SlotRunner:
         """By the widest arm that can run."""
         while self._thermometers:
             try:
-                return self._arms.feel(self._thermometers[-1])
+                return self._arms.read_anchors(self._thermometers[-1])
             except MlsdError:
                 self._thermometers.pop()
         return None

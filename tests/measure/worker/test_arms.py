@@ -95,14 +95,14 @@ def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest
     assert warmed == ["sd", "ar", "sd"]
 
 
-def test_the_heat_is_felt_by_passes_of_one_token_and_of_a_whole_draft(tiny: Path) -> None:
+def test_anchors_are_passes_of_one_token_and_of_a_whole_draft(tiny: Path) -> None:
     for job in make_jobs(tiny):
         widest = max(job.cases.values(), key=lambda case: case.gamma)
         slot = next(slot for slot in job.slots if slot.case == widest)
         with Arms(job, MonotonicClock(), ProbeCache()) as arms:
             arms.refer(slot)
-            felt = arms.feel(widest)
-            assert felt.width == widest.gamma + 1 and felt.one_ns > 0 and felt.wide_ns > 0
+            anchors = arms.read_anchors(widest)
+            assert anchors.width == widest.gamma + 1 and anchors.one_ns > 0 and anchors.wide_ns > 0
             assert arms.run(slot).valid, "what is measured next does not see it"
 
 
