@@ -17,8 +17,10 @@ from mlsd.measure.store.store import Store
 from mlsd.names import clean, clean_json
 from mlsd.records import Environment, ModelFacts, ModelRef
 from mlsd.servers.endpoint import Server
-from tests.cli.conftest import mlsd  # noqa: F401 - a fixture
-from tests.cli.test_main import Mlsd
+from tests.cli.conftest import (
+    Mlsd,
+    mlsd,  # noqa: F401 - a fixture
+)
 from tests.servers.fake import FakeServer
 
 UNFIT = ("\x1b[31m", "\x00", "\x0b", "\x07", "\ufffe", "\uffff", "\ud83d", "\x7f", "\x9b31m", "\x08", "\x0c")

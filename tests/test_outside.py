@@ -11,8 +11,10 @@ import pytest
 
 from mlsd import limits
 from mlsd.outside import check_regular, output_of, parse_toml, read_file
-from tests.cli.conftest import mlsd  # noqa: F401 - a fixture
-from tests.cli.test_main import Mlsd
+from tests.cli.conftest import (
+    Mlsd,
+    mlsd,  # noqa: F401 - a fixture
+)
 from tests.processes import alive
 
 ROOT = Path(__file__).parents[1]

@@ -114,11 +114,3 @@ def note_left_out(store: Store) -> None:
 
     for text in left_out(store):
         note(text)
-
-
-def note_left_out_of(path: Path | str) -> None:
-    """Say so of the database in this file."""
-    from mlsd.measure.store.store import Store
-
-    with Store.open(Path(path), create=False, read_only=True) as store:
-        note_left_out(store)

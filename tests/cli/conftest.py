@@ -23,6 +23,9 @@ class Ran:
     err: str
 
 
+Mlsd = Callable[..., Ran]
+
+
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands write under results/ of the folder they run in."""
@@ -46,7 +49,7 @@ def tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mlsd(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def mlsd(capfd: pytest.CaptureFixture[str]) -> Mlsd:
     """Run one command line and return what it printed."""
 
     def run(*arguments: object) -> Ran:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,56 +12,41 @@ import pytest
 
 from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import TargetAdvice
-from mlsd.cli import main
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.measure.store.store import Store
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 
 TRIALS = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
 
 
-def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["advise", "tiny-moe", "--chip", "68 GB/s"])
-    out = capsys.readouterr().out
+def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_it(mlsd: Mlsd) -> None:
+    out = mlsd("advise", "tiny-moe", "--chip", "68 GB/s").out
     for words in ("plain", "decided by", "not measured", "90 % of public rows", "Next: "):
         assert words in out
 
 
-def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b", "--quant", "q4_k_m", "--chip", "M4 Max", "--drafter"]
-    main([*asked, "pld"])
-    out = capsys.readouterr().out
+    out = mlsd(*asked, "pld").out
     for words in ("not decided yet; pld at gamma", "pays above", "The biggest unknown is", "mlsd bench qwen3.5-27b"):
         assert words in out
     assert "--spec-type" not in out and "leave it off" not in out
-    main([*asked, "mtp", "--llama-build", "11524", "--gamma", "4", "--acceptance", "0.95"])
-    out = capsys.readouterr().out
+    out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "4", "--acceptance", "0.95").out
     assert "use mtp at gamma 4" in out and "--spec-type draft-mtp" in out
     assert "llama.cpp b11524" in out and "95% as stated, accepted over proposed tokens: MGL 4.80 at gamma 4" in out
-    main([*asked, "mtp", "--llama-build", "11524", "--gamma", "16", "--accepted", "1/160"])
-    out = capsys.readouterr().out
+    out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "16", "--accepted", "1/160").out
     assert "leave it off: nothing that is known is faster" in out and "llama-server: leave it off" in out
-    main(["advise", "qwen3.5-9b", "--chip", "M2 Ultra"])
-    assert "Assuming Q8_0 for qwen3.5-9b" in capsys.readouterr().out
+    assert "Assuming Q8_0 for qwen3.5-9b" in mlsd("advise", "qwen3.5-9b", "--chip", "M2 Ultra").out
 
 
-def test_another_mac_runs_the_build_that_set_up_installs_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_mac_runs_the_build_that_set_up_installs_there(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M2 Ultra", "--drafter", "mtp", "--workload", "code"]
-    told = []
-    for build in ((), ("--llama-build", str(installed_build(A_MAC)))):
-        main([*asked, *build])
-        told.append(capsys.readouterr().out)
+    told = [mlsd(*asked, *build).out for build in ((), ("--llama-build", str(installed_build(A_MAC))))]
     assert told[0] == told[1] and "use mtp at gamma 4 (2." in told[0]
     assert re.search(r"decides; mtp at gamma 8, at 2\.\d+ \(1\.0.*\), is not surely faster than plain\.", told[0])
 
 
-def test_what_is_left_open_is_measured_and_asked_again(
-    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_left_open_is_measured_and_asked_again(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
     modelled = ask.advise("tiny-moe", drafts=("tiny-draft",), gammas=(1, 2), chip="68 GB/s")
     open_ = tuple(p for p in modelled.recommendation.prospects if p.gamma)
     recommendation = msgspec.structs.replace(modelled.recommendation, to_measure=open_)
@@ -83,10 +67,7 @@ def test_what_is_left_open_is_measured_and_asked_again(
     assert elsewhere.code == 2 and "another" in elsewhere.err
 
 
-def test_databases_of_others_in_the_results_folder_are_passed_over(
-    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_databases_of_others_in_the_results_folder_are_passed_over(mlsd: Mlsd) -> None:
     Path("results").mkdir()
     with closing(sqlite3.connect("results/tune.sqlite")) as other:
         other.execute("CREATE TABLE studies (id)")
@@ -110,15 +91,6 @@ def test_databases_of_others_in_the_results_folder_are_passed_over(
         (("qwen3-8b", "--chip", "M1", "--accepted", "0.6", "--drafter", "pld", "--gamma", "4"), "167/264"),
     ],
 )
-def test_what_cannot_be_advised_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["advise", *arguments])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_advised_is_refused(mlsd: Mlsd, arguments: tuple[str, ...], message: str) -> None:
+    refused = mlsd("advise", *arguments)
+    assert refused.code == 2 and message in refused.err

@@ -34,11 +34,10 @@ from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
 from mlsd.trials.results import ArmResult
 from tests.analysis.studies import DENSE, MOE, blocks, write
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
 
-Mlsd = Callable[..., Ran]
 pytestmark = pytest.mark.usefixtures("unsaved_figures")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 FEW = {"n_predict": 16, "repeats": 3, "engine": EngineOptions(n_threads=1)}

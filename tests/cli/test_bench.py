@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from mlsd.records import EngineOptions, Environment
 from mlsd.report.render import terminal
 from mlsd.report.render.table import Table, text
 from mlsd.report.tables.arms import head_line
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.engine.broken_files import write_nan_norm
 
-Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 24, "--repeats", 2)
 # Which of them is the cheapest is for the machine to say.
 OF_HYBRID_DRAFTS = ("ladder", "device-ladder", "checkpoint")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.measure.builds import find_build
 from mlsd.measure.store.store import Store
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
-
-Mlsd = Callable[..., Ran]
 
 
 def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> None:

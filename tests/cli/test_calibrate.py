@@ -7,23 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.cli import main
+from mlsd.cli.machine.calibrate import _doubt
+from tests.cli.conftest import Mlsd
 
 SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8")
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(["calibrate", *arguments])
-        raise SystemExit(0)
-    assert stop.value.code == 0
-    return capsys.readouterr().out
+def run(mlsd: Mlsd, *arguments: object) -> str:
+    ran = mlsd("calibrate", *arguments)
+    assert ran.code == 0, ran.err
+    return ran.out
 
 
-def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
     database = tmp_path / "c.sqlite"
     draft = str(tiny / "qwen35moe-noise01.gguf")
-    out = run(capsys, str(tiny / "qwen35moe.gguf"), "--draft", draft, "--db", str(database), "--json", *SHORT)
+    out = run(mlsd, str(tiny / "qwen35moe.gguf"), "--draft", draft, "--db", str(database), "--json", *SHORT)
     found = json.loads(out)
     (curve,) = found["curves"]
     assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -35,8 +34,8 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys:
     assert database.exists()
 
 
-def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, str(tiny / "llama.gguf"), "--db", str(tmp_path / "c.sqlite"), *SHORT)
+def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
+    out = run(mlsd, str(tiny / "llama.gguf"), "--db", str(tmp_path / "c.sqlite"), *SHORT)
     assert "T(1)/T(k)" in out
     assert "Experts" not in out
 
@@ -52,23 +51,21 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytes
     ],
 )
 def test_wide_intervals_are_a_warning_in_place_of_a_conclusion(half_width: float, load: float, said: str) -> None:
-    from mlsd.cli.machine.calibrate import _doubt
-
     told = _doubt(half_width, load)
     assert said in told
     assert bool(told) == bool(said)
     assert ("Other programs" in told) == (bool(said) and load > 1.5)
 
 
-def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
     short = ("--n-threads", "1", "--budget-s", "0.000001", "--depth", "16,24", "--rows", "1,2,3,4,9")
     database = str(tmp_path / "c.sqlite")
-    out = run(capsys, str(tiny / "llama.gguf"), "--db", database, *short)
+    out = run(mlsd, str(tiny / "llama.gguf"), "--db", database, *short)
     assert "Not timed at depth 16 within 1e-06 s: k = 2-4,9." in out
     assert "Not timed at depth 24 within 1e-06 s: k = 1-4,9." in out
     assert "an interval needs three repeats" in out
     assert "loading" in out
-    found = json.loads(run(capsys, str(tiny / "llama.gguf"), "--db", database, "--json", *short))
+    found = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", database, "--json", *short))
     assert found["not_timed"] == {"16": [2, 3, 4, 9], "24": [1, 2, 3, 4, 9]}
     assert found["half_width"] is None
     assert found["spent"]["seconds"]["load"] > 0
@@ -84,11 +81,9 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: p
     ],
 )
 def test_settings_without_a_meaning_are_refused_before_a_model_is_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     made: list[str] = []
     monkeypatch.setattr("mlsd.measure.run.calibration.resolve_model", lambda name, make: made.append(name))
-    with pytest.raises(SystemExit) as stop:
-        main(["calibrate", "tiny-dense", *arguments])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err and not made
+    refused = mlsd("calibrate", "tiny-dense", *arguments)
+    assert refused.code == 2 and message in refused.err and not made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 from mlsd.engine.llama.build.place import plain_name
 from mlsd.measure.run import compare
 from mlsd.measure.store.store import Store
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library
 
-Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--drafter", "pld")
 KEPT = Path("results/compare.sqlite")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from click.shell_completion import ShellComplete
 
 from mlsd.cli.main import cli
-from tests.cli.conftest import Ran
-
-Mlsd = Callable[..., Ran]
+from tests.cli.conftest import Mlsd
 
 
 def offered(*words: str) -> set[str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 
 
 @pytest.mark.parametrize(
@@ -22,10 +19,7 @@ from tests.cli.conftest import Ran
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_context_of_billions_is_refused_before_anything_is_loaded(
-    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_context_of_billions_is_refused_before_anything_is_loaded(mlsd: Mlsd, arguments: tuple[str, ...]) -> None:
     ran = mlsd(*arguments, "--n-ctx", "2000000000")
     assert ran.code == 2
     assert "2,000,000,000 positions is beyond the 4,096" in ran.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,12 +12,11 @@ import pytest
 from mlsd.measure.store.newest import newest_or_new, newest_study, study_databases
 from mlsd.measure.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, write
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.cli.test_results import STUDY
 from tests.measure.imported import import_table
 
 STUDIES = Path(__file__).parents[2] / "studies"
-Mlsd = Callable[..., Ran]
 READERS = (("results",), ("report", "-o", "page"), ("fit",), ("claims",), ("export", "--format", "csv"))
 
 

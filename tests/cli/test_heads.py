@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,10 +12,8 @@ from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.synthetic.write import write_random
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
-
-Mlsd = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
 from mlsd.cli.main import cli, examples
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.cli.test_main import commands
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +61,7 @@ def test_the_makefile_prints_no_comment_either() -> None:
 
 
 @pytest.mark.heavy
-def test_examples_that_need_neither_model_nor_server_run(mlsd: Callable[..., Ran]) -> None:
+def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
     shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.json.gz")
     assert mlsd("import", "study.record.json.gz", "--db", "results/tiny.sqlite").code == 0
     assert mlsd("export", "-o", "table.csv").code == 0

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -15,9 +14,7 @@ import pytest
 
 from mlsd.cli.main import COMMANDS, SECTIONS, cli
 from mlsd.cli.options import Real, Whole
-from tests.cli.conftest import Ran
-
-Mlsd = Callable[..., Ran]
+from tests.cli.conftest import Mlsd
 
 
 def process(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mlsd.drafters import METHODS, UNAVAILABLE
-from tests.cli.conftest import Ran
-
-Mlsd = Callable[..., Ran]
+from tests.cli.conftest import Mlsd
 
 
 def test_all_methods_are_listed_and_those_that_cannot_run_say_why(mlsd: Mlsd) -> None:

@@ -8,17 +8,16 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.hub_server import HubServer, write_own_entry
 
-Mlsd = Callable[..., Ran]
 MIB = 1 << 20
 DATA = b"GGUF" + random.Random(1).randbytes(32 * MIB)  # the client writes 10 MB at a time
 

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from mlsd.redact import VARIABLES, hide, redact
 from mlsd.report.render.markdown import escape
 from mlsd.report.render.terminal import plain
 from mlsd.units import quoted
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 
 EVIL = "\x1b[31mred\x9b31m\x07\x7f\u202etxt\u2028[bold]x[/]; rm -rf ~ `id` $(id)"
 CASE = Case(suite="B", target=ModelRef(id=EVIL), prompt=PromptRef(key=EVIL, sha256="x"), n_predict=4)
@@ -101,7 +100,7 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_an_interrupted_bench_says_that_trials_are_kept_only_where_one_is(
-    monkeypatch: pytest.MonkeyPatch, mlsd: Callable[..., Ran], stored: bool
+    monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd, stored: bool
 ) -> None:
     def run_bench(*_: object, watcher: watch.LineWatcher, **__: object) -> None:
         watcher.begin(2, 0)

@@ -1,10 +1,10 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from mlsd.cli.main import main
 from mlsd.cli.study.plan import plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import expand
@@ -12,11 +12,8 @@ from mlsd.records import Environment, Round, Trial
 
 
 @pytest.fixture(autouse=True)
-def own_folders(monkeypatch, tmp_path):
-    """No test sees the user's models, cache or results."""
-    monkeypatch.setenv("MLSD_HOME", str(tmp_path / "home"))
+def own_hub_cache(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
 
 
 def run(*arguments: str):
@@ -156,9 +153,7 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
         (("broken.toml",), "broken.toml"),
     ],
 )
-def test_bad_input_ends_with_a_message_and_exit_code_two(arguments, message, tmp_path, capsys):
-    (tmp_path / "broken.toml").write_text("name = ", encoding="utf-8")
-    with pytest.raises(SystemExit) as caught:
-        main(["plan", *arguments])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+def test_bad_input_ends_with_a_message_and_exit_code_two(mlsd, arguments, message):
+    Path("broken.toml").write_text("name = ", encoding="utf-8")
+    refused = mlsd("plan", *arguments)
+    assert refused.code == 2 and message in refused.err

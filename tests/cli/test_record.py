@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from mlsd.measure.store.store import Store
 from mlsd.planning import prepare
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
 from tests.measure.records import body, record_of, small_study, write_body
 
-Mlsd = Callable[..., Ran]
 PUBLISHED = sorted((Path(__file__).parents[2] / "studies").glob("*.record.json.gz"))
 
 
@@ -291,8 +289,3 @@ def test_what_a_server_says_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> N
             store.add_trial(run_id, trial(one, decode_ns=7_000_000, position=place, invalid_reason=None, **spoken))
     said = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
     assert said.code == 2 and "only trials of servers" in said.err
-
-
-def _run(study: Path):  # type: ignore[no-untyped-def]
-    with Store.open(study, read_only=True) as store:
-        return store.runs()[0]

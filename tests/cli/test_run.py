@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,9 +14,8 @@ import pytest
 
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.store import Store
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Mlsd
 
-Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompt", "factual", "--gamma", "4")
 
 

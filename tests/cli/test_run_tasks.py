@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ import pytest
 from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS, read_tasks
 from mlsd.records import Trial
-from tests.cli.conftest import Ran
-
-Mlsd = Callable[..., Ran]
+from tests.cli.conftest import Mlsd
 
 SUITE = """
 name = "X"

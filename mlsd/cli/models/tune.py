@@ -9,7 +9,7 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_objects, head_lines, say_answers
-from mlsd.cli.database import db_option, note_left_out_of
+from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.report.tables.arms import settings_table
@@ -40,12 +40,14 @@ def tune(
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.tune import tune as search
     from mlsd.measure.run.tune import tune_request
+    from mlsd.measure.store.store import Store
     from mlsd.report.objects import arm_object
 
     request = tune_request(target, drafter, trials=trials, budget_s=budget_s, **asked)
     with make_watcher(budget_s, open_ended=True) as watcher:
         result = search(request, db, watcher)
-    note_left_out_of(result.database)
+    with Store.open(Path(result.database), create=False, read_only=True) as store:
+        note_left_out(store)
     found = [] if result.answer is None else answer_objects([result.answer], result.models)
     if as_json:
         settings = [arm_object(one) for one in result.results]

@@ -23,7 +23,6 @@ _MOST_LINES = 200
 
 @click.group(invoke_without_command=True)
 @filter_options
-@click.option("--imported/--measured", default=None, help="Only imported rows, or only measured trials.")
 @click.option("--all", "show_all", is_flag=True, help=f"List more than the last {_MOST_LINES} lines.")
 @click.option("--check", is_flag=True, help="Check the file's integrity.")
 @json_option
@@ -32,7 +31,6 @@ _MOST_LINES = 200
 def results(
     ctx: click.Context,
     /,
-    imported: bool | None,
     show_all: bool,
     check: bool,
     as_json: bool,
@@ -51,8 +49,7 @@ def results(
             _check(store)
             return
         chosen = make_filter(**trials)
-        listed = [] if imported else list(dict_rows(trial_table(store, chosen)))
-        others = [] if imported is False else _imported(store, chosen)
+        listed, others = list(dict_rows(trial_table(store, chosen))), _imported(store, chosen)
         runs = store.runs()
         note_left_out(store)
         if as_json:

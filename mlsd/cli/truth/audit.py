@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,10 +52,7 @@ def audit(
     machine: str | None,
     settings: str | None,
     as_json: bool,
-    model: str | None,
-    chip: str | None,
-    peak_gb_s: float | None,
-    full_drafts: bool | None,
+    **assumed: Any,
 ) -> None:
     """Check whether every row of results can be true, without running anything.
 
@@ -63,11 +61,11 @@ def audit(
     """
     if sum(source is not None for source in (file, db, name, tok_s)) > 1:
         raise click.UsageError("Give only one of: a FILE, --published NAME, --db FILE, --tok-s SPEED.")
-    if tok_s is not None and (model is None or (chip is None and peak_gb_s is None)):
+    if tok_s is not None and not (assumed["model"] and (assumed["chip"] or assumed["peak_gb_s"])):
         raise click.UsageError("--tok-s needs --model NAME and --chip NAME (or --peak-gb-s).")
     from mlsd.analysis.audit import tables
 
-    assumed = tables.Assumed(full_drafts=full_drafts, peak_gb_s=peak_gb_s, model=model, chip=chip)
+    given = tables.Assumed(**assumed)
     if name is not None:
         from mlsd.analysis.audit import published_tables as published
 
@@ -76,14 +74,14 @@ def audit(
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
     elif tok_s is not None:
-        result, show_all = run_audit("one speed", tables.one_speed(tok_s, assumed)), True
+        result, show_all = run_audit("one speed", tables.one_speed(tok_s, given)), True
     elif file is not None:
-        result = run_audit(str(file), *tables.table_contexts(file, assumed))
+        result = run_audit(str(file), *tables.table_contexts(file, given))
     else:
         from mlsd.analysis.audit import trials
 
         with reading(db) as store:
-            contexts = trials.database_contexts(store, machine, settings, assumed)
+            contexts = trials.database_contexts(store, machine, settings, given)
         result = run_audit(str(store.path), *contexts)
     if as_json:
         rows = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from math import log
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from hypothesis import strategies as st
 
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.perplexity import log_softmax, total_variation
-from tests.cli.conftest import Ran, mlsd
+from tests.cli.conftest import Mlsd, mlsd
 
 __all__ = ["mlsd"]  # the fixture
-
-Mlsd = Callable[..., Ran]
 
 
 def test_distributions_of_known_logits_and_their_distance() -> None:
