@@ -105,6 +105,14 @@ def load_prompt(name: str) -> Prompt:
     raise PromptError(f"There is no prompt called {name!r}.", hint=choose(name, (*shipped.prompts, COPY), more))
 
 
+def shipped_prompt_sha256(name: str) -> str | None:
+    """The hash of a prompt that mlsd ships, None for another one."""
+    try:
+        return load_prompt(name).sha256
+    except PromptError:
+        return None
+
+
 def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
     """The prompt behind `depth` tokens of other text: the long passage, the tasks, and then mlsd's own source."""
     context = _long_text()[: _MOST_TOKEN_CHARACTERS * depth]

@@ -47,12 +47,6 @@ def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
     assert "possible    own.csv: row 2" in run(str(path), "--all").output
 
 
-def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("job_id," + HEADER + "[red]x[/nope],m,none,0,64,50.0,\n")
-    assert "[red]x[/nope]" in run(str(path), "--all").output
-
-
 def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(

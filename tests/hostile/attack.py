@@ -143,24 +143,6 @@ class Range:
 # --- what is tried ----------------------------------------------------------------------------------------------
 
 
-def _gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    name = rng.choice(("llama.gguf", "qwen35.gguf"))
-    file = str(range_.write("model.gguf", mutate.of_header(range_.read(name), rng)))
-    out = str(range_.out / "new.gguf")
-    yield Shot(
-        rng.choice(
-            (
-                ("models", "make", "noise", file, "--noise", "0.01", "-o", out),
-                ("models", "make", "subset", file, "--exit", "2", "-o", out),
-                ("models", "make", "subset", file, "--fraction", "0.4", "-o", out),
-                ("models", "make", "synth", file, "--dry-run"),
-                ("models", "make", "synth", file, "--layers", "2", "-o", out),
-                ("models", "show", file),
-            )
-        )
-    )
-
-
 def _worker(range_: Range, rng: random.Random) -> Iterator[Shot]:
     """Through llama.cpp in a child: slow, so few. Weights are hurt as well as headers."""
     data = range_.read("llama.gguf")
@@ -178,7 +160,7 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
     def judge(code: int, out: str) -> str | None:
         if not database.exists():
-            return None if code else "nothing was measured, and nobody told"
+            return None if code else "nothing was measured, and the exit code is 0"
         with Store.open(database, create=False) as store:
             n_valid = sum(bool(stored.trial.valid) for stored in store.trials())
         return f"{n_valid} valid trials of a model that is broken" if n_valid else None
@@ -297,11 +279,11 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
     dialect = rng.choice(DIALECTS)
     database = _fresh(range_.out / "server.sqlite")
     nth, n_hurt = rng.choice((1, 1, 2, 3, 5, 8)), rng.choice((1, 1, 3, 1000))
-    heard, raw = [0], rng.random() < 0.2
+    asked, raw = [0], rng.random() < 0.2
 
     def due() -> bool:
-        heard[0] += 1
-        return nth <= heard[0] < nth + n_hurt
+        asked[0] += 1
+        return nth <= asked[0] < nth + n_hurt
 
     with FakeServer(dialect, key=SECRET) as plain, FakeServer(dialect, draft=True, key=SECRET) as server:
         if raw:
@@ -328,11 +310,11 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
                             return f"an honest trial failed: {stored.trial.error}"
             return None
 
-        beside = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
+        other = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
         settings = ("--n-predict", "4", "--repeats", "1", "--patience", "0.3", "--db", str(database))
         limits = {"MLSD_SERVER_KEY": SECRET, "MLSD_MOST_ANSWER_S": "2", "MLSD_MOST_STREAM_BYTES": str(4 << 20)}
         os.environ.update(limits)
-        yield Shot(("server", server.url, *beside, *settings), wanted=judge)
+        yield Shot(("server", server.url, *other, *settings), wanted=judge)
         for name in limits:
             del os.environ[name]
 
@@ -349,8 +331,8 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
     class Liars(FakeLab):
         def machines(self) -> dict[str, Card]:
-            said = {address: altered(own, Card) for address, own in self.cards.items()}
-            return {address: own for address, own in said.items() if own is not None}
+            shown = {address: altered(own, Card) for address, own in self.cards.items()}
+            return {address: own for address, own in shown.items() if own is not None}
 
         def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
             for word in super().receive(timeout_s):
@@ -512,7 +494,6 @@ def _fresh(database: Path) -> Path:
 
 
 KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
-    "gguf header": _gguf,
     "gguf in llama.cpp": _worker,
     "weights": _weights,
     "database": _database,
@@ -569,17 +550,17 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-    said, told = (stream.getvalue().decode("utf-8", "replace") for stream in raw)
+    printed, complained = (stream.getvalue().decode("utf-8", "replace") for stream in raw)
     outcome.codes[code] += 1
     if code not in EXIT_CODES:
         yield f"exit code {code}"
-    if "Traceback (most recent call last)" in told:
-        yield told[-2000:]
-    if code == 2 and not told.strip():
-        yield "refused without a word"
-    if SECRET in said + told:
+    if "Traceback (most recent call last)" in complained:
+        yield complained[-2000:]
+    if code == 2 and not complained.strip():
+        yield "refused without a message"
+    if SECRET in printed + complained:
         yield "showed a key"
-    if fault := shot.wanted(code, said):
+    if fault := shot.wanted(code, printed):
         yield fault
     children = set(psutil.Process().children(recursive=True)) - others
     if [child for child in psutil.wait_procs(children, timeout=5)[1] if child.is_running()]:

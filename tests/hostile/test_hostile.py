@@ -40,7 +40,6 @@ def test_a_model_whose_weights_are_left_alone_is_measured(
     assert "valid trials" in attack("weights", range(1), Range(shooting_range)).faults[0]
 
 
-@pytest.mark.parametrize("kind", ["gguf header", "csv"])
-def test_the_same_seed_is_the_same_attack(kind: str, shooting_range: Path) -> None:
-    first, again = (attack(kind, range(3), Range(shooting_range)) for _ in range(2))
+def test_the_same_seed_is_the_same_attack(shooting_range: Path) -> None:
+    first, again = (attack("csv", range(3), Range(shooting_range)) for _ in range(2))
     assert first == again

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from mlsd.engine.losslessness import first_difference
-from mlsd.errors import PromptError, TableError
+from mlsd.errors import TableError
 from mlsd.measure.exchange.record import (
     LATER_RATES,
     RecordedRun,
@@ -30,7 +30,7 @@ from mlsd.measure.exchange.record import (
 )
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, environment_key, model_key
 from mlsd.planning.plan import block_number
-from mlsd.planning.prompts import READ_ONCE_FROM, load_prompt
+from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Trial
 from mlsd.stats import grouped
 from mlsd.trials.identities import broken
@@ -164,14 +164,6 @@ def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
     shipped = shipped_prompt_sha256(case.prompt.key)
     if shipped is not None and shipped != case.prompt.sha256:
         yield "prompt hash", f"the prompt {case.prompt.key} has not the text that mlsd ships under this name"
-
-
-def shipped_prompt_sha256(key: str) -> str | None:
-    """The hash of a prompt that mlsd ships, None for another one."""
-    try:
-        return load_prompt(key).sha256
-    except PromptError:
-        return None
 
 
 # --- one trial --------------------------------------------------------------------------------------------------

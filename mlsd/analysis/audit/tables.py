@@ -68,9 +68,7 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
 
 def one_speed(tok_s: float, assumed: Assumed) -> AuditContext:
     """The context of a plain speed that somebody asks about alone."""
-    return rows_context(
-        [PastedRow(line=2, cells={"tok_s": str(tok_s), "label": "plain decoding"}, heads={})], "asked", assumed
-    )
+    return rows_context([PastedRow(line=2, cells={"tok_s": str(tok_s), "label": "plain decoding"})], "asked", assumed)
 
 
 def imported_context(imported: Iterable[ImportedRow], assumed: Assumed = NOTHING) -> AuditContext:
@@ -89,7 +87,7 @@ def _pasted(row: ImportedRow) -> PastedRow:
         "ms_per_token": None if ns is None else ns / 1e6, "label": row.job_id,
     }  # fmt: skip
     cells = named_cells({name: value for name, value in stored.items() if value is not None})
-    return PastedRow(line=row.row + 1, cells=cells | named_cells(row.raw), heads={})
+    return PastedRow(line=row.row + 1, cells=cells | named_cells(row.raw))
 
 
 def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> AuditContext:

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
-from mlsd.errors import MlsdError, PromptError
+from mlsd.errors import MlsdError
 from mlsd.measure.messages import Done, LogitsRead, ReadJob
 from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
-from mlsd.planning.prompts import load_prompt
+from mlsd.planning.prompts import load_prompt, shipped_prompt_sha256
 from mlsd.records import Case, DrafterSpec, Losslessness, Trial
 from mlsd.stats import grouped
 
@@ -76,16 +76,9 @@ def _why_not(case: Case, trial: Trial) -> str | None:
         return "its tokens were drawn, not chosen"
     if trial.losslessness is None or trial.losslessness.verdict == "diverged":
         return "its output is not known to equal that of plain decoding"
-    if trial.earlier or not _is_shipped(case.prompt.key):
+    if trial.earlier or shipped_prompt_sha256(case.prompt.key) is None:
         return "its prompt is not one that mlsd ships"
     return None
-
-
-def _is_shipped(key: str) -> bool:
-    try:
-        return load_prompt(key) is not None
-    except PromptError:
-        return False
 
 
 def _find(case: Case) -> ModelFile | None:

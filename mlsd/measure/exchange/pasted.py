@@ -10,7 +10,6 @@ import csv
 import io
 import re
 from collections.abc import Container, Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -76,7 +75,6 @@ _SPEED = re.compile(
     re.IGNORECASE,
 )
 _NO_SPEED = re.compile(r"ms|mib|gib|gb|ttft|acc|prefill|%|size|len")
-_BROKEN = "\0"  # no column is called so
 _SHOWN = 3  # skipped lines that a note quotes
 _GAMMA = re.compile(r"(?:n[-_ ]?max|draft[-_ ]max|gamma|γ|(?<![a-z])[knd])\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
 _GAIN = re.compile(r"gain|delta|δ|change|improvement|uplift|^vs ")
@@ -84,13 +82,13 @@ _COUNTS = re.compile(r"(\d[\d,]*)\s*(?:/|of|out of)\s*(\d[\d,]*)")
 
 
 class PastedRow(Record, frozen=True, kw_only=True):
-    """One row: where it stands, and its cells by field."""
+    """One row: where it stands, and its cells by field; by column while the columns are not known."""
 
     line: int
     table: str = ""  # the heading above it
     group: int = 0  # rows of one group are of one table
-    cells: dict[str, str]
-    heads: dict[str, str]  # field -> the column as it is headed
+    cells: dict[str, str] = msgspec.field(default_factory=dict)
+    heads: dict[str, str] = msgspec.field(default_factory=dict)  # field -> the column as it is headed
     setting: str = ""  # words of columns without a field: rows that differ in them may differ in anything
     broken: str = ""  # what is wrong with the line as a whole
 
@@ -103,15 +101,6 @@ class Pasted(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class _PastedLine(NamedTuple):
-    """One line of a table before its columns are known."""
-
-    line: int
-    title: str
-    group: int
-    cells: dict[str, str]
-
-
 def read_pasted(data: bytes, source: str) -> Pasted:
     """Rows of every table and log in a text. Raises: TableError where there are none, or a table is not whole."""
     text = text_of(data, source)
@@ -120,7 +109,7 @@ def read_pasted(data: bytes, source: str) -> Pasted:
     found = [*_markdown(lines), *logged] or list(_delimited(text, source))
     rows, unused = list[PastedRow](), list[str]()
     for same in grouped(found, lambda one: one.group).values():
-        heads = _fields([one.cells for one in same if _BROKEN not in one.cells])
+        heads = _fields([one.cells for one in same])
         if not any(field.partition(":")[0] in _SPEEDS for field in heads.values()):
             continue
         unused += [head for head in same[0].cells if head not in heads and head not in (*PASSED_OVER, "")]
@@ -148,7 +137,7 @@ def read_pasted(data: bytes, source: str) -> Pasted:
 def named_cells(raw: Mapping[str, object]) -> dict[str, str]:
     """The cells of one row by field: of a row whose columns are headed as people do."""
     cells = {str(head): str(cell) for head, cell in raw.items() if cell is not None}
-    found = list(_rows(_PastedLine(0, "", 0, cells), _fields([cells]), ()))
+    found = list(_rows(PastedRow(line=0, cells=cells), _fields([cells]), ()))
     return found[0].cells if found else {}
 
 
@@ -214,10 +203,10 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
     return fields
 
 
-def _rows(one: _PastedLine, heads: dict[str, str], percent: Container[str]) -> Iterator[PastedRow]:
+def _rows(one: PastedRow, heads: dict[str, str], percent: Container[str]) -> Iterator[PastedRow]:
     """The rows that one line gives: one for each column of speeds; none for llama-bench's prefill."""
-    if _BROKEN in one.cells:
-        yield PastedRow(line=one.line, group=one.group, cells={}, heads={}, broken=one.cells[_BROKEN])
+    if one.broken:
+        yield one
         return
     filled = {head: cell for head in heads if (cell := " ".join(one.cells.get(head, "").split()))}
     own = {
@@ -235,10 +224,8 @@ def _rows(one: _PastedLine, heads: dict[str, str], percent: Container[str]) -> I
     words = [c for h, c in one.cells.items() if h not in heads and h not in PASSED_OVER and not _SPEED.fullmatch(c)]
     for head in methods or [""]:
         speed = {"tok_s": _cell("tok_s", head, filled[head]), "drafter": head.lower()} if head else {}
-        yield PastedRow(
-            line=one.line,
-            table=one.title,
-            group=one.group,
+        yield msgspec.structs.replace(
+            one,
             setting=" ".join(" ".join(words).split()),
             cells=_method(_counts(own | speed)),
             heads=names | ({"tok_s": head} if head else {}),
@@ -315,7 +302,7 @@ _RULE = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
-def _markdown(lines: list[str]) -> Iterator[_PastedLine]:
+def _markdown(lines: list[str]) -> Iterator[PastedRow]:
     title, head, group = "", list[str](), 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -330,7 +317,8 @@ def _markdown(lines: list[str]) -> Iterator[_PastedLine]:
             and not _RULE.fullmatch(text)
             and not _RULE.fullmatch(lines[number].strip() if number < len(lines) else "")
         ):
-            yield _PastedLine(number, title, group, dict(zip(head, [*_split(line), *[""] * len(head)], strict=False)))
+            cells = dict(zip(head, [*_split(line), *[""] * len(head)], strict=False))
+            yield PastedRow(line=number, table=title, group=group, cells=cells)
 
 
 def _split(line: str) -> list[str]:
@@ -338,7 +326,7 @@ def _split(line: str) -> list[str]:
     return [re.sub(r"<br ?/?>|\*\*", " ", cell).strip(" `*") for cell in cells]
 
 
-def _delimited(text: str, source: str) -> Iterator[_PastedLine]:
+def _delimited(text: str, source: str) -> Iterator[PastedRow]:
     """CSV by comma, tab or semicolon, whichever its first line holds most of."""
     lines = text.splitlines()
     first = next(iter(lines), "")
@@ -351,11 +339,11 @@ def _delimited(text: str, source: str) -> Iterator[_PastedLine]:
             raise TableError(f"{source}, line 1: column {', '.join(twice)} appears twice.")
         for cells in reader:
             if len(cells) > len(head):
-                yield _PastedLine(
-                    reader.line_num, "", 1, {_BROKEN: f"{len(cells) - len(head)} more cells than columns"}
-                )
+                broken = f"{len(cells) - len(head)} more cells than columns"
+                yield PastedRow(line=reader.line_num, group=1, broken=broken)
             elif any(cell.strip() for cell in cells):
-                yield _PastedLine(reader.line_num, "", 1, dict(zip(head, [*cells, *[""] * len(head)], strict=False)))
+                named = dict(zip(head, [*cells, *[""] * len(head)], strict=False))
+                yield PastedRow(line=reader.line_num, group=1, cells=named)
     except csv.Error as error:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
 
@@ -374,12 +362,12 @@ _MODEL = re.compile(r"(?:^|\s)(?:-m|--model|-hf|-hfr?|--hf-repo)\s+(\S+)")
 _N_MAX = re.compile(r"--(?:spec-)?draft-(?:n-)?max\s+(\d+)")
 
 
-def _log_rows(lines: list[str]) -> tuple[list[_PastedLine], list[int]]:
+def _log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
     """llama-server's timings of each answer, and mtp-bench's lines; a command above them names model and n-max.
 
     Beside the rows the numbers of lines that are read by nothing here.
     """
-    rows, skipped = list[_PastedLine](), list[int]()
+    rows, skipped = list[PastedRow](), list[int]()
     around: dict[str, str] = {}
     title, last = "", dict[str, str]()
     for number, line in enumerate(lines, 1):
@@ -396,7 +384,7 @@ def _log_rows(lines: list[str]) -> tuple[list[_PastedLine], list[int]]:
             if drafted == "0":
                 counts = {name: cell for name, cell in around.items() if name != "gamma"} | {"drafter": NO_DRAFTER}
             cells = {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts}
-            rows.append(_PastedLine(number, title, 0, cells))
+            rows.append(PastedRow(line=number, table=title, cells=cells))
         elif found := _EVAL.search(line):
             if found[1]:
                 if last:
@@ -418,6 +406,6 @@ def _log_rows(lines: list[str]) -> tuple[list[_PastedLine], list[int]]:
     return rows, skipped
 
 
-def _last_row(cells: dict[str, str]) -> _PastedLine:
+def _last_row(cells: dict[str, str]) -> PastedRow:
     rest = {name: cell for name, cell in cells.items() if name not in ("line", "title")}
-    return _PastedLine(int(cells["line"]), cells["title"], 0, rest)
+    return PastedRow(line=int(cells["line"]), table=cells["title"], cells=rest)

@@ -373,8 +373,6 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     """
     study, numbers, fresh = file.study, {}, {}
     keys = {run.id: run.environment_key for run in study.runs}
-    if lost := [t for t in study.trials if t.run not in keys or t.trial.case_id not in study.cases]:
-        raise TableError(f"{len(lost)} trials of the record belong to a run or a case that it does not hold.")
     there = {_place(stored.environment_key, stored.trial) for stored in store.trials(rounds=False)}
     known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
     store.add_models(study.models.values())

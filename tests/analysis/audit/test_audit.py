@@ -284,12 +284,6 @@ def test_whether_drafts_have_full_length_is_decided_for_each_draft(tmp_path: Pat
     assert any(note.startswith("Full-length drafts of d, others of unknown length") for note in context.notes)
 
 
-def test_rows_that_are_not_understood_are_left_out_and_named(tmp_path: Path) -> None:
-    context = audit_context(tmp_path, f"{COMMON}\nm,none,0,256,20\nm,d,4,256,fast\n")
-    assert len(context.rows) == 1
-    assert any("line 3, column tokens_per_sec: 'fast' is not a number" in note for note in context.notes)
-
-
 def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_impossible() -> None:
     rows = corrupt(simulate(ordinary(3, per_row=0.0)), "p1_g", tokens_per_sec=str)
     label = next(row["job_id"] for row in rows if row["draft_len"] != "0")
