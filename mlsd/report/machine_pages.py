@@ -49,6 +49,6 @@ def experts(study: Study) -> Section:
         "Experts: does verification amortize at batch one?",
         study,
         *(lambda _, one=one: tables.share_table(one) for one in found),
-        said=tuple(text for one in found for text in sentences(one)),
+        text=tuple(text for one in found for text in sentences(one)),
         figures=EXPERT_FIGURES,
     )

@@ -26,7 +26,7 @@ from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.servers.flags import advice
 from mlsd.stats import grouped
-from mlsd.trials.answers import Answer, by_target, first_line
+from mlsd.trials.answers import Answer, first_line
 from mlsd.units import counted, quoted
 
 
@@ -72,15 +72,14 @@ def _disturbed(study: Study) -> tuple[str, ...]:
         if claimed is None and arm.tok_s is not None and arm.plain_tok_s:
             claimed = arm.tok_s / arm.plain_tok_s
         name = label if label.startswith(arm.case.target.id) else f"{arm.case.target.id} + {label}"
-        said = f"{name}: {arm.wrong} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
+        sentence = f"{name}: {arm.wrong} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
         if not arm.n_valid and claimed is not None:
-            said += f" A program that ignores this would claim {claimed:.2f}x ({arm.tok_s:,.0f} tok/s)."
-        found.append(said)
+            sentence += f" A program that ignores this would claim {claimed:.2f}x ({arm.tok_s:,.0f} tok/s)."
+        found.append(sentence)
     return tuple(found)
 
 
 def _notes(study: Study) -> tuple[str, ...]:
-    """What else stands against the answer."""
     kinds = ", ".join(dict.fromkeys(one.code.replace("_", " ") for one in study.warnings))
     return (*study.notes, f"{counted(len(study.warnings), 'warning')}: {kinds}.") if kinds else study.notes
 
@@ -102,13 +101,13 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     settings += [result_tables.depth_table] if deep_arms(study.results) else []
     sections = (
         section("warnings", "Warnings", study, record_tables.warning_table),
-        section("answer", "Which setting to use", study, *best, said=by_target(answers)),
+        section("answer", "Which setting to use", study, *best),
         section("machine", "Machine and models", study, *_MACHINE),
         study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
         section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings),
-        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, said=reasons or ()),
+        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, text=reasons or ()),
         machine_pages.costs(study),
         machine_pages.experts(study),
         section("fits", "Cost models and fits", study, *_FITS, figures=ROUND_FIGURES),
@@ -120,10 +119,9 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
 
 
 def _comparisons(study: Study) -> Section:
-    """Builds or settings side by side."""
     tables = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
-    said = [one.answer for one in study.comparisons]
-    return section("compare", "Builds and settings side by side", study, *tables, said=said)
+    answers = [one.answer for one in study.comparisons]
+    return section("compare", "Builds and settings side by side", study, *tables, text=answers)
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]

@@ -12,11 +12,9 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli import main
 from mlsd.measure.store.store import Store
 from mlsd.report import notebook
-from mlsd.report.machine_pages import costs, experts
 from mlsd.report.page import build
 from mlsd.report.render import html, markdown
 from mlsd.report.render.sections import Page
-from tests.analysis.studies import MOE, blocks, write
 
 # Three repeats, the least that have an interval, however slow the machine is.
 SHORT = ("--n-threads", "1", "--budget-s", "600", "--precision", "1000", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8,9")
@@ -56,11 +54,11 @@ def page(study: Study) -> Page:
 def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page) -> None:
     (found,) = study.machine.mixtures
     section = next(section for section in page.sections if section.id == "experts")
-    said = sentences(found)
-    assert section.text == said
-    assert "bytes at batch one: verification amortizes" in said[0]
-    assert "gains only if it commits more than" in said[1]
-    assert "every pass loads all weights" in said[2]
+    text = sentences(found)
+    assert section.text == text
+    assert "bytes at batch one: verification amortizes" in text[0]
+    assert "gains only if it commits more than" in text[1]
+    assert "every pass loads all weights" in text[2]
     assert [picture.id for picture in section.pictures] == ["expert-coverage"]
     assert section.missing == ()
 
@@ -98,29 +96,17 @@ def test_a_notebook_shows_the_same_figures(study: Study) -> None:
     assert "verification amortizes" in notebook.experts(study).html
 
 
-def test_without_measurements_the_sections_name_the_commands_and_draw_nothing(tmp_path: Path) -> None:
-    with Store.open(write(tmp_path / "s.sqlite", blocks(MOE, repeats=1, gammas=(4,))), read_only=True) as store:
-        study = read_study(store)
-    for section in (costs(study), experts(study)):
-        assert section.text == section.tables == section.pictures == ()
-        assert len(section.missing) == len(set(section.missing))
-    assert [text for text in experts(study).missing if f"mlsd calibrate tiny-moe-q4_0 --db {study.source}" in text]
-    said = " ".join(costs(study).missing)
-    assert study.source == str(tmp_path / "s.sqlite")
-    assert f"mlsd bandwidth --db {study.source}" in said and f"mlsd calibrate MODEL --db {study.source}" in said
-
-
 @pytest.mark.parametrize(
-    ("name", "says"), [("x.jpeg", "not the name of a figure"), ("none/x.png", "There is no folder")]
+    ("name", "expected"), [("x.jpeg", "not the name of a figure"), ("none/x.png", "There is no folder")]
 )
 def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, expected: str
 ) -> None:
     database = tmp_path / "c.sqlite"
     with pytest.raises(SystemExit) as stop:
         main(["calibrate", str(tiny / "llama.gguf"), "-o", str(tmp_path / name), "--db", str(database)])
     assert stop.value.code == 2
-    assert says in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert not database.exists()
 
 
@@ -128,5 +114,5 @@ def test_a_dense_model_draws_its_passes(tiny: Path, tmp_path: Path, capsys: pyte
     arguments = ["-o", str(tmp_path / "t.svg"), "--db", str(tmp_path / "c.sqlite"), "--json", *SHORT]
     main(["calibrate", str(tiny / "llama.gguf"), *arguments])
     assert "Target efficiency" in (tmp_path / "t.svg").read_text(encoding="utf-8")
-    said = json.loads(capsys.readouterr().out)
-    assert said["time_a_token"] is None and said["figure"].endswith("t.svg")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["time_a_token"] is None and printed["figure"].endswith("t.svg")

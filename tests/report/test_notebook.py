@@ -36,10 +36,6 @@ def test_the_published_study_is_impossible_in_all_its_speculative_rows() -> None
     assert sum(line.split()[:2] == ["table", "5"] and " impossible " in line for line in shown) == 18
 
 
-def test_experts_say_how_to_count_them(study: Study) -> None:
-    assert "mlsd calibrate" in repr(notebook.experts(study))
-
-
 def test_unknown_names_and_files_are_clear_messages(study: Study, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no table 'x'"):
         notebook.table(study, "x")

@@ -1,6 +1,6 @@
 """Everything a report is made of, read once from the store: frames, pairs, fits, claims, audit, machine, warnings.
 
-One machine and build at a time; what is left out is said. Draws and renders nothing.
+One machine and build at a time; `notes` name what is left out. Draws and renders nothing.
 """
 
 from __future__ import annotations
@@ -215,6 +215,6 @@ def _not_judged(trials: pd.DataFrame) -> list[str]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Rows of plain Python values, None where a value is missing."""
+    """None where a value is missing."""
     columns = [frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns]
     return list(zip(*columns, strict=True))

@@ -87,7 +87,7 @@ _IF_NEEDED: tuple[Callable[[ArmResult], str], ...] = (
 
 
 def arm_labels(arms: Sequence[ArmResult], naming: Callable[[ArmResult], str] | None = None) -> list[str]:
-    """What tells these arms apart, no two alike: of target, text and length of output what is not the same of all."""
+    """Labels that differ: of target, text and length of output each has what is not the same of all."""
     several = len({arm.case.target.id for arm in arms}) > 1
 
     def own_name(arm: ArmResult) -> str:

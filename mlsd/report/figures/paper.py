@@ -100,7 +100,7 @@ def _even(ax: Axes) -> None:
 
 
 def speedup_over_active(study: Study) -> Figure:
-    """Figure 1: speedup over the parameters active for a token, at the study's gamma of 8 or the most measured one."""
+    """Speedup over the parameters active for a token, at the study's gamma of 8 or the most measured one."""
     arms = _decided(_main_suites(study), "with known model sizes")
     gammas = Counter(arm.case.gamma for arm in arms)
     gamma = 8 if gammas[8] else gammas.most_common(1)[0][0]
@@ -127,7 +127,7 @@ def speedup_over_active(study: Study) -> Figure:
 
 
 def speedup_over_gamma(study: Study) -> Figure:
-    """Figure 2: speedup over gamma with 95 % intervals."""
+    """Speedup over gamma with 95 % intervals."""
     lines = _lines(_decided(_main_suites(study), "over gamma"))
     figure, parts = plot.panels(lines, by=lambda line: _draft(line[0]))
     for (ax,), own in parts:
@@ -141,7 +141,7 @@ def speedup_over_gamma(study: Study) -> Figure:
 
 
 def acceptance_over_gamma(study: Study) -> Figure:
-    """Figure 4: accepted share of proposed tokens over gamma."""
+    """Accepted share of proposed tokens over gamma."""
     lines = _lines([arm for arm in _main_suites(study) if arm.acceptance_rate is not None])
     if not lines:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
@@ -176,7 +176,7 @@ def _lines(arms: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
 
 
 def prompt_length_sweep(study: Study) -> Figure:
-    """Figure 5: throughput and speedup over the prompt's length."""
+    """Throughput and speedup over the prompt's length."""
     arms = [(arm, length) for arm, length in length_arms(study) if arm.ratio is not None and arm.n_valid and length]
     if not arms:
         raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")

@@ -82,11 +82,11 @@ def style() -> Iterator[None]:
 
 
 def canvas(
-    height_in: float = 3.4, columns: int = 1, *, rows: int = 1, width_in: float = WIDTH_IN, **options: Any
+    height_in: float = 3.4, columns: int = 1, *, rows: int = 1, width_in: float = WIDTH_IN
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `columns` axes side by side in each of its `rows`."""
     figure = Figure(figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
-    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.flat)
 
 
@@ -149,12 +149,12 @@ def look(index: int, **more: Any) -> dict[str, Any]:
 
 
 def color(index: int) -> str:
-    """The colour of the series of that number."""
+    """Of the series of that number."""
     return COLORS[index % len(COLORS)]
 
 
 def marker(index: int) -> str:
-    """The marker of the series of that number; beyond the colours it tells series apart."""
+    """Of the series of that number; beyond the colours it tells series apart."""
     return MARKERS[(index + index // len(COLORS)) % len(MARKERS)]
 
 
@@ -214,8 +214,8 @@ def plain_ticks(*axes: Any) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def whole_ticks(most: int | None = None) -> Any:
-    """Ticks at whole numbers, with at most so many steps between them."""
+def whole_ticks() -> Any:
+    """Ticks at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(most or "auto", integer=True)
+    return MaxNLocator("auto", integer=True)

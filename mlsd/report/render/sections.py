@@ -38,7 +38,6 @@ class Section(Record, frozen=True, kw_only=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to show."""
         return not (self.text or self.tables or self.pictures)
 
 
@@ -64,7 +63,6 @@ class Page(Record, frozen=True, kw_only=True):
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """All that were drawn."""
         return tuple(p for p in (self.chart, *(p for s in self.sections for p in s.pictures)) if not p.missing)
 
     @property
@@ -80,7 +78,7 @@ def section(
     title: str,
     study: T,
     *makers: Callable[[T], Table],
-    said: Sequence[str] = (),
+    text: Sequence[str] = (),
     figures: Sequence[FigureEntry] = (),
 ) -> Section:
     """The tables that can be made and the figures that can be drawn; what cannot says why, each reason once.
@@ -103,7 +101,7 @@ def section(
     return Section(
         id=id,
         title=title,
-        text=(*said, *news),
+        text=(*text, *news),
         tables=tuple(tables),
         pictures=tuple(p for p in pictures if not p.missing),
         missing=tuple(dict.fromkeys(missing)),
@@ -118,6 +116,5 @@ def picture(study: Any, entry: FigureEntry) -> Picture:
         return Picture(id=entry.id, title=entry.title, missing=reason)
     narrow = entry.narrow
     small = None if narrow is None else plot.render(lambda: narrow(entry.of(study)), f"{entry.id}-narrow")
-    caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
-    caption = caption[:1].upper() + caption[1:]
+    caption = (draw.__doc__ or "").strip().splitlines()[0]
     return Picture(id=entry.id, title=entry.title, caption=caption, svg=drawn, narrow=small)

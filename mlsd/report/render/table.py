@@ -48,6 +48,11 @@ class Table(Record, frozen=True, kw_only=True):
     good_news: str = ""  # what it means when there is no row, where that is not for lack of data
     interactive: bool = False  # sortable and filterable
 
+    @property
+    def remark(self) -> str:
+        """The line under it."""
+        return self.note if self.rows else self.good_news or self.note
+
 
 Column = tuple[Head, Callable[[T], Cell]]  # of a table whose rows show one T each
 

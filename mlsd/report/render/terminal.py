@@ -53,10 +53,9 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     while leaving and sum(sizes[i].least + _GAP for i in shown) > width:
         shown.remove(leaving.pop(0))
     console.print(_grid(table, _widths({i: sizes[i] for i in shown}, width), sizes))
-    said = table.note if table.rows else table.good_news or table.note
     left = [table.heads[i].label for i in range(len(table.heads)) if i not in shown]
     more = f"Not shown at this width: {', '.join(left)} (--wide shows every column)." if left else ""
-    for line in filter(None, (said, more)):
+    for line in filter(None, (table.remark, more)):
         console.print(_text(line))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 

@@ -16,7 +16,7 @@ _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 def mark(figure: Figure) -> dict[str, list[str]]:
     """Give every series with markers, and every bar, an id; returns the words for each of its marks."""
     found: dict[str, list[str]] = {}
-    beside = figure.axes[0].get_ylabel() if figure.axes else ""  # panels share the first one's name
+    shared = figure.axes[0].get_ylabel() if figure.axes else ""  # panels share the first one's name
     for ax in figure.axes:
         for line in ax.lines:
             label = str(line.get_label())
@@ -25,21 +25,21 @@ def mark(figure: Figure) -> dict[str, list[str]]:
             points = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata(), dtype=float)]
             line.set_gid(f"tip{len(found)}")
             found[f"tip{len(found)}"] = [
-                _words(ax, label, x, y, beside) for x, y in points if math.isfinite(x) and math.isfinite(y)
+                _words(ax, label, x, y, shared) for x, y in points if math.isfinite(x) and math.isfinite(y)
             ]
         for bars in ax.containers:
             for bar in bars if isinstance(bars, BarContainer) else ():
                 bar.set_gid(f"tip{len(found)}")
                 middle = bar.get_y() + bar.get_height() / 2
-                found[f"tip{len(found)}"] = [_words(ax, str(bars.get_label()), bar.get_width(), middle, beside)]
+                found[f"tip{len(found)}"] = [_words(ax, str(bars.get_label()), bar.get_width(), middle, shared)]
     return found
 
 
-def _words(ax: Axes, label: str, x: float, y: float, beside: str) -> str:
+def _words(ax: Axes, label: str, x: float, y: float, shared: str) -> str:
     """``tiny-draft; gamma 4; speedup over AR 0.62``; a row with a name in place of a number is called by it."""
     rows = zip(ax.get_yticks(), ax.get_yticklabels(), strict=False)
     row = next((name.get_text() for tick, name in rows if abs(tick - y) < 1e-9 and not _is_number(name.get_text())), "")
-    height = "" if row else f"{ax.get_ylabel() or beside or 'y'} {y:.4g}"
+    height = "" if row else f"{ax.get_ylabel() or shared or 'y'} {y:.4g}"
     parts = (ax.get_title(), row, label, f"{ax.get_xlabel() or 'x'} {x:.4g}", height)
     return "; ".join(" ".join(part.split()) for part in parts if part)
 

@@ -42,23 +42,12 @@ class StudyRow(Record, frozen=True, kw_only=True):
 
     @property
     def gamma(self) -> int:
-        """As printed."""
         return int(self.cells["gamma"])
 
     @property
     def pair(self) -> str:
         """The study's models."""
         return f"{self.cells['target']} + {self.cells['draft']}"
-
-    @property
-    def whole(self) -> str:
-        """Throughput, speedup and acceptance."""
-        return f"{self.cells['tok_s']}, {self.printed}"
-
-    @property
-    def printed(self) -> str:
-        """Speedup and acceptance."""
-        return f"{self.cells['speedup']}x, {self.cells['acceptance_percent']} %"
 
 
 def models_of(profile: str | None) -> dict[str, str]:
@@ -70,22 +59,13 @@ def models_of(profile: str | None) -> dict[str, str]:
     return {model: roles[role] for model, role in ROLES.items() if role in roles}
 
 
-def baseline_suite(model: str) -> str:
-    """The suite that holds a model's baselines."""
-    return "A" if model.startswith("moe") else "C"
-
-
-def sd_suite(model: str) -> str:
-    """The suite that pairs a target with drafts."""
-    return "B" if model.startswith("moe") else "D"
-
-
 def study_rows(study: Study) -> list[StudyRow]:
     """Table 5 of the study with our arms."""
     ours = models_of(study.profile)
     rows = []
     for cells in _records("table 5"):
-        wanted = (ours.get(cells["target"]), ours.get(cells["draft"]), int(cells["gamma"]), sd_suite(cells["target"]))
+        suite = "B" if cells["target"].startswith("moe") else "D"
+        wanted = (ours.get(cells["target"]), ours.get(cells["draft"]), int(cells["gamma"]), suite)
         arm = next((one for one in study.pooled if not one.is_plain and _role(one) == wanted), None)
         rows.append(StudyRow(cells=cells, verdict=_verdicts().get(_key("table 5", cells)), ours=arm))
     return rows
@@ -137,7 +117,7 @@ def table_4(study: Study) -> Table:
     rows: list[tuple[str | None, str | None, ArmResult | None, str | None]] = []
     for cells in _records("table 4"):
         model = ours.get(cells["target"])
-        found = by_suite.get((model or "", baseline_suite(cells["target"])))
+        found = by_suite.get((model or "", "A" if cells["target"].startswith("moe") else "C"))
         found = found or next((one for one in plain if one.case.target.id == model), None)
         rows.append((cells["target"], model, found, cells["tok_s"]))
     shown = {row[1] for row in rows}
@@ -173,11 +153,15 @@ def table_5(study: Study) -> Table:
         *of_their_arms(itemgetter(1), "tok/s", "speedup [95 % CI]"),
         words("effect", lambda row: effect_cell(row[1])),
         *of_their_arms(itemgetter(1), "acceptance", "MGL"),
-        numbers("printed tok/s, speedup, accepted", lambda row: text(row[0].whole) if row[0] else None),
+        numbers("printed tok/s, speedup, accepted", lambda row: _printed(row[0].cells) if row[0] else None),
         words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
         id="table-5",
         note=_other_models(study),
     )
+
+
+def _printed(cells: dict[str, str]) -> Cell:
+    return text(f"{cells['tok_s']}, {cells['speedup']}x, {cells['acceptance_percent']} %")
 
 
 def table_f(study: Study) -> Table:

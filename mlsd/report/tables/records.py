@@ -102,10 +102,10 @@ def _millions(count: int | None) -> Cell:
 def warning_table(study: Study) -> Table:
     """Doubts, those of one kind together."""
     rows: list[tuple[Cell, int, Cell, str]] = []
-    for code, alike in grouped(study.warnings, lambda warning: warning.code).items():
-        first, *others = [warning.message for warning in alike]
+    for code, own in grouped(study.warnings, lambda warning: warning.code).items():
+        first, *others = [warning.message for warning in own]
         what = Cell(text=first, sort=first, note=" ".join(others[:11]))
-        rows.append((text(code, "doubt"), len(alike), what, alike[-1].advice))
+        rows.append((text(code, "doubt"), len(own), what, own[-1].advice))
     for rule, broken in grouped(study.impossible.items(), lambda found: found[1].rule).items():
         sentence = f"trial {broken[0][0]}: {broken[0][1].sentence}"
         rows.append((text(f"identity: {rule}", "bad"), len(broken), text(sentence), "They are left out everywhere."))
@@ -300,7 +300,7 @@ def imported_table(rows: Iterable[ImportedRow]) -> Table:
     )
 
 
-# Said in another line of a trial, or too long for one.
+# In another line of a trial, or too long for one.
 _APART = ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier")
 
 
@@ -316,8 +316,8 @@ def trial_card(stored: StoredTrial, case: Case) -> Table:
             rows.append((name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "), _value(name, value)))
     for name in ("losslessness", "conditions"):
         known = {} if (record := getattr(trial, name)) is None else msgspec.structs.asdict(record)
-        if told := ", ".join(f"{key} {_value(key, value)}" for key, value in known.items() if value is not None):
-            rows.append((name, told))
+        if shown := ", ".join(f"{key} {_value(key, value)}" for key, value in known.items() if value is not None):
+            rows.append((name, shown))
     rows += [(f"answer to turn {turn}", answer[:200]) for turn, answer in enumerate(trial.earlier, 1)]
     rows.append(("output", f"{trial.n_tokens} tokens: {(trial.text or '')[:200]}"))
     proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)

@@ -122,7 +122,7 @@ def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_rounds(tmp_pa
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
     db = tmp_path / "s.sqlite"
     found = machine_of(write(db, blocks(MOE, repeats=1, gammas=(4,))))
-    for part, says in (
+    for part, hint in (
         ("curves", f"mlsd calibrate MODEL --db {db}"),
         ("mixtures", f"mlsd calibrate tiny-moe-q4_0 --db {db}"),
         ("bandwidth", f"mlsd bandwidth --db {db}"),
@@ -130,7 +130,7 @@ def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path)
     ):
         with pytest.raises(AnalysisError) as error:
             getattr(found, part)
-        assert says in error.value.hint
+        assert hint in error.value.hint
 
 
 def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path: Path) -> None:
