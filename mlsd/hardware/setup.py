@@ -117,7 +117,7 @@ def here() -> list[str]:
 
 def requirement(system: str | None = None, machine: str | None = None) -> str | None:
     """What pip installs in place of compiling, with the hash that it must have; None: nothing is trusted for here."""
-    if sys.version_info[:2] < _OLDEST:  # no tomllib, and told before
+    if sys.version_info[:2] < _OLDEST:  # no tomllib, and `problems` refuses it
         return None
     import tomllib
 

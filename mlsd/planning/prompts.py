@@ -41,9 +41,11 @@ class Prompt(Record, frozen=True, kw_only=True):
     sha256: str  # of the UTF-8 text
     workload: str  # factual, code, reasoning, chinese, prose, file, or the kind of a task
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
-    chat: bool = False  # said to the model in its own chat template, where it has one
+    chat: bool = False  # given in the model's own chat template, where it has one
     random: bool = False  # random tokens of the target's vocabulary, whatever the text
-    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between; only with `chat`
+    earlier: tuple[
+        str, ...
+    ] = ()  # turns of the user before it; the target's own answers stand between; only with `chat`
     context: str = ""  # another text, whose first `depth` tokens stand before all of it
     depth: int = 0
 
@@ -147,7 +149,7 @@ def find_prompt(text: str) -> Prompt:
 
 
 def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
-    """One turn of a task as a prompt; what the user said before it is part of its hash."""
+    """One turn of a task as a prompt; the turns before it are part of its hash."""
     earlier, text = task.turns[:turn], task.turns[turn]
     whole = msgspec.json.encode((*earlier, text)).decode() if earlier else text
     return Prompt(key=key, text=text, sha256=text_sha256(whole), workload=task.kind, chat=True, earlier=earlier)

@@ -36,7 +36,6 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 @click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, without loading.")
 @click.option("--precision", type=Real(), default=0.02, show_default=True, help="Stop when all intervals are narrower.")
 @shared.text_option("Real text to use [default: a shipped one].")
-@click.option("--no-coverage", is_flag=True, help="Do not count a mixture's experts.")
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
 @db_option()
 @shared.seed_option("Seed of the order of passes.")
@@ -58,9 +57,9 @@ def calibrate(
         from mlsd.report.write import check_figure_path
 
         check_figure_path(output)
-    db, coverage, budget_s = database_to_fill(db), not options.pop("no_coverage"), options["budget_s"]
+    db, budget_s = database_to_fill(db), options["budget_s"]
     with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
-        result = run_calibration(target, draft, db, watcher, coverage=coverage, **options)
+        result = run_calibration(target, draft, db, watcher, **options)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.report.tables.machine import costs_table, timed_table
 

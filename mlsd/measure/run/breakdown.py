@@ -59,7 +59,7 @@ def breakdown(
     check_rows(rows)
     (load,) = plan_bench(request).loads
     arms = [case for case in load.cases.values() if case.arm == "sd"]
-    # A method that takes no draft stands beside one that does.
+    # Where a draft is given, methods without one are asked for as well: those come first.
     case = min(arms, key=lambda arm: (arm.drafter.name == DRAFT_MODEL, abs(arm.gamma - _GAMMA)), default=None)
     job = BreakdownJob(
         target=load.target,

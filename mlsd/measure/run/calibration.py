@@ -48,12 +48,11 @@ def calibrate(
     watcher: Watcher | None = None,
     *,
     text: str | None = None,
-    coverage: bool = True,
     **asked: Any,
 ) -> CalibrationResult:
     """Calibrate into `db`, by default the newest study database or a first one; `asked` are fields of `CalibrateJob`.
 
-    `text` is a file of real text in place of a shipped one; with `coverage` a mixture is asked for its experts.
+    `text` is a file of real text in place of a shipped one.
 
     Raises: InputError before a model is looked for, ModelFileError, and what `time_and_store` raises.
     """
@@ -69,7 +68,7 @@ def calibrate(
     models = [resolve_model(name, make=True) for name in (target, draft) if name]
     facts = [model_facts(model.path, ref=model.ref) for model in models]
     files = [ModelFile(ref=model.ref, path=str(model.path)) for model in models]
-    n_experts = (facts[0].n_experts if coverage else None) or 0
+    n_experts = facts[0].n_experts or 0
     job = msgspec.structs.replace(
         job,
         target=files[0],

@@ -22,7 +22,6 @@ BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
 LEAST_LOAD_NS = 500_000_000  # of generations, to judge the load in them
 # macOS moves what idles to swap before memory is short, and its services make a load of one to two by themselves.
 MAC_SWAP_GROWTH_BYTES, MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE = GIB, 2.0, 0.25
-_NOMINAL = "nominal"
 WARNINGS = {  # what each code means; the documentation shows it
     "on_battery": "the machine ran on battery, which slows many down",
     "low_power_mode": "the system was set to save power",
@@ -95,7 +94,7 @@ def condition_warnings(
     if count := sum(bool(c.low_power_mode) for c in conditions):
         sentence = f"Low-power mode was on {_share(count, conditions)}."
         yield _warning("low_power_mode", sentence, "Turn it off in the system's battery settings and run again.")
-    if hot := [c.thermal_state for c in conditions if c.thermal_state not in (None, _NOMINAL)]:
+    if hot := [c.thermal_state for c in conditions if c.thermal_state not in (None, "nominal")]:
         states = ", ".join(sorted({str(state) for state in hot}))
         sentence = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
         yield _warning("throttled", sentence, "Let it cool, raise --cool-down, and compare within blocks only.")
@@ -115,12 +114,6 @@ def condition_warnings(
         )
 
 
-# --- the trials -------------------------------------------------------------------------------------------------
-
-
-Points = dict[str, list[tuple[float, float]]]  # of each case: when in s, ln of a speed
-
-
 def _others_cores(conditions: Sequence[Conditions], at_rest: bool) -> float | None:
     """Cores that other programs kept busy on average: the load while nothing is measured, else their processor time.
 
@@ -136,6 +129,12 @@ def _others_cores(conditions: Sequence[Conditions], at_rest: bool) -> float | No
     return sum((c.machine_ns or 0) - (c.processor_ns or 0) for c in timed) / span_ns
 
 
+# --- the trials -------------------------------------------------------------------------------------------------
+
+
+Points = dict[str, list[tuple[float, float]]]  # of each case: when in s, ln of a speed
+
+
 def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
     """The trend of the AR arm over the run, all its cases together; see `drift_of`."""
     points: Points = defaultdict(list)
@@ -149,12 +148,12 @@ def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
 def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
     """Passes timed between blocks, as -ln of their time, of each target and width: narrow and wide ones apart."""
     found: dict[str, Points] = {}
-    seen = set()
+    known = set()
     for trial in trials:
         anchors = None if trial.conditions is None else trial.conditions.anchors
-        if anchors is None or anchors in seen:  # all trials of a block carry the same
+        if anchors is None or anchors in known:  # all trials of a block carry the same
             continue
-        seen.add(anchors)
+        known.add(anchors)
         when, name = _seconds(trial.started_at), f"{anchors.target} {anchors.width}"
         for which, span_ns in (("one position", anchors.one_ns), ("the widest", anchors.wide_ns)):
             found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))

@@ -97,9 +97,9 @@ Next = Callable[[Store, str, int], Sequence[str] | None]
 def compare(
     request: CompareRequest, next_block: Next, db: Path | None = None, watcher: Watcher | None = None
 ) -> Compared:
-    """Measure the builds in blocks; `next_block` hears (store, session, blocks so far), names the next, None ends.
+    """Measure the builds in blocks; `next_block` gets (store, session, blocks so far) and names the next; None ends.
 
-    Raises, before anything is measured: InputError for what is no build, for builds that are the same, and what
+    Raises, before anything is measured: InputError for an unknown build, for builds that are the same, and what
     `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a build that does not fit or does not know a
     model; LockError, StoreError.
     """
@@ -214,7 +214,7 @@ def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRe
 
 
 def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> None:
-    """Time each width once; a model whose passes cannot be timed is measured without them from here on, and told."""
+    """Time each width once; where passes cannot be timed, warn and go on without them."""
     widest = max((slot.case.gamma + 1 for slot in side.job.slots), default=1)
     upto = widest if widest > 1 else _ROWS_WITHOUT_DRAFTS
     widths = {*(k for k in _ROWS if k <= upto), *(slot.case.gamma + 1 for slot in side.job.slots)}

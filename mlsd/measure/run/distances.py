@@ -41,12 +41,9 @@ def find_drafting(spec: DrafterSpec, target: ModelFile, draft: ModelFile | None)
         return None
     if draft is None:
         path = drafting_file(spec, Path(target.path))
-        draft = None if path is None else ModelFile(ref=ModelRef(id=_label(spec)), path=str(path))
+        label = ":".join(filter(None, (spec.name, ",".join(f"{k}={v}" for k, v in spec.options.items()))))
+        draft = None if path is None else ModelFile(ref=ModelRef(id=label), path=str(path))
     return None if draft is None else Drafting(target=target, draft=draft, key=key)
-
-
-def _label(spec: DrafterSpec) -> str:
-    return ":".join(filter(None, (spec.name, ",".join(f"{name}={value}" for name, value in spec.options.items()))))
 
 
 def study_draftings(cases: Iterable[Case], paths: Mapping[str, Path]) -> list[Drafting]:

@@ -15,6 +15,7 @@ from mlsd.folders import asset_path, write_atomically
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
 from mlsd.measure.process import ask
+from mlsd.measure.run.checks import condition_warnings
 from mlsd.models.library import Library
 from mlsd.models.manifest import AssetEntry, PathEntry
 from mlsd.planning.job import ModelFile
@@ -22,6 +23,12 @@ from mlsd.records import Conditions, Environment, ModelRef, Record
 
 SCHEMA = 1
 _MODELS = ("tiny-dense", "tiny-moe", "tiny-draft")
+_CONDITIONS = (  # name of the check, code of the warning against it, and what the machine must tell of itself
+    ("power", "on_battery", "on_battery"),
+    ("low-power mode", "low_power_mode", "low_power_mode"),
+    ("heat", "throttled", "thermal_state"),
+    ("swap", "swap_growth", "swap_used_bytes"),
+)
 
 
 class SelfCheck(Record, frozen=True, kw_only=True):
@@ -47,7 +54,7 @@ def check_machine() -> SelfCheck:
     return SelfCheck(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         environment=msgspec.structs.replace(environment, host=""),
-        checks=(*found.checks, *condition_checks(before, read_conditions())),
+        checks=(*found.checks, *condition_checks(before, read_conditions(), environment)),
     )
 
 
@@ -65,21 +72,16 @@ def expected_backend(platform_name: str = sys.platform, machine: str | None = No
     return "Metal" if on_apple_silicon else None
 
 
-def condition_checks(before: Conditions, after: Conditions) -> tuple[Check, ...]:
-    """What power, heat and memory say, before and after the work."""
-    grew = None
-    if before.swap_used_bytes is not None and after.swap_used_bytes is not None:
-        grew = after.swap_used_bytes > before.swap_used_bytes
-    heat = after.thermal_state
-    states: dict[str, tuple[bool | None, str, str, str]] = {  # whether it is bad; words for not known, bad, good
-        "power": (after.on_battery, "not known", "on battery", "connected"),
-        "low-power mode": (after.low_power_mode, "the machine has none", "on", "off"),
-        "heat": (None if heat is None else heat != "nominal", "not known", heat or "", heat or ""),
-        "swap": (grew, "not known", "grew meanwhile", "did not grow"),
-    }
+def condition_checks(
+    before: Conditions, after: Conditions, environment: Environment | None = None
+) -> tuple[Check, ...]:
+    """What power, heat and memory show, before and after the work."""
+    doubts = {doubt.code: doubt.message for doubt in condition_warnings([before, after], environment)}
     return tuple(
-        Check(name=name, ok=None if bad is None else not bad, answer=unknown if bad is None else yes if bad else no)
-        for name, (bad, unknown, yes, no) in states.items()
+        Check(name=name, ok=None, answer="not known")
+        if getattr(after, field) is None
+        else Check(name=name, ok=code not in doubts, answer=doubts.get(code, "nothing against it"))
+        for name, code, field in _CONDITIONS
     )
 
 
@@ -89,10 +91,10 @@ def write_self_check(path: Path, found: SelfCheck) -> None:
 
 
 def read_self_check(path: Path) -> SelfCheck:
-    """A report written earlier. Raises: InputError for a file that is none."""
+    """A report written earlier. Raises: InputError for any other file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=SelfCheck)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(
-            f"{path} is no self-check: {error}.", hint="Write one: mlsd doctor --self-check -o FILE."
+            f"{path} is not a self-check: {error}.", hint="Write one: mlsd doctor --self-check -o FILE."
         ) from error

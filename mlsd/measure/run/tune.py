@@ -1,6 +1,6 @@
 """Searching the best setting of a drafting method on one target, "off" among the answers.
 
-Settings race in waves beside plain decoding: gammas far apart, then the neighbours of the fastest in gamma and in one
+Settings race in waves with plain decoding: gammas far apart, then the neighbours of the fastest in gamma and in one
 option at a time. Trials of earlier calls count.
 """
 
@@ -76,7 +76,7 @@ class TuneResult(Record, frozen=True, kw_only=True):
 
 
 def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None) -> TuneResult:
-    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` is told of each wave.
+    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` gets each wave.
 
     Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
     cannot serve; LockError while another run measures on this machine; StoreError.
@@ -252,7 +252,7 @@ class _Search:
         return max(sound, key=lambda one: (one.effect != "slower", _times(one)), default=None)
 
     def _next(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
-        """The leader beside its neighbours in gamma, else in one option; none where the last wave found no better."""
+        """The leader with its neighbours in gamma, else in one option; None where the last wave found no better."""
         gamma, options = leader.case.gamma, leader.case.drafter.options
         key, known = _key(options), {*self._tried, *((g, _key(own)) for g, own, _ in self.failed)}
         gammas = neighbouring_gammas(gamma, [g for g, other in known if other == key], self._space)

@@ -64,7 +64,7 @@ def test_power_heat_and_swap_are_judged_and_what_is_not_known_is_not() -> None:
     assert {check.ok for check in condition_checks(Conditions(), Conditions())} == {None}
 
 
-def test_another_file_is_no_self_check(tmp_path: Path) -> None:
+def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(InputError, match="is no self-check"):
+    with pytest.raises(InputError, match="is not a self-check"):
         read_self_check(tmp_path / "x.json")
