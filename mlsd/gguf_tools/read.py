@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, as a record: shape, weights and bytes a token reads, tensor types."""
+"""What a GGUF file holds, as a record: shape, weights and bytes a token reads, tensor types."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Weight(Record, frozen=True, kw_only=True):
         return Weight(n_parameters=self.n_parameters + other.n_parameters, n_bytes=self.n_bytes + other.n_bytes)
 
     def fraction(self, numerator: int, denominator: int) -> Weight:
-        """That share of it; exact for experts, which are all alike."""
+        """That share of it; exact for experts, which are all the same."""
         return Weight(
             n_parameters=self.n_parameters * numerator // denominator, n_bytes=self.n_bytes * numerator // denominator
         )

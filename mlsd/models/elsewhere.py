@@ -50,7 +50,6 @@ def _by_name(repo: str, part: FilePart, hub_cache: Path) -> Iterator[Path]:
 
 
 def _chosen_in_lm_studio(home: Path) -> Iterator[Path]:
-    """The folder that its user chose for models, from its settings."""
     path = home / ".lmstudio" / "settings.json"
     try:
         chosen = parse(read_file(path), _StudioSettings, str(path)).downloads_folder

@@ -50,7 +50,7 @@ from mlsd.redact import hide
 from mlsd.units import format_bytes, format_duration
 
 T = TypeVar("T")
-OnWait = Callable[[str], object]  # is told what is being waited for
+OnWait = Callable[[str], object]  # gets what is being waited for
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _COMMIT = re.compile("[0-9a-f]{7,64}")
@@ -64,7 +64,7 @@ _MOST_WAIT_S = 600.0
 _NOTICE_S = 30.0  # between words while waiting
 _FIRST_WAIT_S = 1.0  # at least; doubled each time, whatever it says
 
-# The library prints each retry over our progress; what finally fails is raised, and limits are told by `on_wait`.
+# The library prints each retry over our progress; what finally fails is raised, and `on_wait` reports limits.
 if "HF_HUB_VERBOSITY" not in os.environ:
     set_verbosity_error()
 
@@ -128,7 +128,7 @@ class Hub:
             if not form.fullmatch(value) or not value.strip("."):
                 raise self._no_hub(f"returned an invalid {what} {value[:80]!a} for {name}")
         if found.size is not None and found.size < 0:
-            raise self._no_hub(f"says that {name} has {found.size} bytes")
+            raise self._no_hub(f"states {found.size} bytes for {name}")
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
         return RemoteFile(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size)
 
@@ -178,7 +178,6 @@ class Hub:
             )
 
     def _paced(self, work: Callable[[], T], on_wait: OnWait | None) -> T:
-        """Do what asks the hub, again after the pauses it wants. Raises: HubError for over `_MOST_WAIT_S` in all."""
         waited_s, least_s = 0.0, _FIRST_WAIT_S
         while True:
             _show_limits()
@@ -209,7 +208,6 @@ class Hub:
         return str(hf_hub_url(wanted.repo, wanted.file, revision=wanted.revision, endpoint=self.endpoint))
 
     def _inside(self, *names: str) -> Path:
-        """A path in the cache. Raises: HubError when the names lead out of it."""
         root = os.path.abspath(self.cache_dir)  # noqa: PTH100 - not resolved: a cache may hold links to other disks
         path = Path(os.path.normpath(os.path.join(root, *names)))  # noqa: PTH118 - an absolute name must show
         if not path.is_relative_to(root) or path == Path(root):
@@ -227,7 +225,6 @@ class Hub:
         return self._inside(self._repo(wanted), "blobs", stated.etag)
 
     def _download(self, wanted: HubFile, stated: RemoteFile, on_bytes: OnBytes | None, on_wait: OnWait | None) -> Path:
-        """Have the blob, and in its snapshot the name under which every program finds it."""
         with _explained(wanted, self.endpoint):
             part, blob = self._part(wanted, stated), self._blob(wanted, stated)
             name = self._inside(self._repo(wanted), "snapshots", stated.revision, wanted.file)
@@ -328,7 +325,6 @@ class _Counter:
 
 
 def _fetch(url: str, part: Path, n_bytes: int | None, counter: _Counter) -> None:
-    """Bring the part file to its full length, from where it ends."""
     have = part.stat().st_size if part.exists() else 0
     if have and (n_bytes is None or have > n_bytes):  # nothing tells where it was cut, or it is not this file
         part.unlink()
@@ -400,7 +396,6 @@ def _alone(part: Path, *, wait_s: float = 5) -> Iterator[None]:
 
 @contextmanager
 def _explained(wanted: HubFile, endpoint: str) -> Iterator[None]:
-    """Turn the library's failures into a HubError that says what to do."""
     name = f"{wanted.repo}/{wanted.file}"
     try:
         yield

@@ -53,7 +53,6 @@ class LocalModel(Record, frozen=True, kw_only=True):
 
     @property
     def called(self) -> str:
-        """What a command takes for it."""
         return str(self.path) if self.entry is None else self.ref.id
 
 
@@ -118,7 +117,7 @@ class Library:
         return found if len(found) == len(paths) else None
 
     def listing(self, entry: ModelEntry) -> Listing:
-        """What a list of models says of one."""
+        """A model's line in a list."""
         paths = self.locate(entry)
         n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
         return Listing(
@@ -251,7 +250,6 @@ class Library:
         return paths if len(paths) == len(found) else None
 
     def _adopt(self, entry: HubEntry, watch: Watch | None) -> bool:
-        """Use another program's files in place of a download, if they have the right hashes."""
         paths = self.elsewhere(entry)
         if paths is None:
             return False
@@ -357,7 +355,6 @@ def _check_disk(out: Path, base: Path, what: str) -> None:
 
 
 def _write_made(base: Path, out: Path, entry: MadeEntry) -> None:
-    """Make the file of an entry from that of its base; it is written whole or not at all."""
     match entry:
         case QuantizeEntry():
             from mlsd.engine.llama.quantize import quantize

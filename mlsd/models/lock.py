@@ -1,4 +1,4 @@
-"""What is known of each file since it was first had: the lock beside the user's manifest."""
+"""What was known of each file when it was first had: the lock next to the user's manifest."""
 
 from __future__ import annotations
 

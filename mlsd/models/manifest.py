@@ -219,7 +219,6 @@ _FORMS = {  # what a text must be that becomes a part of a path
 
 
 def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
-    """The message of msgspec with the key's full name and its value."""
     reason, _, place = error.partition(" - at `$")
     keys = place.rstrip("`").lstrip(".")
     if not keys:

@@ -28,7 +28,7 @@ CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
 _LOADING = 503
 _CONNECT_S, _POLL_S, _SHOWN = 5.0, 0.2, 300
-_PROGRESS_BYTES = 1 << 16  # of a page: so much of it is a sign of life, a byte now and then is none
+_PROGRESS_BYTES = 1 << 16  # of a page: so much of it is a sign of life, a byte now and then is not
 _HEAD_BYTES = 1 << 20  # of an answer before its body, and of what wraps its body
 
 

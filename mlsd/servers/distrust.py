@@ -1,4 +1,4 @@
-"""What a server says of an answer, held against what can be: its clock, its counts, its memory of other requests."""
+"""What a server reports of an answer, held against what can be: its clock, its counts, its memory of other requests."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _counts(answer: ServerAnswer, gamma: int) -> str | None:
     if not proposed or accepted is None:
         return None
     if accepted > proposed:
-        return f"it says it accepted {accepted} of {proposed} drafted tokens"
+        return f"it reports {accepted} of {proposed} drafted tokens accepted"
     if answer.by_accepted and answer.accepted != sum(n * rounds for n, rounds in enumerate(answer.by_accepted)):
-        return f"it says {answer.accepted} tokens accepted, its rounds by accepted tokens {answer.by_accepted}"
+        return f"it reports {answer.accepted} tokens accepted, its rounds by accepted tokens {answer.by_accepted}"
     # The last round may have verified more than the output had room for.
     room = answer.n_tokens - 1 + gamma if gamma else proposed
     rounds = -(-proposed // gamma) if gamma else 1
     if accepted + rounds > room + 1:
-        return f"it says it accepted {accepted} tokens in {rounds} or more rounds, of an output of {answer.n_tokens}"
+        return f"it reports {accepted} tokens accepted in {rounds} or more rounds, of an output of {answer.n_tokens}"
     return None
 
 
@@ -84,9 +84,9 @@ def _counters(answer: ServerAnswer, grown: Counters | None) -> str | None:
     for name, claimed in claims:
         counted = getattr(grown, name)
         if claimed is not None and counted is not None and counted != claimed:
-            return f"it says {claimed} tokens {name}, its own counters {counted}"
+            return f"it reports {claimed} tokens {name}, its own counters {counted}"
     if grown.by_position and answer.accepted is not None and sum(grown.by_position) != answer.accepted:
-        return f"it says {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
+        return f"it reports {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
     return None
 
 
@@ -96,7 +96,7 @@ def _faster_than_made(answer: ServerAnswer) -> str | None:
         return None
     claimed = answer.decode_ns + (answer.prompt_ns or 0)
     if claimed > _TICK_NS and answer.total_ns < _CLOCKS * claimed:
-        took = f"{answer.total_ns / 1e6:.1f} ms and says that it took {claimed / 1e6:.1f} ms"
+        took = f"{answer.total_ns / 1e6:.1f} ms and reports {claimed / 1e6:.1f} ms"
         return f"it came after {took}: a cached answer"
     return None
 

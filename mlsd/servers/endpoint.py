@@ -19,7 +19,7 @@ _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and pr
 
 
 class Server(Record, frozen=True, kw_only=True):
-    """What answers at a URL, as it says of itself."""
+    """What answers at a URL, as it describes itself."""
 
     program: str  # "llama-server", "mlx_lm.server", ...
     build: str = ""
@@ -55,7 +55,7 @@ class Request(Record, frozen=True, kw_only=True):
     ignore_eog: bool = True
     draft: bool = True  # False: without drafting, where a request can say so
     n_probs: int = 0  # candidates to tell of each token
-    keep: bool = False  # go on from what the server remembers of a prompt that begins alike
+    keep: bool = False  # go on from what the server remembers of a prompt with the same beginning
     nonce: int = 0  # makes the request another one to whoever would answer it from a cache
 
 
@@ -65,7 +65,7 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...] = ()  # empty where the server gives none
     token_at: dict[int, int] = msgspec.field(default_factory=dict)  # token ids by place, where a stream lets some out
     text: str = ""
-    n_tokens: int  # as the server counts; 0: it has not said yet
+    n_tokens: int  # as the server counts; 0: not yet known
     n_prompt: int | None = None
     n_processed: int | None = None  # prompt tokens that were not remembered
     ended: bool = False  # the model ended the output itself
@@ -77,7 +77,7 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     accepted: int | None = None
     n_rounds: int | None = None  # verification steps
     by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
-    rounds: tuple[Round, ...] = ()  # where the server tells each
+    rounds: tuple[Round, ...] = ()  # where the server reports each
     candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
 
 

@@ -40,7 +40,7 @@ _FORBIDDEN = {
 
 
 class Binary(Record, frozen=True, kw_only=True):
-    """What a llama-server says that it can do."""
+    """What a llama-server can do, by its help."""
 
     path: str
     flags: frozenset[str]
@@ -82,7 +82,7 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
-    # Without a type a draft model may do nothing at all, so it is always said.
+    # Without a type a draft model may do nothing at all, so it is always given.
     given = ["--spec-type", kind]
     if draft_path is not None:
         flag = binary.known("--spec-draft-model", "--model-draft")
@@ -95,7 +95,7 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
     if least := binary.known(f"--spec-{kind}-n-min"):
         given += [least, "1"]  # its default may be more than gamma
     if sampling := binary.known("--spec-draft-sampling"):
-        given += [sampling, "greedy"]  # its default, said so that it is recorded: it decides what a temperature means
+        given += [sampling, "greedy"]  # its default, given so that it is recorded: it decides what a temperature means
     return given + _options(binary, kind, spec.options)
 
 

@@ -16,7 +16,7 @@ from mlsd.records import Losslessness
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 
 _CANDIDATES = 20  # of each token; one that is not among them is no near tie
-_FEWEST = 2  # a drafting server tells one, of tokens it drafted
+_FEWEST = 2  # a drafting server gives one, of tokens it drafted
 _NOISE_PLACES = 12  # where the noise of wide passes is measured
 _USUAL_WIDTH = 5  # of a verification pass, where the server does not tell
 

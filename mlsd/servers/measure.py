@@ -130,7 +130,7 @@ def measure(
     *,
     rivals: bool = False,
 ) -> ServerResult:
-    """Measure every side beside the first, and keep each request as a trial.
+    """Measure every side against the first, and keep each request as a trial.
 
     The first one is plain and the others have its target; or they are `rivals` with models of their own, of which only
     speed and text are compared.
@@ -199,7 +199,7 @@ class _Session:
 
     @property
     def decides(self) -> SessionPlan:
-        """What stands beside what: per number of requests at once, and our own loop by itself."""
+        """What is compared with what: per number of requests at once, and our own loop by itself."""
         return SessionPlan(
             pool="all",
             looks="end" if self._ask.goal is None else "any",
@@ -247,7 +247,7 @@ class _Session:
         self._note_servers()
 
     def _conversation(self, endpoint: Endpoint, prompt: Prompt) -> tuple[str, ...]:
-        """What is said before and in a prompt, the server's own answers between; nothing of a plain text."""
+        """The turns up to and with a prompt, the server's own answers between; none for a plain text."""
         turns: list[str] = []
         for turn in prompt.earlier if prompt.chat else ():
             turns.append(turn)
@@ -284,13 +284,13 @@ class _Session:
             return
         self.deterministic = False
         self.notes.append(
-            f"The plain server does not repeat itself{place}: nothing can be said of losslessness, only of speed."
+            f"The plain server does not repeat itself{place}: only speed can be judged, not losslessness."
         )
 
     def _note_servers(self) -> None:
         drafted = (answer.proposed or answer.accepted for side in self._sides[1:] for answer in side.earlier)
         if not self._rivals and not any(side.must_draft for side in self._sides) and not any(drafted):
-            self.notes.append("No server says that it drafted anything: two plain servers are compared.")
+            self.notes.append("No server reports drafted tokens: two plain servers are compared.")
         for server in dict.fromkeys(side.reported for side in (self._sides if self._rivals else self._sides[:1])):
             if server is None:
                 continue
@@ -622,7 +622,7 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
     if side.spec.name == NO_DRAFTER and answer.proposed:
         return f"the server that should be plain drafted {answer.proposed} tokens"
     if side.must_draft and not answer.proposed:
-        return "the server says that it drafted nothing: it ignored the setting"
+        return "the server reports no drafted tokens: it ignored the setting"
     return None
 
 

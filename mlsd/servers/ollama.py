@@ -1,6 +1,6 @@
 """Ollama's own protocol, from recorded exchanges: a line a piece, its clock in the last; a request may not draft.
 
-It takes texts, and tells what was accepted in its log alone.
+It takes texts, and reports what was accepted in its log alone.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Server
 
 
 def _drafts(endpoint: Endpoint) -> bool | ServerError:
-    """Whether a server says that it drafted, on a text that every method drafts well; or how it failed to answer."""
+    """Whether a server reports drafted tokens on a text that every method drafts well; or how it failed to answer."""
     try:
         prompt = endpoint.tokenize(_PEEK) or _PEEK
         answer = endpoint.complete(Request(prompt=prompt, n_predict=24))
@@ -195,7 +195,7 @@ def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple
     if not asked or (drafts and not any(_takes_draft(spec) for spec in asked)):
         asked = [*([DrafterSpec(name=DRAFT_MODEL)] if drafts else []), *asked]
     if not asked:
-        raise InputError("Nothing says how to draft.", hint="Give --draft FILE, or --drafter NAME.")
+        raise InputError("No drafting method is given.", hint="Give --draft FILE, or --drafter NAME.")
     found: list[tuple[DrafterSpec, LocalModel | None]] = []
     for spec in asked:
         spec = resolve_spec(spec) if spec.name in METHODS and spec.name in TYPES else spec

@@ -48,7 +48,7 @@ class OpenAI(Endpoint):
         self.server = Server(model=PurePath(self._id).name.removesuffix(".gguf"), **self.facts, **facts)
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
-        """The answer with the counts and ids of its text as the server tells them of a whole one."""
+        """The answer with the counts and ids of its text as the server gives them for a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
         complete = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
         if key not in self._known and not complete:
@@ -133,7 +133,7 @@ class LlamaCppPython(OpenAI):
 class MlxLm(OpenAI):
     """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves.
 
-    It does not say over HTTP what was accepted: `from_draft`, a share of the output, is told in Python alone.
+    It does not report acceptance over HTTP: `from_draft`, a share of the output, is in its Python API alone.
     """
 
     facts: ClassVar[dict[str, Any]] = {"program": "mlx_lm.server", "gives_tokens": True}
@@ -143,7 +143,7 @@ class MlxVlm(OpenAI):
     """mlx-vlm's server: conversations alone, and counts of drafting as llama-server names them, with rounds.
 
     Its accepted tokens are those that matched, also behind the end of the answer: they may exceed the output (mlx-vlm
-    2324). Its clock divides all tokens by a rate of which it is not said whether the first one counts, so ours is used.
+    2324). Its clock divides all tokens by a rate that may or may not count the first one, so ours is used.
     """
 
     paths = ("", "/v1/chat/completions")
@@ -155,7 +155,7 @@ class MlxVlm(OpenAI):
 
 
 class Vllm(OpenAI):
-    """vLLM: token ids in and out, its clock and counts where it was told to say them, its counters where not."""
+    """vLLM: token ids in and out, its clock and counts where it was started to report them, else its counters."""
 
     facts: ClassVar[dict[str, Any]] = {"program": "vLLM", "gives_tokens": True, "forgets": True, "untested": True}
 

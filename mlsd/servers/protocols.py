@@ -1,6 +1,6 @@
 """What servers may answer, protocol by protocol: records whose types hold the ranges; fields nobody reads are left out.
 
-Servers leave out what they do not know, or write null: every field has a default, and None means that it was not said.
+Servers leave out what they do not know, or write null: every field has a default, and None means that it was not given.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Stats(Record, frozen=True, kw_only=True):
 
 
 class Drafted(Record, frozen=True, kw_only=True):
-    """What an answer says of drafting; None for what it does not say."""
+    """What an answer reports of drafting; None for what it does not."""
 
     proposed: int | None = None
     accepted: int | None = None

@@ -162,7 +162,7 @@ def test_until_decided_starts_a_server_for_each_of_its_turns_and_says_why_it_end
 
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-draft-n-min 64")
-    assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
+    assert reasons(result) == ["the server reports no drafted tokens: it ignored the setting"]
 
 
 def test_servers_that_do_not_fit_together_take_turns(

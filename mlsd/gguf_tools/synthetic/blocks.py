@@ -29,7 +29,7 @@ class _BlockLayout(Record, frozen=True, kw_only=True):
     scale: int  # byte of the half-precision scale
     offset: int | None = None  # byte of the half-precision offset or its scale
     offset_ratio: float = 0.0  # offset / scale that centres the weights on zero
-    constants: tuple[tuple[int, bytes], ...] = ()  # inner scales, all alike
+    constants: tuple[tuple[int, bytes], ...] = ()  # inner scales, all the same
 
 
 # Twelve bytes that hold eight 6-bit scales and eight 6-bit offsets, all equal to 8.
