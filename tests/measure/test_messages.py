@@ -17,7 +17,7 @@ from mlsd.planning.job import Job
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MlsdError)]
 
 
-def heard(error: MlsdError) -> MlsdError:
+def received(error: MlsdError) -> MlsdError:
     event = msgspec.json.decode(msgspec.json.encode(Refused.of(error)), type=Event)
     assert isinstance(event, Refused)
     return event.error()
@@ -27,7 +27,7 @@ def heard(error: MlsdError) -> MlsdError:
 def test_an_error_of_a_worker_arrives_with_all_of_its_fields(kind: type[MlsdError]) -> None:
     own = {"code": -3, "log": ("no memory", "giving up")} if issubclass(kind, NativeError) else {}
     error = kind("The call failed.", hint="Try again.", **own)
-    arrived = heard(error)
+    arrived = received(error)
     assert type(arrived) is kind
     assert vars(arrived) == vars(error)
     assert str(arrived) == str(error)

@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from mlsd.cli import main
+from mlsd.errors import LabError
 from mlsd.hosts import is_loopback
-from mlsd.measure.lab.cluster import make_certificate, own_host
+from mlsd.measure.lab.cluster import Cluster, make_certificate, own_host
+from mlsd.records import EngineOptions
 from tests.measure.lab.processes import Processes, lab, wait_for
 
 pytestmark = pytest.mark.heavy
@@ -49,10 +51,10 @@ def test_a_lab_on_loopback_listens_there_alone_at_one_port_a_process(open_lab: P
     assert len(found) == 2
 
 
-def answer(place: Place, said: bytes) -> bytes:
+def answer(place: Place, sent: bytes) -> bytes:
     """What somebody gets who speaks plainly to a port."""
     with socket.create_connection(place, timeout=5) as peer:
-        peer.sendall(said)
+        peer.sendall(sent)
         with suppress(OSError):
             return peer.recv(4096)
     return b""
@@ -74,6 +76,8 @@ def test_who_speaks_plainly_or_has_no_certificate_is_refused_at_every_port(open_
                 context.wrap_socket(peer) as inside,
             ):
                 inside.recv(1)  # in TLS 1.3 the other side refuses after our handshake
+    with pytest.raises(LabError, match="There is no lab"):
+        Cluster(open_lab.address, strangers, EngineOptions(), None)
 
 
 def test_a_machine_that_is_spoken_to_in_plain_runs_no_pickled_function(open_lab: Processes, tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
         assert own_host("tls://192.0.2.1:9") not in ("0.0.0.0", "[::]")
 
 
-def test_words_of_no_mlsd_are_heard_as_nothing(open_lab: Processes) -> None:
+def test_events_of_another_program_are_ignored(open_lab: Processes) -> None:
     with open_lab.cluster() as cluster:
         for event in (
             {},

@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mlsd.cli import main
-from mlsd.errors import InputError, LabError
-from mlsd.measure.lab.cluster import Cluster, full_address, make_certificate
+from mlsd.errors import InputError
+from mlsd.measure.lab.cluster import full_address, make_certificate
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
-from mlsd.records import EngineOptions
 from tests.measure.lab.processes import Processes, end, free_port, lab, wait_for
 
 PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats", "4", "--n-predict", "16",
@@ -184,28 +183,3 @@ def test_a_certificate_that_expired_is_said_in_place_of_a_lab_that_nobody_can_jo
     path.chmod(0o600)
     for line in (["join", "tls://127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
         assert "expired on 2024-05-06" in refused(capfd, "lab", *line, "--certificate", str(path))
-
-
-@heavy
-def test_between_machines_only_who_has_the_certificate_is_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mlsd.measure.lab.cluster._CONNECT_S", 5.0)
-    ours, theirs = tmp_path / "ours.pem", tmp_path / "theirs.pem"
-    for path in (ours, theirs):
-        make_certificate(path)
-        assert path.stat().st_mode & 0o077 == 0
-    processes = Processes(tmp_path)
-    line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(processes.port)]
-    scheduler = subprocess.Popen([*line, "--certificate", str(ours)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert scheduler.stdout is not None
-        assert scheduler.stdout.readline().startswith("mlsd lab join tls://127.0.0.1")
-        address = f"tls://127.0.0.1:{processes.port}"
-        with Cluster(address, ours, EngineOptions(), None) as cluster:
-            assert cluster.machines() == {}
-        with pytest.raises(LabError):
-            Cluster(address, theirs, EngineOptions(), None)
-    finally:
-        scheduler.kill()
-        scheduler.communicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,7 @@ from mlsd.measure.store.store import Store
 from mlsd.trials.sums import PARTS
 from tests.analysis.studies import MOE, blocks, whole_study, write
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
-
-
-def edit(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
+from tests.measure.store.test_damage import edit
 
 
 @pytest.fixture

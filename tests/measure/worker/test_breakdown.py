@@ -18,18 +18,13 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.breakdown import break_down
-from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
 from tests.gguf_tools.random_heads import write_random_dflash
+from tests.measure.worker.test_calibrate import model_file
 
 SKIP = resolve_spec(DrafterSpec(name="layer-skip", options={"exit": 3}))
-
-
-def model_file(path: Path) -> ModelFile:
-    model = resolve_model(str(path))
-    return ModelFile(ref=model.ref, path=str(model.path))
 
 
 def job(target: Path, **changes: object) -> BreakdownJob:
