@@ -55,7 +55,7 @@ from mlsd.measure.run.race import Stop
 from mlsd.measure.run.runs import StudyResult
 from mlsd.measure.run.self_check import SelfCheck
 from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import DraftDistance, ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
+from mlsd.measure.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import Listing
 from mlsd.planning.plan import LeftOut
@@ -207,7 +207,6 @@ class Results(TypedDict):
 
     runs: list[Run]
     trials: list[_listed_trial()]  # type: ignore[misc]
-    imported: list[ImportedRow]
     warnings: list[StoredWarning]
 
 

@@ -15,7 +15,7 @@ from mlsd.measure.exchange.record import output_key, read_record
 from mlsd.measure.run.race import Race
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
-from mlsd.planning import prepare
+from mlsd.planning import plan
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
 from tests.cli.conftest import Mlsd
@@ -59,7 +59,7 @@ def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: P
 def test_a_race_that_dropped_an_arm_passes_its_own_check(
     mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "MOST_BLOCKS", 4)
+    monkeypatch.setattr(plan, "MOST_BLOCKS", 4)
     monkeypatch.setattr(Race, "_goes_on", lambda race, case, new: case.gamma != 2 or race._repeat < 1)
     db, file = tmp_path / "race.sqlite", tmp_path / "race.record.json.gz"
     methods = ("--drafter", "pld", "--drafter", "oracle", "--gamma", "1,2", "--prompt", "code", "--prompt", "copy")

@@ -51,9 +51,6 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
     notes = list(pasted.notes)
     if pasted.unused:
         notes.append(f"Columns that no rule uses: {', '.join(pasted.unused)}.")
-    logs = [row.cells["raw_log"] for row in pasted.rows if row.cells.get("raw_log")]
-    if lost := sum(not (path.parent / log).exists() for log in logs):
-        notes.append(f"{lost} of {len(logs)} raw logs that the table names are not there to be checked.")
     found, broken = list[AuditContext](), list[TableError]()
     for rows in grouped(pasted.rows, lambda row: row.group).values():
         try:

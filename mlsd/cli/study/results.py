@@ -16,7 +16,8 @@ from mlsd.measure.exchange.tables import dict_rows, trial_table
 from mlsd.measure.store.rows import StoredTrial, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case
-from mlsd.report.tables.records import imported_table, rounds_table, runs_table, trial_card, trials_table
+from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
+from mlsd.units import quoted
 
 _MOST_LINES = 200
 
@@ -49,22 +50,22 @@ def results(
             _check(store)
             return
         chosen = make_filter(**trials)
-        listed, others = list(dict_rows(trial_table(store, chosen))), _imported(store, chosen)
+        listed = list(dict_rows(trial_table(store, chosen)))
+        n_imported = sum(1 for _ in store.imported())
         runs = store.runs()
         note_left_out(store)
         if as_json:
-            print_json({"runs": runs, "trials": listed, "imported": others, "warnings": store.warnings()})
+            print_json({"runs": runs, "trials": listed, "warnings": store.warnings()})
             return
         if runs:
             print_table(runs_table(runs))
         _print_trials(listed, store.cases(), show_all)
-        if others:
-            print_table(imported_table(_last(others, show_all)))
-            say(f"{len(others)} imported rows.")
+        if n_imported:
+            say(f"{n_imported} rows of imported tables: mlsd audit --db {quoted(store.path)}")
         from mlsd.cli.watch import say_warnings
 
         say_warnings(store.warnings())
-        if not listed and not others:
+        if not listed and not n_imported:
             note("No trial matches.")
 
 
@@ -109,11 +110,6 @@ def _check(store: Store) -> None:
     if problems:
         raise StoreError(f"{store.path} is damaged: {'; '.join(problems[:5])}", hint="Restore a copy of the file.")
     say(f"{store.path}: no problem found.")
-
-
-def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
-    known = [row for row in store.imported() if chosen.arm in (None, row.arm)]
-    return [row for row in known if chosen.suite is None and (chosen.status is None or row.status != "ok")]
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:

@@ -54,11 +54,10 @@ HEADS: dict[str, str] = {
     "ms_per_token": r"eval ms per token|ms per tok(en)?|ms/tok(en)?|tpot( ms)?|itl( ms)?",
     "users": r"requests|concurren\w+|users|streams|batch( size)?|parallel|n parallel|npl",
     "status": r"status",
-    "raw_log": r"raw log",
     **{name: name.replace("_", " ") for name in ("model_gb", "acceptance_of", "accepted_of_output", "draft_ms")},
 }
 _KNOWN = {field: re.compile(f"(?:{heads})") for field, heads in HEADS.items()}
-PASSED_OVER = ("timestamp", "machine", "prompt_eval_ms")  # of the study's layout: nothing is asked of them
+PASSED_OVER = ("timestamp", "machine", "prompt_eval_ms", "raw_log")  # of the study's layout: nothing is asked of them
 # A column of speeds headed by a method, or a cell that names one.
 _METHOD = re.compile(
     r"(?<![a-z])(mtp|dflash|dspark|eagle-?3?|medusa|hydra|pld|prompt[- ]lookup|n-?gram(?:[- ]\w+)?|look-?up|suffix|spec"

@@ -191,10 +191,6 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     speedup: float | None = None
     raw: dict[str, Any] = msgspec.field(default_factory=dict)  # every cell as it was read
 
-    @property
-    def arm(self) -> ArmKind:
-        return "ar" if self.draft_model is None else "sd"
-
 
 # --- what may be averaged with what -----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
     from mlsd.measure.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
-    from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
+    from mlsd.measure.store.rows import Run, StoredTrial
     from mlsd.records import Case, Round, Trial
 
 TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
@@ -279,24 +279,6 @@ def checks_table(title: str, checks: Iterable[Check]) -> Table:
         words("of", lambda check: check.subject),
         words("holds", lambda check: text(*held[check.ok])),
         words("found", lambda check: check.answer),
-    )
-
-
-def imported_table(rows: Iterable[ImportedRow]) -> Table:
-    """Rows of somebody else's table."""
-    return table(
-        "Imported (not measured here)",
-        rows,
-        words("source", lambda row: row.source),
-        words("row", lambda row: str(row.row)),
-        words("target", lambda row: row.target_model),
-        words("draft", lambda row: row.draft_model or "none"),
-        words("prompt", lambda row: row.prompt_key),
-        words("status", lambda row: row.status),
-        like("gamma", lambda row: row.gamma),
-        like("tok/s", lambda row: number(row.decode_tok_s)),
-        like("acceptance", lambda row: percent(row.acceptance_rate, 2)),
-        like("speedup", lambda row: number(row.speedup)),
     )
 
 
