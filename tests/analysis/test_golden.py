@@ -50,12 +50,12 @@ PARTS = ("results", "tables", "pair_fits", "curve_fits", "claims", "audit")
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_study_of_the_tiny_profile_says_what_it_said(tiny: Study, part: str) -> None:
+def test_a_study_of_the_tiny_profile_keeps_its_values(tiny: Study, part: str) -> None:
     same(VALUES[part](tiny), GOLDEN["tiny_study_v6"][part], part)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_old_databases_say_what_they_said(tmp_path: Path, version: int) -> None:
+def test_old_databases_keep_their_values(tmp_path: Path, version: int) -> None:
     study = study_of(old_database(version, tmp_path / "s.sqlite"))
     for part, values in GOLDEN[f"v{min(version, 2)}"].items():
         same(VALUES[part](study), values, part)
@@ -160,11 +160,11 @@ def _claims(study: Study) -> list[Any]:
 
 
 def _or_missing(read: Callable[[Study], Any]) -> Callable[[Study], Any]:
-    def read_or_say(study: Study) -> Any:
+    def read_or_reason(study: Study) -> Any:
         value, why = attempt(lambda: read(study))
         return {"missing": why} if value is None else value
 
-    return read_or_say
+    return read_or_reason
 
 
 VALUES: dict[str, Callable[[Study], Any]] = {

@@ -22,7 +22,7 @@ from mlsd.trials.decisions import Design, Looks, estimate, intervals, quantile
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
 FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
-SEEN = 0.98  # chance with which a promised number of blocks shows an effect
+POWER = 0.98  # chance with which a promised number of blocks shows an effect
 MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
 LEAST_BLOCKS = 4  # below it the spread is hardly known, and nothing is decided
 _CONTROL = 0.01  # chance that a control's interval is wrong
@@ -219,7 +219,7 @@ def _promise(
     def needed(effect: float) -> int | None:
         size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
         per_block = 2 if control else 1
-        return groups_needed(size, spread, freedom, limit, SEEN, _MOST_BLOCKS, per_block) if size > 0 else None
+        return groups_needed(size, spread, freedom, limit, POWER, _MOST_BLOCKS, per_block) if size > 0 else None
 
     def limit(n: int, freedom: float) -> float:
         return quantile(design, n, freedom, FALSE_ALARM)

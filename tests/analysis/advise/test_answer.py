@@ -180,18 +180,18 @@ def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_all_to
 # --- an acceptance that somebody states ----------------------------------------------------------------------------
 
 
-def stated(drafts: tuple[str, ...] | None = ("mtp",), **said: Any) -> Recommendation:
+def stated(drafts: tuple[str, ...] | None = ("mtp",), **given: Any) -> Recommendation:
     chip = apple_chip("M5 Max")
     one = AdviceQuestion(
-        target="qwen3.5-27b-4bit", drafts=drafts, gammas=(3,), chip=chip, runtime="mlx", stated=Stated(gamma=3, **said)
+        target="qwen3.5-27b-4bit", drafts=drafts, gammas=(3,), chip=chip, runtime="mlx", stated=Stated(gamma=3, **given)
     )
     check_question(one)
     return answer(one, NOTHING, None).recommendation
 
 
 def test_a_stated_acceptance_is_accepted_over_proposed_at_its_gamma() -> None:
-    for said in ({"rate": 0.63}, {"counts": (63, 100)}, {"mgl": 1 + 3 * 0.63}):
-        drafted = next(p for p in stated(**said).prospects if p.gamma)
+    for given in ({"rate": 0.63}, {"counts": (63, 100)}, {"mgl": 1 + 3 * 0.63}):
+        drafted = next(p for p in stated(**given).prospects if p.gamma)
         assert drafted.mgl == pytest.approx(2.89), "1 + gamma times the rate; as a chance of each token it were 2.28"
         assert "as stated" in drafted.acceptance_source and not drafted.acceptance_assumed
     assert next(p for p in stated(rate=1.0).prospects if p.gamma).mgl == pytest.approx(4)

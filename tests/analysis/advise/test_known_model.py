@@ -48,10 +48,10 @@ def test_an_id_that_is_not_here_has_the_bytes_of_its_own_quantization() -> None:
     assert named("tiny-moe").here
 
 
-def test_what_nobody_said_is_told_and_what_nobody_knows_is_refused() -> None:
+def test_an_assumed_quantization_is_marked_and_an_unknown_name_refused() -> None:
     assert named("qwen3.5-9b").quant_assumed
-    said = named("qwen3.5-9b-mtp-q4_k_m")
-    assert (said.quant, said.quant_assumed) == ("Q4_K_M", False)
+    stated = named("qwen3.5-9b-mtp-q4_k_m")
+    assert (stated.quant, stated.quant_assumed) == ("Q4_K_M", False)
     assert named("qwen3.5-35b-a3b-ud-q8_k_xl").facts.weight_bytes == pytest.approx(48_688_560_768)
     for unknown in ("qwen3.5-27bogus", "qwen3.5-27b-q9_x", "qwen3.5-9b-dflash-q8_0"):
         with pytest.raises(MlsdError, match=unknown):

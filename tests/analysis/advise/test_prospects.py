@@ -27,7 +27,7 @@ def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, *
 
 
 def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
-    return Acceptance(drafter=DRAFT_MODEL, draft="d", workload=None, alphas=alphas, relative_error=error, source="told")
+    return Acceptance(drafter=DRAFT_MODEL, draft="d", alphas=alphas, relative_error=error, source="stated")
 
 
 KEY = (DRAFT_MODEL, "d")
@@ -77,9 +77,9 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
             ends.append(certain.speedup.value)
         low, high = speculative.speedup.low or 0, speculative.speedup.high or 0
         assert low < ends[0] < speculative.speedup.value < ends[1] < high
-        told = recommend("t", None, found, costs, ["acceptance"])
-        assert told.verdict == verdict and told.best.gamma == (4 if verdict == "on" else 0)
-        assert len(told.to_measure) == (1 if verdict == "not decided" else 0)
+        advice = recommend("t", None, found, costs, ["acceptance"])
+        assert advice.verdict == verdict and advice.best.gamma == (4 if verdict == "on" else 0)
+        assert len(advice.to_measure) == (1 if verdict == "not decided" else 0)
     assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
     assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
     assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
@@ -102,14 +102,14 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
     found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
-    told = recommend("t", "code", found, costs)
-    assert told.verdict == "not decided" and told.best.gamma == 0 and told.to_measure[0].gamma == 8
-    assert "--gamma 4,8 --prompt code --until decided" in told.next_steps[0]
+    advice = recommend("t", "code", found, costs)
+    assert advice.verdict == "not decided" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
+    assert "--gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
     drafter = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="d"))
     ran = result(1.2, 1.5, 1.9, spec=drafter, tok_s=120.0, plain_tok_s=80.0)
-    told = recommend("t", "code", as_measured(found, [ran]), costs)
-    assert (told.verdict, told.best.gamma, told.best.speedup) == ("on", 4, ran.ratio)
-    assert {p.gamma: p.tok_s.value for p in told.prospects if p.effect} == {0: 80.0, 4: 120.0}
+    advice = recommend("t", "code", as_measured(found, [ran]), costs)
+    assert (advice.verdict, advice.best.gamma, advice.best.speedup) == ("on", 4, ran.ratio)
+    assert {p.gamma: p.tok_s.value for p in advice.prospects if p.effect} == {0: 80.0, 4: 120.0}
     unsure = result(0.6, 0.88, 1.3, spec=drafter)
     shown = next(p for p in as_measured(found, [unsure]) if p.gamma == 4)
     assert (shown.speedup.value, shown.effect) == (0.88, "undecided"), "what was measured, not what was predicted"
@@ -129,7 +129,7 @@ def test_the_answer_says_why_it_is_not_the_fastest_row() -> None:
     costs = cost_range({1: 10.0, 5: 11.0, 9: 12.0}, basis="bandwidth")
     found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
     unsure = msgspec.structs.replace(found[0], speedup=msgspec.structs.replace(found[0].speedup, low=0.9))
-    told = recommend("t", None, [unsure, *found[1:]], costs)
-    assert (unsure.gamma, told.best.gamma) == (8, 4)
-    assert "; d at gamma 8 looks faster" in told.why and told.why.endswith("less certain to pay")
+    advice = recommend("t", None, [unsure, *found[1:]], costs)
+    assert (unsure.gamma, advice.best.gamma) == (8, 4)
+    assert "; d at gamma 8 looks faster" in advice.why and advice.why.endswith("less certain to pay")
     assert "looks faster" not in recommend("t", None, found, costs).why

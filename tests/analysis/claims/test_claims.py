@@ -154,7 +154,7 @@ def distance(case: Case, **changes: object) -> DraftDistance:
     return msgspec.structs.replace(made, **changes)
 
 
-def test_a_tree_is_set_beside_the_chain_of_the_same_draft_whatever_their_gammas(tmp_path: Path) -> None:
+def test_a_tree_is_compared_with_the_chain_of_the_same_draft_whatever_their_gammas(tmp_path: Path) -> None:
     tree = Arm(drafter="draft-tree", gammas=(12,), alpha=0.9, draft_ms=0.1)
     found = verdict(tmp_path, "tree-helps", Study(arms=(tree, Arm(alpha=0.3, gammas=(2, 4)))))
     assert found.decision == "holds here"

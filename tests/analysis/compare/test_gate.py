@@ -90,7 +90,7 @@ def test_a_change_of_a_time_is_slower_where_that_of_a_rate_is_faster() -> None:
     assert one(up).words == "faster by 10.0 %"
 
 
-def test_the_same_is_said_with_the_bound_within_which_it_was_seen() -> None:
+def test_no_change_is_reported_with_the_bound_that_holds_it() -> None:
     found = one([(1.0, 1.0 + 0.001 * sign) for sign in (1, -1, 1, -1, 1, -1, 1, -1)])
     assert found.verdict == "same"
     assert found.within is not None and found.change is not None and found.change.high is not None

@@ -38,7 +38,7 @@ def test_the_fastest_quantization_comes_first() -> None:
     assert [line.quant for line in lines] == ["F16", "Q4_0"]
 
 
-def test_agreement_within_a_fifth_is_said_with_both_figures() -> None:
+def test_agreement_within_a_fifth_is_reported_with_both_figures() -> None:
     verdict = compare(bytes_lines(passes("F16", 18.0, 1.0)), [20.0, 20.1, 19.9])
     assert verdict.agrees
     assert verdict.ratio == pytest.approx(0.9, rel=0.03)

@@ -59,7 +59,7 @@ def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decid
     assert {4, 6, 8, 12} <= set(curve.time_next) and max(curve.time_next) <= 17
 
 
-def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
+def test_bandwidth_is_given_as_a_share_of_the_peak() -> None:
     facts = ModelFacts(ref=ModelRef(id="m"), architecture="qwen2", active_bytes=10**9, n_parameters_active=10**9)
     timed = points({k: 2.0 + max(20.0, 2.0 * k) for k in range(1, 33)}, repeats=8)
     curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": timed}, peak_gb_s=100.0)[0]

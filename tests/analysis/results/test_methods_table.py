@@ -105,22 +105,22 @@ SPLIT = RoundSplit(
 )  # fmt: skip
 
 
-def said(arm: ArmResult, curves: dict[str, dict[int, float]], split: RoundSplit = SPLIT) -> tuple[str, ...]:
+def answer(arm: ArmResult, curves: dict[str, dict[int, float]], split: RoundSplit = SPLIT) -> tuple[str, ...]:
     return sentences([TimingRow(arm=arm, split=split, stats={})], curves, "e.sqlite")
 
 
-def test_a_method_that_loses_is_told_what_it_commits_what_it_costs_and_where() -> None:
+def test_a_method_that_loses_shows_what_it_commits_what_it_costs_and_where() -> None:
     loser = result(0.3, 0.34, 0.4, whole=Sums(rounds=100, committed=136), **PLD_ARM)
-    assert said(loser, {"small": {1: 1.0, 2: 0.5, 11: 0.1}}) == (
+    assert answer(loser, {"small": {1: 1.0, 2: 0.5, 11: 0.1}}) == (
         "small: T(2)/T(1) = 2.00, T(11)/T(1) = 10.00; 1 would mean that verification is free.",
         "pld (ngram 3), gamma 10, does not pay on small: a round commits 1.36 tokens and takes 4.00 plain rounds, 98 % "
         "of it in verify; the 25 % of rounds with a proposal take 13.0 plain rounds each.",
     )
 
 
-def test_a_method_that_wins_is_said_to_pay() -> None:
+def test_a_method_that_wins_pays() -> None:
     winner = result(1.1, 1.125, 1.2, whole=Sums(rounds=100, committed=450), **PLD_ARM)
-    (_, text) = said(winner, {}, msgspec.structs.replace(SPLIT, found=None, not_found=None))
+    (_, text) = answer(winner, {}, msgspec.structs.replace(SPLIT, found=None, not_found=None))
     assert text == (
         "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "
         "in verify."
@@ -128,5 +128,5 @@ def test_a_method_that_wins_is_said_to_pay() -> None:
 
 
 def test_without_a_calibration_the_command_for_one_is_named_and_without_plain_decoding_nothing_is_claimed() -> None:
-    (only,) = said(result(None, None, None, **PLD_ARM), {})
+    (only,) = answer(result(None, None, None, **PLD_ARM), {})
     assert only == "small: T(2)/T(1) was not timed (mlsd calibrate small --db e.sqlite)."

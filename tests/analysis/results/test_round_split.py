@@ -54,7 +54,7 @@ def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> N
     assert split.timed
 
 
-def test_rounds_with_and_without_a_proposal_are_told_apart_with_their_look_ups() -> None:
+def test_rounds_with_and_without_a_proposal_are_split_with_their_look_ups() -> None:
     split = split_of(trial(made(4, draft_ms=3), made(0, 1, 0), made(0, 1, 0), stats=LOOKED))
     assert split.found is not None and split.not_found is not None
     assert (split.found.rounds, split.not_found.rounds) == (1, 2)
