@@ -24,7 +24,6 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
-from mlsd.analysis.advise.answer import QuantFile
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.audit.rows import RuleFinding
 from mlsd.analysis.audit.verification import Verification
@@ -163,7 +162,6 @@ class Advise(TypedDict):
     quant: str | None
     chip: str | None
     validation: Validation | None
-    quants: list[QuantFile]
     untimed: list[str]
     draft_sources: dict[str, str]
     draft_file: str | None

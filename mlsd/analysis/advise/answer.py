@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -34,11 +35,10 @@ from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.predict.shape_costs import shape_costs
 from mlsd.errors import AnalysisError, InputError
 from mlsd.models.library import resolve_model
-from mlsd.models.manifest import load_manifest
+from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.passes import AppleChip, constants
 from mlsd.records import DRAFT_MODEL, Record
-from mlsd.stats import Interval
 from mlsd.units import quoted
 
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
@@ -68,16 +68,6 @@ class Place(Record, frozen=True, kw_only=True):
     build: int = 0  # of llama.cpp that is loaded here; 0: the one that ships, or not known
 
 
-class QuantFile(Record, frozen=True, kw_only=True):
-    """One file of the target that could be fetched."""
-
-    id: str
-    file_bytes: int | None
-    fits: bool | None  # in the memory of this machine
-    off_tok_s: Interval | None  # None: nothing of this quantization was timed
-    best: Prospect | None
-
-
 class TargetAdvice(Record, frozen=True, kw_only=True):
     """The answer."""
 
@@ -87,7 +77,6 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     draft_file: str | None  # of the best setting's draft, where it is here
     validation: Validation | None
     modelled: bool  # costs are those of a chip by public rows
-    quants: tuple[QuantFile, ...]  # of a target that is not here
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
     notes: tuple[str, ...]  # which rows of the databases do not count
@@ -121,10 +110,11 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     if place is not None:
         found = as_measured(found, known.measured_on(place.environment_key, target.facts.ref.id, question.workload))
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
-    quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
+    file = None if target.here or place is None else _file_of(target)
+    too_large = file is not None and place is not None and (file.n_bytes or 0) > (place.safe_bytes or math.inf)
     gaps: dict[Gap, bool] = {
         "acceptance": not own,
-        "memory": bool(quants) and all(q.fits is False for q in quants),
+        "memory": too_large,
         "target": not target.here,
     }
     recommendation = recommend(
@@ -133,8 +123,8 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         found,
         plain,
         [gap for gap, is_open in gaps.items() if is_open],
-        tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
-        _fetch(target, plain, found, quants),
+        tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, known, place)),
+        _fetch(file, found) if file is not None and plain.basis == "shape" else (),
     )
     best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
     return TargetAdvice(
@@ -144,7 +134,6 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         draft_file=str(resolve_model(best.facts.ref.id).path) if best is not None and best.here else None,
         validation=validation,
         modelled=plain.basis == "bandwidth",
-        quants=quants,
         untimed=tuple(key[1] or key[0] for key in untimed),
         draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
         notes=known.notes,
@@ -218,11 +207,10 @@ def _to_time(
     target: KnownModel,
     plain: CostRange,
     untimed: Mapping[Key, KnownModel | None],
-    quants: Sequence[QuantFile],
     known: Known,
     place: Place | None,
 ) -> list[str]:
-    """Shapes to time: a target of which one depth was timed or none, the next file that fits, and untimed drafts."""
+    """Shapes to time: a target of which one depth was timed or none, and untimed drafts."""
     if target.here or target.shape is None or plain.measured:
         return []
     if plain.basis == "bandwidth":
@@ -232,11 +220,6 @@ def _to_time(
     found: list[str] = []
     if timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers:
         found = timing_commands([target], timed.depths)
-    other = next(
-        (quant for q in quants if q.fits is not False and q.off_tok_s is None and (quant := shape_of(q.id)[1])), None
-    )
-    if other is not None:
-        found += timing_commands([named(f"{target.shape.name}-{other}", other)])
     return found + timing_commands(untimed.values())
 
 
@@ -248,52 +231,20 @@ def _can_pay(found: Sequence[Prospect]) -> bool:
     )
 
 
-def _quants(
-    target: KnownModel,
-    drafts: Mapping[Key, KnownModel | None],
-    known: Known,
-    place: Place,
-    acceptances: Sequence[Acceptance],
-    gammas: Sequence[int],
-) -> tuple[QuantFile, ...]:
-    """Every file of the target's shape in the manifest, with what was timed of its quantization."""
+def _file_of(target: KnownModel) -> ModelEntry | None:
+    """The manifest's file of the target's shape in its quantization."""
     if target.shape is None:
-        return ()
-    found = []
-    for entry in load_manifest():
-        name, quant = shape_of(entry.id)
-        other = name != target.shape.name or entry.architecture != target.shape.architecture
-        if other or (entry.n_bytes is None and quant is None):
-            continue
-        costs = None
-        if quant is not None:
-            costs = costs_by_shape(named(f"{name}-{quant}", quant), drafts, known, place.environment_key)
-        rows = [] if costs is None else prospects(costs[1], costs[0], acceptances, gammas)
-        n_bytes = entry.n_bytes
-        found.append(
-            QuantFile(
-                id=entry.id,
-                file_bytes=n_bytes,
-                fits=None if n_bytes is None or place.safe_bytes is None else n_bytes <= place.safe_bytes,
-                off_tok_s=next((p.tok_s for p in rows if not p.gamma), None),
-                best=next((p for p in rows if p.gamma and not p.acceptance_assumed), None),
-            )
-        )
-    return tuple(found)
+        return None
+    wanted = (target.shape.name, target.quant)
+    return next((e for e in load_manifest() if shape_of(e.id) == wanted), None)
 
 
-def _fetch(
-    target: KnownModel, plain: CostRange, found: Sequence[Prospect], quants: Sequence[QuantFile]
-) -> tuple[str, ...]:
-    """The target's fastest file that fits, and the best draft's; empty where it is here or nothing was timed."""
-    if target.here or plain.basis != "shape":
+def _fetch(file: ModelEntry, found: Sequence[Prospect]) -> tuple[str, ...]:
+    """The target's file and one of the best draft's; empty where no draft was timed."""
+    best = next((p.draft for p in found if p.gamma and p.draft is not None), None)
+    if best is None:
         return ()
-    fitting = [q for q in quants if q.fits is not False and q.off_tok_s is not None]
-    best = next((p for p in found if p.gamma and p.draft is not None), None)
-    if not fitting or best is None:
-        return ()
-    file = max(fitting, key=lambda q: q.off_tok_s.value if q.off_tok_s else 0.0)
-    of_draft = [e.id for e in load_manifest() if best.draft is not None and e.id.startswith(f"{best.draft}-")]
+    of_draft = [e.id for e in load_manifest() if e.id.startswith(f"{best}-")]
     q8 = [name for name in of_draft if name.endswith("-q8_0")]
     return (file.id, *(q8 or of_draft)[:1])
 

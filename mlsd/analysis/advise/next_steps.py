@@ -14,7 +14,7 @@ _REAL_SHARING = 0.33
 _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
 _DEPTHS = (4, 8)  # two periods of a hybrid: layers of both kinds in their real proportion
 
-# What a question lacks: passes timed on the machine it asks about; memory for any file of the target; the target on its
+# What a question lacks: passes timed on the machine it asks about; memory for the target's file; the target on its
 # machine; acceptance measured on it and this workload; a decision, where intervals leave the answer open.
 Gap = Literal["machine", "memory", "target", "acceptance", "decision"]
 
@@ -64,7 +64,7 @@ def next_steps(
             yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}, on that machine too, decides it."
             return
     if "memory" in gaps:
-        yield f"No file of {target} fits into this machine's memory; the figures are for one like it with more."
+        yield f"{target} does not fit into this machine's memory; the figures are for one like it with more."
         return
     if fetch:
         bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"

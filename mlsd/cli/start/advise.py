@@ -14,7 +14,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.measure.store.newest import study_databases
 from mlsd.records import DRAFT_MODEL, DrafterSpec
-from mlsd.report.tables.arms import files_table, prospect_table
+from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
 from mlsd.units import format_number
 
@@ -98,7 +98,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     for text in found.notes:
         note(text)
     if as_json:
-        told = ("validation", "quants", "untimed", "draft_sources", "draft_file", "notes")
+        told = ("validation", "untimed", "draft_sources", "draft_file", "notes")
         print_json(
             {
                 "answer": _answer(found.recommendation),
@@ -168,8 +168,6 @@ def _print(found: TargetAdvice, target: str) -> None:
         say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in alike))}: {source}.")
     if found.untimed:
         say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
-    if found.quants:
-        print_table(files_table(found.quants))
     if found.modelled:
         say(_checked())
     elif found.validation is None:

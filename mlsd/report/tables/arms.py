@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
-from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
-from mlsd.stats import Interval, Percentiles
+from mlsd.stats import Percentiles
 from mlsd.trials.results import prefill_speed
-from mlsd.units import counted, format_bytes
+from mlsd.units import counted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.answer import QuantFile
     from mlsd.analysis.advise.prospects import Prospect
     from mlsd.measure.run.tune import TuneRequest, TuneResult
     from mlsd.measure.store.rows import Run
@@ -163,22 +161,4 @@ def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: boo
         numbers("needed acceptance", needed, detail=True),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-    )
-
-
-def files_table(quants: Sequence[QuantFile]) -> Table:
-    """Files of the target that could be fetched."""
-
-    def speed(found: Interval | None) -> Cell:
-        return number(None if found is None else found.value, 1)
-
-    return table(
-        "Files to fetch",
-        quants,
-        words("id", lambda q: q.id),
-        numbers("size", lambda q: text(format_bytes(q.file_bytes))),
-        numbers("fits here", lambda q: text(yes_or_no(q.fits))),
-        numbers("plain, tok/s", lambda q: speed(q.off_tok_s), detail=True),
-        numbers("best, tok/s", lambda q: speed(q.best.tok_s if q.best else None)),
-        numbers("with", lambda q: text(q.best and f"{q.best.draft}, gamma {q.best.gamma}"), detail=True),
     )
