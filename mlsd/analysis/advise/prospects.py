@@ -391,7 +391,7 @@ def recommend(
         prospects=tuple(found),
         best=best,
         verdict=verdict,
-        why=_why(best, speculative) + _why_not_first(best, found[0]),
+        why=_why(best, speculative),
         settles=_settles(could[0], modelled) if is_open and could else None,
         to_measure=tuple(could[:2]) if is_open else (),
         next_steps=tuple(steps),
@@ -412,13 +412,6 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
         return words
     missing = "not decided" if fastest.effect else "not measured" if one.effect else "not surely faster than plain"
     return f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing}"
-
-
-def _why_not_first(best: Prospect, first: Prospect) -> str:
-    """Why the answer is not the first row of the table, where that is another setting."""
-    if not best.gamma or not first.gamma or first == best:
-        return ""
-    return f"; {first.setting} looks faster ({_times(first)}), but is less certain to pay"
 
 
 def _times(one: Prospect) -> str:

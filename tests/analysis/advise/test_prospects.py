@@ -123,13 +123,3 @@ def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None
     (large,) = reference_acceptance("Qwen3.5-35B-A3B-Q8_0")
     assert 0.6 < large.alphas[0] < 0.8
     assert reference_acceptance("unheard-of") == []
-
-
-def test_the_answer_says_why_it_is_not_the_fastest_row() -> None:
-    costs = cost_range({1: 10.0, 5: 11.0, 9: 12.0}, basis="bandwidth")
-    found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
-    unsure = msgspec.structs.replace(found[0], speedup=msgspec.structs.replace(found[0].speedup, low=0.9))
-    advice = recommend("t", None, [unsure, *found[1:]], costs)
-    assert (unsure.gamma, advice.best.gamma) == (8, 4)
-    assert "; d at gamma 8 looks faster" in advice.why and advice.why.endswith("less certain to pay")
-    assert "looks faster" not in recommend("t", None, found, costs).why
