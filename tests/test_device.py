@@ -20,6 +20,7 @@ import pytest
 
 from mlsd.measure.store.store import Store
 from mlsd.records import Trial
+from tests.measure.lab.processes import free_port
 
 pytestmark = pytest.mark.device
 if "MLSD_DEVICE_LIBRARIES" not in os.environ:
@@ -47,18 +48,11 @@ print(len(answers))
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 class Device:
     """The server and the environment in which mlsd uses it."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
-        self.endpoint = f"127.0.0.1:{_free_port()}"
+        self.endpoint = f"127.0.0.1:{free_port()}"
         command = [sys.executable, "-m", "tests.rpc_server", str(folder), self.endpoint]
         self.server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.environment = {

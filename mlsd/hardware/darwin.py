@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from mlsd.hardware import chips, command
-from mlsd.hardware.reading import MachineFacts
+from mlsd.hardware.reading import MachineFacts, whole_number
 from mlsd.records import Conditions, Environment, Record
 from mlsd.units import MIB
 
@@ -71,7 +71,7 @@ def facts(outputs: Outputs) -> MachineFacts:
         cores = parse_number_processors(outputs.get("hardware")) or cores
     both = None if cores.performance is None or cores.efficiency is None else cores.performance + cores.efficiency
     peak = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=both) if chip else None
-    wired_mb = _number(values.get("iogpu.wired_limit_mb"))
+    wired_mb = whole_number(values.get("iogpu.wired_limit_mb"))
     missing = {
         "chip": "sysctl gives no machdep.cpu.brand_string",
         "gpu_cores": "system_profiler names no Apple GPU with a core count",
@@ -90,9 +90,9 @@ def facts(outputs: Outputs) -> MachineFacts:
         hardware_model=values.get("hw.model"),
         performance_cores=cores.performance,
         efficiency_cores=cores.efficiency,
-        logical_cores=_number(values.get("hw.ncpu")),
+        logical_cores=whole_number(values.get("hw.ncpu")),
         gpu_cores=gpu_cores,
-        memory_bytes=_number(values.get("hw.memsize")),
+        memory_bytes=whole_number(values.get("hw.memsize")),
         wired_limit_bytes=wired_mb * MIB if wired_mb else None,
         peak_bandwidth_gb_s=peak.gb_s if peak else None,
         peak_bandwidth_source=peak.source if peak and peak.gb_s is not None else None,
@@ -130,7 +130,7 @@ def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
     """Cores by kind from hw.perflevelN, level 0 the fastest; unnamed levels only of chips known to have one of each."""
     levels = []
     for level in range(3):
-        count = _number(values.get(f"hw.perflevel{level}.physicalcpu"))
+        count = whole_number(values.get(f"hw.perflevel{level}.physicalcpu"))
         if count is not None:
             levels.append((values.get(f"hw.perflevel{level}.name"), count))
     if levels and all(name for name, _ in levels):
@@ -160,7 +160,7 @@ def parse_gpu_cores(text: str | None) -> int | None:
         return None
     for card in cards:
         if "Apple" in f"{card.get('spdisplays_vendor')} {card.get('sppci_model')}":
-            return _number(card.get("sppci_cores"))
+            return whole_number(card.get("sppci_cores"))
     return None
 
 
@@ -208,7 +208,3 @@ def parse_pressure_level(text: str | None) -> str | None:
     found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
     level = int(found[1]) if found else len(_PRESSURE_LEVELS)
     return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None
-
-
-def _number(text: object) -> int | None:
-    return int(str(text)) if text is not None and str(text).isdecimal() else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from mlsd.hardware.reading import MachineFacts
+from mlsd.hardware.reading import MachineFacts, whole_number
 from mlsd.records import Conditions, Environment
 
 FACT_FILES = {
@@ -62,7 +62,7 @@ def facts(
     """What the contents of FACT_FILES and the counts say of the machine, and why a field is missing."""
     chip = parse_cpu_model(files.get("cpuinfo"))
     efficiency = count_cpu_list(files.get("atom"))
-    limits = [_number(files.get(name)) for name in ("cgroup", "cgroup-v1")]
+    limits = [whole_number(files.get(name)) for name in ("cgroup", "cgroup-v1")]
     machine_id = files.get("machine-id")
     no_apple = "read on macOS only"
     missing = {
@@ -132,7 +132,3 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -59,6 +59,5 @@ def _same_tokenizer(target: LocalModel, draft: Path) -> bool:
 
 def _tokenizer(path: Path) -> tuple[str, str, int]:
     source = Source(path)
-    names = (source.text(f"tokenizer.ggml.{key}", "", own=False) for key in ("model", "pre"))
-    model, pre = names
+    model, pre = (source.text(f"tokenizer.ggml.{key}", "", own=False) for key in ("model", "pre"))
     return model, pre, source.length("tokenizer.ggml.tokens") or 0

@@ -14,7 +14,7 @@ import msgspec
 from mlsd.errors import PromptError, choose
 from mlsd.folders import asset_path
 from mlsd.outside import read_text
-from mlsd.planning.tasks import KINDS, TASK_KEY, Task, find_task, shipped_tasks, task_names
+from mlsd.planning.tasks import KINDS, TASK_KEY, Task, shipped_tasks, tasks_by_name
 from mlsd.records import PromptRef, Record
 
 # The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
@@ -75,7 +75,7 @@ class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def prompt_names() -> tuple[str, ...]:
     """Every name that `load_prompt` knows by heart, the four prompts first."""
-    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *task_names())
+    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *tasks_by_name())
 
 
 def load_prompt(name: str) -> Prompt:
@@ -98,7 +98,7 @@ def load_prompt(name: str) -> Prompt:
         return _prompt(name, text, COPY)
     if match := _RANDOM.fullmatch(name):
         return _prompt(name, "random tokens", "random", n_tokens=int(match.group(1)), random=True)
-    if (task := find_task(name)) is not None:
+    if (task := tasks_by_name().get(name)) is not None:
         return task_prompt(task, name)
     more = (
         ", or length-N for exactly N tokens of prose, random-N, or a task "

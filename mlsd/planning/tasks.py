@@ -18,6 +18,7 @@ from mlsd.errors import TaskError
 from mlsd.folders import asset_path
 from mlsd.outside import check_regular, read_text
 from mlsd.records import Record
+from mlsd.stats import grouped
 
 _COLUMNS = ("question_id", "category", "turns")  # of SPEED-Bench's parquet
 _LENGTH = re.compile(r"throughput[_-](\d+k)", re.IGNORECASE)
@@ -157,18 +158,8 @@ def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
     return tuple(task for task in tasks if task.id in chosen)
 
 
-def task_names() -> tuple[str, ...]:
-    """What the shipped tasks are called as prompts: ``qa-1`` and so on."""
-    return tuple(f"{kind}-{i}" for kind in KINDS for i in range(1, len(_of_kind(kind)) + 1))
-
-
-def find_task(name: str) -> Task | None:
-    """The shipped task of that name, or None."""
-    match = re.fullmatch(rf"({'|'.join(KINDS)})-([1-9][0-9]*)", name)
-    own = _of_kind(match.group(1)) if match else ()
-    place = int(match.group(2)) - 1 if match else 0
-    return own[place] if place < len(own) else None
-
-
-def _of_kind(kind: str) -> tuple[Task, ...]:
-    return tuple(task for task in shipped_tasks() if task.kind == kind)
+@functools.cache
+def tasks_by_name() -> dict[str, Task]:
+    """The shipped tasks under their names as prompts: ``qa-1`` and so on."""
+    by_kind = grouped(shipped_tasks(), lambda task: task.kind)
+    return {f"{kind}-{i}": task for kind in KINDS for i, task in enumerate(by_kind[kind], 1)}

@@ -51,7 +51,7 @@ def test_a_length_below_one_is_refused(n_tokens):
         prompts.exact_prompt("some text", n_tokens, by_byte)
 
 
-@pytest.mark.parametrize("name", ["poetry", "length-0", "length--5", "length-x", "length-", "", "Code"])
+@pytest.mark.parametrize("name", ["poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code"])
 def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name):
     with pytest.raises(PromptError) as caught:
         prompts.load_prompt(name)

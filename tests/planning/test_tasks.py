@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlsd.errors import TaskError
 from mlsd.planning.prompts import load_prompt, task_prompt, task_prompts
-from mlsd.planning.tasks import KINDS, Task, find_task, read_tasks, shipped_tasks, stratified, task_names
+from mlsd.planning.tasks import KINDS, Task, read_tasks, shipped_tasks, stratified, tasks_by_name
 
 GOOD = {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."], "reference": ["x"]}
 
@@ -95,16 +95,10 @@ def test_an_empty_subset_is_refused() -> None:
 
 
 def test_every_shipped_task_is_a_prompt_of_its_kind() -> None:
-    assert len(task_names()) == len(shipped_tasks())
-    for name in task_names():
-        task, prompt = find_task(name), load_prompt(name)
-        assert task is not None
+    assert set(tasks_by_name().values()) == set(shipped_tasks())
+    for name, task in tasks_by_name().items():
+        prompt = load_prompt(name)
         assert (prompt.key, prompt.text, prompt.workload, prompt.chat) == (name, task.turns[0], task.kind, True)
-
-
-@pytest.mark.parametrize("name", ["qa-0", "qa-99", "qa", "poetry-1", "qa-1-1"])
-def test_a_name_of_no_task_finds_nothing(name: str) -> None:
-    assert find_task(name) is None
 
 
 def test_a_later_turn_has_the_turns_before_it() -> None:
