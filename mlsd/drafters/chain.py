@@ -27,9 +27,7 @@ class Doubt(Record, frozen=True, kw_only=True):
     p_min: Annotated[Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: never")] = (
         0.0
     )
-    p_min_mode: Annotated[
-        DoubtMode, Meta(description="that token is still proposed, or not (llama.cpp's --draft-p-min)")
-    ] = "drop"
+    p_min_mode: DoubtMode = "drop"  # as llama.cpp's --draft-p-min
 
 
 class Predictor(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +16,10 @@ from mlsd.engine.drafter import Draft
 from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 from mlsd.records import Record
+
+if TYPE_CHECKING:
+    from mlsd.engine.llama.heads import EagleHead
+    from mlsd.engine.llama.trees import LlamaTreeSession
 
 _DROPPED = -2
 
@@ -90,21 +94,6 @@ def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
 
 
-class LevelModel(Protocol):
-    """A model that can decode a tree level by level."""
-
-    n_past: int
-
-    def logits(self) -> Logits:
-        """Logits after the text, shape (1, n_vocab)."""
-
-    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """See `Grow`."""
-
-    def truncate(self, n_past: int) -> None:
-        """Forget all levels."""
-
-
 class TreeGrower:
     """EAGLE-2's policy with the options of one arm, and what its trees took."""
 
@@ -117,7 +106,7 @@ class TreeGrower:
     def begin(self) -> None:
         self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
 
-    def draft(self, k: int, model: LevelModel, catch_up: Callable[[], None]) -> Draft:
+    def draft(self, k: int, model: LlamaTreeSession | EagleHead, catch_up: Callable[[], None]) -> Draft:
         """The likeliest tree of at most `k` levels; `catch_up` lets the model take in the newest text."""
         now, own = self._clock.now_ns, self._options
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -26,10 +26,6 @@ class ExpertOptions(Options, frozen=True, kw_only=True):
     share: Annotated[
         float, Meta(gt=0, lt=1, description="the same as a share of those that the target uses, rounded down to one")
     ] = 0.5
-    mode: Annotated[Literal["own", "sync"], Meta(description="own memory, or the target's")] = "sync"
-    fraction: Annotated[
-        Annotated[float, Meta(ge=0, lt=1)] | None, Meta(description="share of blocks left out, spread evenly")
-    ] = None
 
 
 def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:

@@ -48,7 +48,7 @@ class Options(Record, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="the first blocks, as a share of all")
     ] = None
     fraction: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="share of blocks left out, spread evenly")
+        Annotated[float, Meta(ge=0, lt=1)] | None, Meta(description="share of blocks left out, spread evenly")
     ] = None
     component: Annotated[Component | None, Meta(description="only this part of a hybrid's blocks")] = None
     p_min: Annotated[
