@@ -71,16 +71,10 @@ def find_method(name: str) -> Method[Any]:
 
 
 def open_drafter(setup: DrafterSetup) -> Drafter:
-    """The drafter that the arm asks for. Raises: what the method raises, like InputError without a draft."""
+    """The drafter that an arm asks for, which `check_target` has let through. Raises: what the method raises."""
     spec = setup.opening.spec
     method = find_method(spec.name)
-    _check_second(method, setup.second_path is not None)
     return method.open(setup, method.read(spec))
-
-
-def _check_second(method: Method[Any], given: bool) -> None:
-    if method.needs is not None and not given:
-        raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
 
 
 def recipe(opening: Opening) -> tuple[Context, ...]:
@@ -104,7 +98,8 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     """Ask the method, before any load, whether it can serve that target. Raises: MlsdError with the reason."""
     method = find_method(spec.name)
     own = method.read(spec)
-    _check_second(method, spec.draft is not None)
+    if method.needs is not None and spec.draft is None:
+        raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
     for check in (method.check_target, method.made):
         if check is not None:
             check(own, Source(target_path))

@@ -36,10 +36,3 @@ def test_a_truncated_source_never_reaches_the_quantizer_and_leaves_nothing(tiny:
     with pytest.raises(ModelFileError, match=r"cut\.gguf is truncated"):
         quantize(source, tmp_path / "out.gguf", "Q4_0", n_threads=1)
     assert list(tmp_path.iterdir()) == [source]
-
-
-def test_a_file_that_is_no_gguf_never_reaches_the_native_library(tmp_path: Path) -> None:
-    source = tmp_path / "text.gguf"
-    source.write_text("hello")
-    with pytest.raises(ModelFileError, match="not a GGUF"):
-        quantize(source, tmp_path / "out.gguf", "Q8_0")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -121,21 +119,6 @@ def test_a_session_refuses_before_the_library_would_end_the_process(tiny: Path, 
         with pytest.raises(UnsupportedError):
             session.keep_rows((layer,))
         session.decode(TEXT)  # and works on
-
-
-@pytest.mark.heavy
-def test_without_the_refusal_the_process_does_end(tiny: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from mlsd.engine.llama.model import LlamaModel;"
-        "from mlsd.engine.llama.open import open_session; from mlsd.engine.session import SessionOptions;"
-        "options = SessionOptions(n_ctx=64, n_threads=1, kind='layer-rows');"
-        "session = open_session(LlamaModel(Path(sys.argv[1])), options);"
-        "session._keep((1,)); session.decode((1, 2)); print('alive')"
-    )
-    command = [sys.executable, "-c", code, str(tiny / "falcon-h1.gguf")]
-    ended = subprocess.run(command, capture_output=True, text=True, env={"GGML_NO_BACKTRACE": "1"}, check=False)
-    assert ended.returncode < 0
-    assert "alive" not in ended.stdout
 
 
 def test_a_library_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
