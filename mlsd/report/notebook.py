@@ -12,9 +12,9 @@ from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError, choose
+from mlsd.report.figures.machine import COST_FIGURES, EXPERT_FIGURE
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, plot, terminal
 from mlsd.report.render.sections import picture
 from mlsd.report.render.table import Table, text, words
@@ -41,7 +41,7 @@ TABLES = {
     "models": record_tables.models_table,
     "warnings": record_tables.warning_table,
 }
-FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
+FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES, *COST_FIGURES, EXPERT_FIGURE)}
 
 
 _MIME = {"html": "text/html", "svg": "image/svg+xml"}

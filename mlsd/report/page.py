@@ -10,14 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlsd import __version__
+from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.report import machine_pages
 from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
+from mlsd.report.figures.machine import COST_FIGURES, EXPERT_FIGURE
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render.sections import Advice, Page, Section, picture, section
 from mlsd.report.render.table import Table
+from mlsd.report.tables import machine as machine_tables
 from mlsd.report.tables import machines, methods
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
@@ -88,8 +90,8 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
     """The sections of a database of calibrations alone."""
     return (
         section("machine", "Machine and models", study, *_MACHINE),
-        machine_pages.costs(study),
-        machine_pages.experts(study),
+        section("costs", "What passes cost and memory gives", study, *_COSTS, figures=COST_FIGURES),
+        _experts(study),
         section("passes", "Parts of a pass", study, pass_table),
     )
 
@@ -108,14 +110,22 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, text=reasons or ()),
-        machine_pages.costs(study),
-        machine_pages.experts(study),
+        section("costs", "What passes cost and memory gives", study, *_COSTS, figures=COST_FIGURES),
+        _experts(study),
         section("fits", "Cost models and fits", study, *_FITS, figures=ROUND_FIGURES),
         section("claims", "Published claims", study, result_tables.claim_table),
         section("audit", "Audit", study, record_tables.audit_table),
         section("trials", "Every trial", study, record_tables.trial_table),
     )
     return tuple(one for one in sections if one)
+
+
+def _experts(study: Study) -> Section:
+    mixtures, _ = attempt(lambda: study.machine.mixtures)
+    title, found = "Experts: does verification amortize at batch one?", mixtures or ()
+    tables = [lambda _, one=one: machine_tables.share_table(one) for one in found]
+    answers = [text for one in found for text in sentences(one)]
+    return section("experts", title, study, *tables, text=answers, figures=[EXPERT_FIGURE])
 
 
 def _comparisons(study: Study) -> Section:
@@ -126,6 +136,11 @@ def _comparisons(study: Study) -> Section:
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
 _STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_f]
+_COSTS: list[Callable[[Study], Table]] = [
+    lambda study: machine_tables.curve_table(study.machine.curves),
+    lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
+    lambda study: machine_tables.validation_table(study.machine.validation),
+]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: result_tables.gamma_table(study.pooled),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),

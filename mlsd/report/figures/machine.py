@@ -16,6 +16,7 @@ from mlsd.analysis.study.machine_findings import Bandwidth, Machine
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import Interval
 
 _WIDE = 30  # times that span more than this factor need a logarithmic axis
@@ -180,3 +181,13 @@ def roofline(machine: Machine) -> Figure:
             plot.plain_ticks(ax.xaxis, ax.yaxis)
         plot.legend((left, right), 3)
     return figure
+
+
+COST_FIGURES = (
+    FigureEntry("machine-passes", "T(k) of calibrated models", pass_curves, lambda study: study.machine.curves),
+    FigureEntry("machine-bandwidth", "Bandwidth through llama.cpp", bytes_lines, lambda study: study.machine.bandwidth),
+    FigureEntry("machine-roofline", "Passes against memory and arithmetic", roofline, lambda study: study.machine),
+)
+EXPERT_FIGURE = FigureEntry(
+    "expert-coverage", "Expert coverage and what it saves", expert_shares, lambda study: study.machine.mixtures
+)

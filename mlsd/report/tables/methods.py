@@ -43,7 +43,7 @@ def kind_table(study: Study, label: str) -> Table:
         f"{label[0].upper()}{label[1:]} of each method by task",
         rows,
         words("target", lambda row: row.overall.case.target.id),
-        words("method", lambda row: _method_cell(row.overall.arm.name, row.overall.fell_back, timed=row.overall.timed)),
+        words("method", lambda row: _method_cell(row.overall)),
         numbers("gamma", lambda row: row.overall.case.gamma),
         numbers("all tasks", lambda row: cell(row.overall), head.trace),
         *map(of_kind, _kinds(rows)),
@@ -58,13 +58,15 @@ def _kinds(rows: list[MethodRow]) -> tuple[str, ...]:
     return KINDS if set(found) <= set(KINDS) else found
 
 
-def _method_cell(method: str, fell_back: str | None, *, timed: bool = True) -> Cell:
+def _method_cell(arm: ArmResult) -> Cell:
     """The method, with what its trials really measured where that is something else."""
-    if not timed:
-        return text(f"{method}, not timed", "doubt", "it drafted inside the target: its times are not the method's")
-    if fell_back is not None:
-        return text(f"{method}, not sync", "doubt", f"the draft kept its own memory: {fell_back}")
-    return text(method)
+    if not arm.timed:
+        return text(
+            f"{arm.arm.name}, not timed", "doubt", "it drafted inside the target: its times are not the method's"
+        )
+    if arm.fell_back is not None:
+        return text(f"{arm.arm.name}, not sync", "doubt", f"the draft kept its own memory: {arm.fell_back}")
+    return text(arm.arm.name)
 
 
 def _speedup_cell(arm: ArmResult) -> Cell:
@@ -81,7 +83,7 @@ def timing_table(study: Study) -> Table:
         "Where the time of a round goes",
         timing(study.pooled),
         *of_their_arms(attrgetter("arm"), "target"),
-        words("method", lambda row: _method_cell(row.arm.arm.name, row.arm.fell_back)),
+        words("method", lambda row: _method_cell(row.arm)),
         *of_their_arms(attrgetter("arm"), "gamma"),
         like("rounds", lambda row: row.split.rounds),
         like("ms/round", lambda row: number(sum(row.split.ms_per_round.values()))),
@@ -129,7 +131,7 @@ def match_table(study: Study) -> Table:
         "Rounds with and without a proposal",
         rows,
         words("target", lambda row: row[0].arm.case.target.id),
-        words("method", lambda row: _method_cell(row[0].arm.arm.name, row[0].arm.fell_back)),
+        words("method", lambda row: _method_cell(row[0].arm)),
         numbers("gamma", lambda row: row[0].arm.case.gamma),
         words("rounds", lambda row: row[1]),
         numbers("n", lambda row: row[2].rounds),
@@ -149,10 +151,7 @@ def distance_table(study: Study) -> Table:
     return table(
         "What predicts acceptance: the drafting model against its target",
         predictions(study.pooled, study.distances),
-        words("target", lambda row: row.arm.case.target.id),
-        words("method", lambda row: row.arm.arm.name),
-        numbers("gamma", lambda row: row.arm.case.gamma),
-        words("text", lambda row: row.arm.text),
+        *of_their_arms(attrgetter("arm"), "target", "arm", "gamma", "text"),
         numbers("perplexity ratio", lambda row: interval(_ratio(row.distance)), "draft / target on one text"),
         numbers(
             "total variation",
@@ -162,7 +161,7 @@ def distance_table(study: Study) -> Table:
             "mean over positions of half the sum of |p - q|",
         ),
         numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
-        like("acceptance", lambda row: percent(row.arm.acceptance_rate)),
+        *of_their_arms(attrgetter("arm"), "acceptance"),
         id="methods-distance",
     )
 
