@@ -18,7 +18,7 @@ from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prepare import prepare_study
-from mlsd.planning.request import Overrides, StudyRequest, bench_request
+from mlsd.planning.request import Overrides, bench_request, study_request
 from mlsd.records import EngineOptions
 
 ENGINE = EngineOptions(n_threads=1)
@@ -32,7 +32,7 @@ def run() -> Iterator[Result]:
 
 def tiny_suite() -> Result:
     """Wall time of suite B on the tiny family over the sum of its load, prefill and decode times."""
-    request = StudyRequest(suites=("B",), profile="tiny", overrides=Overrides(engine=ENGINE))
+    request = study_request(("B",), profile="tiny", overrides=Overrides(engine=ENGINE))
     jobs = prepare_study(request, make=True).plan.loads
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "b.sqlite") as store:
         started = time.perf_counter()

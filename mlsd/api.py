@@ -26,7 +26,7 @@ from mlsd.measure.store.database import is_study
 from mlsd.measure.store.newest import newest_study
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import Plan
-from mlsd.planning.request import Overrides, StudyRequest, bench_request
+from mlsd.planning.request import Overrides, StudyRequest, bench_request, study_request
 from mlsd.report import write
 
 FilePath = str | Path
@@ -53,7 +53,7 @@ def run(
 
 
 def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str, Any]) -> StudyRequest:
-    return StudyRequest(suites=tuple(suites), profile=profile, overrides=Overrides(**changes))
+    return study_request(suites, profile=profile, overrides=Overrides(**changes))
 
 
 def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:

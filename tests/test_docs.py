@@ -21,7 +21,7 @@ from mlsd.measure.run.compare import OUTPUT
 from mlsd.measure.run.forecast import plan_study
 from mlsd.measure.run.self_check import read_self_check
 from mlsd.planning.prepare import prepare_study
-from mlsd.planning.request import StudyRequest
+from mlsd.planning.request import study_request
 from mlsd.units import GIB
 from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server
@@ -184,7 +184,7 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     row = next(
         line for line in PAGES["reproduce.md"].read_text(encoding="utf-8").splitlines() if f"| {profile}" in line
     )
-    prepared, found = plan_study(StudyRequest(suites=tuple("ABCDF"), profile=profile))
+    prepared, found = plan_study(study_request(tuple("ABCDF"), profile=profile))
     assert found.budget is not None and found.download_bytes is not None
     for promised in (str(found.time.n_trials), found.time.words, f"{found.budget.limit_bytes / 1e9:.1f} GB"):
         assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd plan` says now"
@@ -194,8 +194,6 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
 def test_the_page_for_macs_names_what_has_no_trial_and_what_is_needed() -> None:
     page = " ".join(PAGES["reproduce.md"].read_text(encoding="utf-8").split())
     assert "macOS 14 or later" in page and "$ make setup" not in page
-    without = [
-        s for s in "ABCDF" if not list(prepare_study(StudyRequest(suites=(s,), profile="mac-16gb")).plan.slots())
-    ]
+    without = [s for s in "ABCDF" if not list(prepare_study(study_request((s,), profile="mac-16gb")).plan.slots())]
     assert f"With 16 GB suites {', '.join(without[:-1])} and {without[-1]} have no trial" in page
     assert f"up to {mac_budget(8 * GIB).limit_bytes / 1e9:.1f} GB with all" in page

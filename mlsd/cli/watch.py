@@ -13,7 +13,8 @@ from mlsd.measure.messages import Event, HeatReading, Progress, Resting, Silent,
 from mlsd.measure.run.runner import Watcher
 from mlsd.measure.store.rows import StoredWarning
 from mlsd.planning.job import Job, Slot
-from mlsd.planning.prepare import Prepared
+from mlsd.planning.plan import Plan
+from mlsd.planning.request import StudyRequest
 from mlsd.planning.suite import EMBEDDED_PROFILE
 from mlsd.records import QualityWarning, Trial
 from mlsd.report.render.terminal import plain
@@ -23,10 +24,10 @@ from mlsd.trials.sums import Sums, counts_of, speed
 from mlsd.units import format_number, format_percent
 
 
-def say_default(prepared: Prepared) -> None:
+def say_default(request: StudyRequest) -> None:
     """The first lines of a command for which nobody chose a profile."""
-    if prepared.nobody_chose:
-        profile = prepared.profile
+    if request.nobody_chose:
+        profile = request.profile
         why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
         note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")
 
@@ -74,9 +75,8 @@ class LineWatcher(Watcher):
     def tell(self, line: str) -> None:
         note(line)
 
-    def planned(self, prepared: Prepared) -> None:
-        say_default(prepared)
-        for left in prepared.plan.left_out:
+    def planned(self, plan: Plan) -> None:
+        for left in plan.left_out:
             note(left.words)
 
     def begin(self, n_total: int, n_skipped: int) -> None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import InputError, SuiteError
-from mlsd.models.library import LocalModel, check_model, resolve_model
+from mlsd.errors import InputError, ModelFileError, SuiteError
+from mlsd.gguf_tools.source import Source
+from mlsd.models.library import Library, LocalModel, check_model, resolve_model
+from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.default_arms import DefaultArms, default_arms
-from mlsd.planning.prompts import Prompt, find_prompt
-from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS
+from mlsd.planning.prompts import Prompt, find_prompt, task_prompts
+from mlsd.planning.suite import (
+    MOST_GAMMA,
+    MOST_REPEATS,
+    MOST_TOKENS,
+    Profile,
+    Suite,
+    default_profile,
+    find_profile,
+    is_file_name,
+    load_profiles,
+    load_suites,
+)
 from mlsd.planning.tasks import Task
 from mlsd.records import (
     DRAFT_MODEL,
@@ -25,6 +40,7 @@ from mlsd.records import (
 )
 
 MOST_BLOCKS = 100  # of a session that nothing decides
+_TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
 _MOST_TEMPERATURE = 1_000
 _MOST_SEED = (1 << 31) - 1
@@ -89,13 +105,15 @@ AS_WRITTEN = Overrides()
 
 
 class StudyRequest(Record, frozen=True, kw_only=True):
-    """Suites to plan or to run."""
+    """Suites to plan or to run; `study_request` makes one from names."""
 
-    suites: tuple[str, ...]  # A to G, or paths of TOML files
-    profile: str | None = None  # name or TOML file; None: the largest that is downloaded, else the embedded one
-    overrides: Overrides = AS_WRITTEN
-    models: dict[str, str] = msgspec.field(default_factory=dict)  # role -> id or path, in place of the profile's
-    tasks: tuple[Task, ...] = ()  # in place of prompts, by Spec-Bench's protocol
+    suites: tuple[Suite, ...]
+    profile: Profile  # with the models that were given roles
+    nobody_chose: bool  # the profile is the largest that is downloaded, else the embedded one
+    library: Library  # which knows those models
+    overrides: Overrides
+    prompts: dict[str, Prompt]  # in place of the suites'; empty: none
+    models: dict[str, str]  # role -> id or path, as they were given
 
 
 class Goal(Record, frozen=True, kw_only=True):
@@ -132,6 +150,82 @@ class BenchRequest(Setting, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[LocalModel, ...]:
         return (self.target, *self.models)
+
+
+def study_request(
+    suites: Iterable[str],
+    *,
+    profile: str | None = None,
+    overrides: Overrides = AS_WRITTEN,
+    models: Mapping[str, str] | None = None,
+    tasks: Iterable[Task] = (),
+) -> StudyRequest:
+    """A request from names: suites A to G, a profile and models by name or by file; `models` are by role.
+
+    `tasks` stand in place of prompts and follow Spec-Bench's protocol of chat turns.
+
+    Raises: SuiteError, PromptError, ManifestError, ModelFileError, InputError, UnsupportedError.
+    """
+    asked = tuple(_presets_written_out(suite) for suite in load_suites(suites))
+    texts: dict[str, Prompt] = {}
+    if prompts := task_prompts(tasks):
+        if overrides.prompts is not None:
+            raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
+        n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
+        texts, overrides = prompts, msgspec.structs.replace(overrides, n_predict=n_predict, ignore_eog=False)
+    elif overrides.prompts is not None:
+        texts = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
+    if texts:
+        overrides = msgspec.structs.replace(overrides, prompts=tuple(texts))
+    library, profiles, given = Library(), load_profiles(), dict(models or {})
+    if profile:
+        found = find_profile(profile, profiles)
+    else:
+        found = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
+    known = [*found.roles, *found.left_out]
+    for role in given:
+        if role not in known:
+            raise SuiteError(f"There is no role {role!r}.", hint=f"Roles of {found.name}: {', '.join(known)}.")
+    roles, entries = {**found.roles, **given}, dict(library.manifest.models)
+    for role, model in roles.items():
+        if is_file_name(model):
+            entry = _file_entry(Path(model).expanduser().absolute(), entries)
+            roles[role], entries[entry.id] = entry.id, entry
+    left_out = {role: why for role, why in found.left_out.items() if role not in roles}
+    return StudyRequest(
+        suites=asked,
+        profile=msgspec.structs.replace(found, roles=roles, left_out=left_out),
+        nobody_chose=not profile,
+        library=Library(Manifest(models=entries, files=library.manifest.files)),
+        overrides=overrides,
+        prompts=texts,
+        models=given,
+    )
+
+
+def _presets_written_out(suite: Suite) -> Suite:
+    """Equal settings are then equal cases."""
+    parts = (
+        msgspec.structs.replace(
+            part,
+            drafters=tuple(
+                msgspec.structs.replace(choice, options=resolve_spec(choice.spec).options) for choice in part.drafters
+            ),
+        )
+        for part in suite.parts
+    )
+    return msgspec.structs.replace(suite, parts=tuple(parts))
+
+
+def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
+    """A file as a model of its own, called as it is."""
+    if not path.is_file():
+        raise ModelFileError(f"{path} does not exist.", hint="Give a GGUF file, or an id of `mlsd models list`.")
+    id_ = re.sub("[^a-z0-9._-]", "-", path.stem.lower())
+    while id_ in known and getattr(known[id_], "file", None) != str(path):
+        id_ = f"{id_}-file"
+    architecture = Source(path).architecture
+    return PathEntry(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
 
 
 def bench_request(

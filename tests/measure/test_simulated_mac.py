@@ -20,7 +20,7 @@ from mlsd.measure.store.store import Store
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
-from mlsd.planning.request import Overrides, StudyRequest
+from mlsd.planning.request import Overrides, study_request
 from mlsd.records import EngineOptions
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.units import GIB
@@ -31,9 +31,7 @@ from tests.measure.simulated_mac import Mac
 AIR = msgspec.structs.replace(
     ENVIRONMENT, chip="Apple M4", device="Apple M4", hardware_model="Mac16,12", memory_bytes=16 * GIB
 )
-REQUEST = StudyRequest(
-    suites=tuple("ABCDF"), profile="mac-16gb", overrides=Overrides(n_predict=16, engine=EngineOptions(n_threads=1))
-)
+OVERRIDES = Overrides(n_predict=16, engine=EngineOptions(n_threads=1))
 
 
 @pytest.fixture
@@ -57,10 +55,11 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
     monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
     monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
-    models = None if path.exists() else command._agree(REQUEST, path, ask=False)
+    request = study_request("ABCDF", profile="mac-16gb", overrides=OVERRIDES)
+    models = None if path.exists() else command._agree(request, path, ask=False)
     with watch.LineWatcher() as watcher:
         pull = None if models is None else partial(command._pull, models, watcher)
-        return run_study(REQUEST, path, watcher=watcher, pull=pull)
+        return run_study(request, path, watcher=watcher, pull=pull)
 
 
 @pytest.mark.heavy

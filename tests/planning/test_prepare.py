@@ -12,7 +12,7 @@ from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.prepare import prepare_study
-from mlsd.planning.request import StudyRequest, bench_request
+from mlsd.planning.request import bench_request, study_request
 
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
@@ -39,7 +39,7 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
         'name = "X"\ntitle = "x"\nn_predict = 8\nrepeats = 1\n[[parts]]\ntargets = ["moe-q4"]\n'
         'drafters = [{ name = "pld", options = { ngram = 2 } }]\ngammas = [4]\nprompts = ["code"]\n'
     )
-    prepared = prepare_study(StudyRequest(suites=(str(path),), profile="tiny"))
+    prepared = prepare_study(study_request((str(path),), profile="tiny"))
     case = next(case for case in prepared.plan.cases().values() if case.gamma)
     assert (case.suite, case.n_predict, case.gamma, case.prompt.key) == ("X", 8, 4, "code")
     assert (case.target.id, case.drafter.name, case.drafter.options["ngram"]) == ("tiny-moe-q4_0", "pld", 2)
@@ -49,12 +49,12 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
 
 def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match=r"no profile called 'huge'.*tiny, smollm2, mac-16gb"):
-        prepare_study(StudyRequest(suites=("A",), profile="huge"))
+        study_request("A", profile="huge")
 
 
 def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
     models = {"dense-m": str(tiny / "llama.gguf"), "draft-small": "tiny-dense"}
-    prepared = prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models), make=True)
+    prepared = prepare_study(study_request("D", profile="tiny", models=models), make=True)
     assert prepared.models["llama"].path == tiny / "llama.gguf"
     loads = {tuple(ref.id for ref in load.refs) for load in prepared.plan.loads}
     assert loads == {("llama", "tiny-dense")}, "the other target would draft for itself"
@@ -64,7 +64,7 @@ def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
 def test_a_file_called_as_a_known_model_stays_another_one(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "tiny-dense.gguf"
     path.write_bytes((tiny / "qwen35.gguf").read_bytes())
-    prepared = prepare_study(StudyRequest(suites=("D",), profile="tiny", models={"dense-m": str(path)}), make=True)
+    prepared = prepare_study(study_request("D", profile="tiny", models={"dense-m": str(path)}), make=True)
     assert set(prepared.models) == {"tiny-dense", "tiny-dense-file", "tiny-draft"}
     assert prepared.models["tiny-dense-file"].path == path
 
@@ -73,12 +73,12 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
     (tmp_path / "mine.gguf").symlink_to(tiny / "qwen35.gguf")
     file = tmp_path / "my-profile.toml"
     file.write_text('[mine]\ntitle = "x"\n[mine.roles]\ndense-l = "./mine.gguf"\ndraft-small = "tiny-draft"\n')
-    prepared = prepare_study(StudyRequest(suites=("D",), profile=str(file)), make=True)
-    assert prepared.profile is not None and prepared.profile.name == "mine"
-    assert set(prepared.models) == {"mine", "tiny-draft"}
+    request = study_request("D", profile=str(file))
+    assert request.profile.name == "mine"
+    assert set(prepare_study(request, make=True).models) == {"mine", "tiny-draft"}
     file.write_text('[a]\ntitle = "x"\nroles = {}\n[b]\ntitle = "x"\nroles = {}\n')
     with pytest.raises(SuiteError, match="holds 2 profiles"):
-        prepare_study(StudyRequest(suites=("D",), profile=str(file)))
+        study_request("D", profile=str(file))
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
 )
 def test_an_unknown_role_or_model_is_refused(models: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models))
+        prepare_study(study_request("D", profile="tiny", models=models))
 
 
 def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> None:
-    prepared = prepare_study(StudyRequest(suites=("A", "B", "C", "D"), profile="mac-16gb"))
+    prepared = prepare_study(study_request("ABCD", profile="mac-16gb"))
     here: dict[str, LocalModel] = {}
     brought = []
     while (load := dataclasses.replace(prepared, models=here).next_to_bring()) is not None:

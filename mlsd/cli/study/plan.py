@@ -33,9 +33,9 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **asked: Any) 
 
     `mlsd run SUITES --dry-run` shows the same, also of tasks.
     """
-    from mlsd.planning.request import StudyRequest
+    from mlsd.planning.request import study_request
 
-    show_plan(StudyRequest(suites=suites, **asked), db, as_json=as_json)
+    show_plan(study_request(suites, **asked), db, as_json=as_json)
 
 
 def show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:
@@ -44,7 +44,7 @@ def show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None 
 
     with working("Planning"):
         prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
-    say_default(prepared)
+    say_default(request)
     if as_json:
         print_json(_plan_object(prepared.plan, found))
     else:

@@ -15,7 +15,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
 from mlsd.cli.output import byte_bars, note, print_json, say
-from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.cli.watch import make_watcher, say_default, say_warnings
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
@@ -69,15 +69,16 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import run_study
     from mlsd.planning.prepare import prepare_study
-    from mlsd.planning.request import StudyRequest
+    from mlsd.planning.request import study_request
 
     plan = {name: options[name] for name in ("profile", "models", "overrides")}
-    request = StudyRequest(suites=suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)
+    request = study_request(suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)
     if dry_run:
         from mlsd.cli.study.plan import show_plan
 
         show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
         return
+    say_default(request)
     library = None
     if options["pull"]:
         library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
@@ -122,7 +123,7 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     refuse_loads(found.memory)
     if not prepared.missing:
         return None
-    library, to_get = prepared.library, []
+    library, to_get = request.library, []
     for id_ in prepared.missing:
         size = format_bytes(found.sizes[id_])
         if id_ in found.elsewhere:

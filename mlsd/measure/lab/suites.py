@@ -17,7 +17,7 @@ from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import bind_models, prepare_study
+from mlsd.planning.prepare import prepare_study
 from mlsd.planning.request import StudyRequest
 from mlsd.records import QualityWarning, Record
 from mlsd.stats import grouped
@@ -51,13 +51,13 @@ def run_lab_study(
     """
     watcher, engine = watcher or Watcher(), request.overrides.engine
     origin = read_origin(read_environment(run_info(engine)))
-    path = db or study_path(bind_models(request)[1].name)
+    path = db or study_path(request.profile.name)
     check_database(path)
     with Cluster(address, certificate, engine, origin) as lab:
         cards = tuple(lab.machines().values())
         facts = {one.ref.id: one for card in cards for one in card.models}
         prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
-        watcher.planned(prepared)
+        watcher.planned(prepared.plan)
         used = set(prepared.plan.models())
         check_same_files(cards, used)
         plan = LabPlan(

@@ -67,24 +67,25 @@ def plan_study(
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
     prepared = prepare_study(request)
-    earlier = db or study_path(prepared.profile.name)
-    return prepared, _forecast(prepared, earlier if earlier.exists() else None, cool_down_s, here=here)
+    earlier = db or study_path(request.profile.name)
+    return prepared, _forecast(request, prepared, earlier if earlier.exists() else None, cool_down_s, here=here)
 
 
-def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | None, *, here: bool) -> Forecast:
+def _forecast(
+    request: StudyRequest, prepared: Prepared, earlier: Path | None, cool_down_s: float | None, *, here: bool
+) -> Forecast:
     """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
     environment = read_environment()
-    plan, library = prepared.plan, prepared.library
+    plan, library = prepared.plan, request.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
-    asked = ask_memory(plan.loads, models, prepared.engine)
+    asked = ask_memory(plan.loads, models, request.overrides.engine)
     environment = msgspec.structs.replace(
         environment, backend=asked.backend.backend, llama_cpp_build=asked.backend.build
     )
-    chips = _chips(prepared, environment, here=here)
-    tok_s = _tok_s(prepared, environment, earlier, list(chips.values()))
-    profile = prepared.profile
-    mac_gib = None if profile is None or here or environment.os.startswith("macOS") else profile.memory_gib
+    chips = _chips(request, environment, here=here)
+    tok_s = _tok_s(request, environment, earlier, list(chips.values()))
+    mac_gib = None if here or environment.os.startswith("macOS") else request.profile.memory_gib
     if mac_gib is None:
         budget = memory_budget(environment, asked.backend.memory_bytes)
         rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
@@ -108,9 +109,9 @@ def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | Non
     )
 
 
-def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
+def _tok_s(request: StudyRequest, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
     """Rates from results of this machine, then from what public rows show of its chip."""
-    works = {entry.id: _work(entry.id) for entry in prepared.library.manifest}
+    works = {entry.id: _work(entry.id) for entry in request.library.manifest}
     build = build_of(environment.llama_cpp_build) or 0 if apple_chip(environment.chip or "") else installed_build(A_MAC)
     public = partial(rates_from_chips, works, chips, _n_prompt, build=build)
     if db is None:
@@ -132,12 +133,12 @@ def _work(model_id: str) -> Work | None:
     return None if name is None or quant is None else work_of(shape_facts(model_id, FULL[name], quant))
 
 
-def _chips(prepared: Prepared, environment: Environment, *, here: bool) -> dict[str, AppleChip]:
+def _chips(request: StudyRequest, environment: Environment, *, here: bool) -> dict[str, AppleChip]:
     """The chip of a Mac by name; on another system those that were sold with the memory of the profile's Mac."""
     own = apple_chip(environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores)
     if own is not None:
         return {(environment.chip or "").removeprefix("Apple "): own}
-    memory = None if here else prepared.profile.memory_gib
+    memory = None if here else request.profile.memory_gib
     if memory is None:
         return {}
     sold = {chip.name for chip in CHIPS if chip.max_memory_gib and memory <= chip.max_memory_gib <= _MOST * memory}

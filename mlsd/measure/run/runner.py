@@ -22,7 +22,7 @@ from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.names import clean
 from mlsd.planning.job import Job, Reference, Slot, prompt_key
-from mlsd.planning.prepare import Prepared
+from mlsd.planning.plan import Plan
 from mlsd.records import Environment, ModelFacts, Record, Trial
 
 HOT_TRIES = 2  # of a case; on a machine that each block heats no other trial ever comes, so further ones are kept
@@ -73,7 +73,7 @@ class Watcher:
     def tell(self, line: str) -> None:
         """What a person may want to know of builds, of a search, or of a repeat that was stored."""
 
-    def planned(self, prepared: Prepared) -> None:
+    def planned(self, plan: Plan) -> None:
         """What will be measured is settled, and nothing has run."""
 
     def begin(self, n_total: int, n_skipped: int) -> None:

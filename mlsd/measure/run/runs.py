@@ -36,9 +36,9 @@ from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, plan_bench
-from mlsd.planning.prepare import Prepared, bind_models, prepare_study, read_suites
+from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
-from mlsd.records import Environment, QualityWarning, Record
+from mlsd.records import EngineOptions, Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, as_measured
 
@@ -100,14 +100,13 @@ def run_study(
     LockError, StoreError, InputError for what does not fit.
     """
     watcher, settings = watcher or Watcher(), settings or RunSettings()
-    read_suites(request.suites)
-    path = db or study_path(bind_models(request)[1].name)
+    path = db or study_path(request.profile.name)
     check_database(path)
     with machine_lock():
         prepared = prepare_study(request, make=pull is None)
         if not prepared.plan.loads:
             prepare_study(request, make=True)  # which says why
-        watcher.planned(prepared)
+        watcher.planned(prepared.plan)
         staged = _Staged(watcher)
         fits = fit_here(prepared.plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
         with Store.open(path) as store:
@@ -120,7 +119,7 @@ def run_study(
                 if staged.outcome.interrupted:
                     break
             if keep_distance is not None and not staged.outcome.interrupted:
-                _distances(prepared, store, keep_distance)
+                _distances(request.overrides.engine, prepared, store, keep_distance)
     answer = answer_of(results_of(path, staged.outcome.run_id))
     return StudyResult(database=str(path), outcome=staged.outcome, warnings=tuple(staged.warnings), answer=answer)
 
@@ -304,7 +303,9 @@ def plan_record(plan: Plan, options: Mapping[str, str], decides: SessionPlan) ->
     }
 
 
-def _distances(prepared: Prepared, store: Store, keep: Callable[[Drafting, DraftDistance], None]) -> None:
+def _distances(
+    engine: EngineOptions, prepared: Prepared, store: Store, keep: Callable[[Drafting, DraftDistance], None]
+) -> None:
     """Predictors of acceptance for every model that drafts in the plan, into the same database."""
 
     def both(drafting: Drafting, distance: DraftDistance) -> None:
@@ -312,4 +313,4 @@ def _distances(prepared: Prepared, store: Store, keep: Callable[[Drafting, Draft
         keep(drafting, distance)
 
     paths = {id_: model.path for id_, model in prepared.models.items()}
-    measure_distances(study_draftings(prepared.plan.cases().values(), paths), prepared.engine, both)
+    measure_distances(study_draftings(prepared.plan.cases().values(), paths), engine, both)
