@@ -34,7 +34,7 @@ def test_another_shape_needs_another_version_and_another_comment_does_not(
     monkeypatch.setattr(json_reference, "FILE", old)
     monkeypatch.setattr(json_reference, "RELEASED", json_reference.VERSION)
     for schema in ("string", "integer"):
-        document["$defs"]["Place"]["properties"]["path"] = {"type": schema, "description": "another comment"}
+        document["$defs"]["Noisy"]["properties"]["path"] = {"type": schema, "description": "another comment"}
         old.write_text(json.dumps(document), encoding="utf-8")
         if schema == "integer":
             with pytest.raises(SystemExit, match="raise VERSION above"):

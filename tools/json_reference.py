@@ -345,14 +345,6 @@ class CheckedModel(TypedDict):
     files: list[ModelFile]
 
 
-class Place(TypedDict):
-    """Where a model lies."""
-
-    id: str
-    path: str
-    sha256: str | None
-
-
 class Cleaned(TypedDict):
     """What was removed."""
 
@@ -472,7 +464,6 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "models show": dict[str, Any],  # what is known of Listing and of the manifest's entry
     "models pull": list[CheckedModel],
     "models verify": list[CheckedModel],
-    "models where": Place,
     "models clean": Cleaned,
     "models distance": DraftDistance,
     "models make synth": Synthetic,

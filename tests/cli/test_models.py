@@ -44,12 +44,12 @@ def own() -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_pull_show_where_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
+def test_pull_show_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
     assert answer(mlsd, "show", "mine")["here"] is False
     (pulled,) = answer(mlsd, "pull", "mine")
     assert pulled["files"][0]["right"] is True
-    assert answer(mlsd, "where", "mine")["path"] == pulled["paths"][0]
-    assert answer(mlsd, "show", "mine")["bytes"] == len(DATA)
+    shown = answer(mlsd, "show", "mine")
+    assert (shown["paths"], shown["bytes"]) == (pulled["paths"], len(DATA))
     assert [row["id"] for row in answer(mlsd, "list", "--here") if row["source"] == "huggingface"] == ["mine"]
     assert answer(mlsd, "verify", "mine")[0]["files"][0]["sha256"] == server.sha256("model.gguf")
     Path(pulled["paths"][0]).resolve().write_bytes(DATA[::-1])
@@ -99,7 +99,7 @@ def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
     n_requests = len(server.requests)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert answer(mlsd, "pull", "mine")[0]["files"][0]["right"] is True
-    assert answer(mlsd, "where", "mine")
+    assert answer(mlsd, "show", "mine")["here"] is True
     assert len(server.requests) == n_requests
 
 
@@ -110,7 +110,6 @@ def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd,
         (("show", "nope"), "No model has the id 'nope'"),
         (("show", tmp_path / "zeros.gguf"), "not a GGUF file"),
         (("show", tmp_path / "text.store"), "not a REST store"),
-        (("where", "qwen3.5-9b-q8_0"), "Run `mlsd models pull qwen3.5-9b-q8_0`"),
         (("pull", "qwen3.5-9b-q8_0"), "has no repository unsloth/Qwen3.5-9B-GGUF"),
         (("verify", "qwen3.5-9b-q8_0"), "not on this machine"),
         (("list", "--role", "boss"), "No model has the role 'boss'"),
@@ -120,20 +119,14 @@ def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd,
         assert words in done.err, arguments
 
 
-def test_a_gguf_is_shown_by_its_path(mlsd: Mlsd, tiny: Path) -> None:
-    assert answer(mlsd, "show", tiny / "llama.gguf")["architecture"] == "llama"
-    assert "n_layers           6" in mlsd("models", "show", tiny / "llama.gguf").out
-
-
-def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(mlsd: Mlsd, tmp_path: Path) -> None:
+def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(mlsd: Mlsd, tiny: Path) -> None:
     manifest = Path(os.environ["MLSD_HOME"]) / "gguf_manifest.toml"
     manifest.write_text('[models.x]\nsource = "ftp"\n')
     done = mlsd("models", "list")
     assert done.code == 2
     assert f"{manifest}: models.x.source = 'ftp'" in done.err.replace("\n", " ")
-    model = tmp_path / "m.gguf"
-    model.write_bytes(b"GGUF")
-    assert answer(mlsd, "where", model)["path"] == str(model)
+    assert answer(mlsd, "show", tiny / "llama.gguf")["architecture"] == "llama"
+    assert "n_layers           6" in mlsd("models", "show", tiny / "llama.gguf").out
 
 
 def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

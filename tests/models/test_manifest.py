@@ -10,7 +10,7 @@ import pytest
 
 from mlsd.errors import ManifestError
 from mlsd.folders import data_path
-from mlsd.models.manifest import HubEntry, MadeEntry, Manifest, load_manifest, read_manifest
+from mlsd.models.manifest import HubEntry, Manifest, load_manifest, read_manifest
 
 GOOD = """
 [models."a-model"]
@@ -77,12 +77,6 @@ def test_sizes_agree_with_parameters_and_quantization(shipped: Manifest) -> None
             assert low < 8 * entry.n_bytes / entry.parameters < high, entry.id
             checked += 1
     assert checked >= 10
-
-
-def test_every_made_model_ends_at_one_that_is_not_made(shipped: Manifest) -> None:
-    made = [entry for entry in shipped if isinstance(entry, MadeEntry)]
-    assert made
-    assert all(not isinstance(shipped.bases(entry)[-1], MadeEntry) for entry in made)
 
 
 def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> None:

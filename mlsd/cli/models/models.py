@@ -15,7 +15,7 @@ from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
-from mlsd.models.library import CheckedFile, Library, resolve_model
+from mlsd.models.library import CheckedFile, Library
 from mlsd.report.tables.catalogue import model_table
 from mlsd.units import format_bytes
 
@@ -124,18 +124,6 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
             f"{len(wrong)} file(s) do not have their hash: {'; '.join(wrong)}.",
             hint="Delete them and run `mlsd models pull` again.",
         )
-
-
-@models.command()
-@model_argument("model_id", metavar="ID")
-@json_option
-def where(model_id: str, as_json: bool) -> None:
-    """Print the path of a model that is on this machine."""
-    model = resolve_model(model_id)
-    if as_json:
-        print_json({"id": model.ref.id, "path": str(model.path), "sha256": model.ref.sha256})
-    else:
-        say(str(model.path))
 
 
 @models.command()

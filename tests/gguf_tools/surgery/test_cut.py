@@ -42,10 +42,6 @@ def test_a_uniform_skip_spares_both_ends_and_is_spread(n_layers: int, fraction: 
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def test_a_third_of_thirty_blocks_is_every_third() -> None:
-    assert uniform_skip(30, 0.33) == (2, 5, 8, 10, 13, 16, 19, 22, 24, 27)
-
-
 def test_each_way_of_choosing_names_the_blocks_that_stay() -> None:
     assert choose_layers(6, keep=[4, 0]) == (0, 4)
     assert choose_layers(6, skip=[1, 2]) == (0, 3, 4, 5)

@@ -206,13 +206,6 @@ def test_a_configuration_without_a_base_means_the_published_one(tmp_path: Path) 
         compose(Source(tmp_path / "target.gguf"), adapter, 2)
 
 
-@pytest.mark.parametrize("exit_after", [-1, 0, 6, 7])
-def test_an_exit_outside_the_model_is_refused(tiny: Path, exit_after: int, tmp_path: Path) -> None:
-    adapter = Adapter(write_adapter(tmp_path / "adapter", TINY["llama"]))
-    with pytest.raises(InputError, match=f"exit after block {exit_after} of llama.gguf is not possible: it has 6"):
-        compose(Source(tiny / "llama.gguf"), adapter, exit_after)
-
-
 @pytest.mark.parametrize("name", ["qwen35", "falcon-h1", "qwen3", "gemma"])
 def test_an_architecture_without_such_a_block_is_refused(tiny: Path, name: str, tmp_path: Path) -> None:
     path = tiny / f"{name}.gguf"

@@ -7,7 +7,6 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shapes import TINY
-from mlsd.gguf_tools.synthetic.tiny import write_tiny_set
 from mlsd.gguf_tools.vocabulary import MIN_VOCAB, byte_spellings, merges
 
 PROMPT = "Why is the sky blue? 天空为什么是蓝色的?"
@@ -79,11 +78,3 @@ def test_any_text_survives_the_tokenizer(text, tiny):
 def test_the_vocabulary_has_no_token_twice():
     tokens = byte_spellings() + [pair.replace(" ", "") for pair in merges()]
     assert len(set(tokens)) == len(tokens) < MIN_VOCAB
-
-
-def test_the_set_has_four_files_for_each_architecture(tmp_path):
-    files = list(write_tiny_set(tmp_path, names=["llama"], seed=7))
-    assert [file.name for file in files] == ["llama", "llama-noise003", "llama-noise01", "llama-other"]
-    assert [file.noise for file in files] == [0.0, 0.003, 0.01, 0.0]
-    assert len({file.sha256 for file in files}) == 4
-    assert {file.name for file in files} == {path.stem for path in tmp_path.iterdir()}
