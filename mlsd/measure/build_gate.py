@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -13,7 +14,7 @@ import msgspec
 from mlsd import __version__
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import InputError, MlsdError, WorkerError
-from mlsd.folders import cache_dir, write_atomically
+from mlsd.folders import cache_dir, read_json, write_atomically
 from mlsd.measure.builds import THIS, Build, find_build, installed
 from mlsd.measure.messages import BuildFits, BuildJob
 from mlsd.measure.process import ask
@@ -44,13 +45,10 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
     chosen = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
     device = f"-{hashlib.sha256(str(chosen).encode()).hexdigest()[:8]}" if chosen else ""
     path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}{device}.json"
-    if not fresh and path.is_file():
-        try:
-            known = msgspec.json.decode(path.read_bytes(), type=BuildVerdict)
-            if known.fits is not None:
-                return msgspec.structs.replace(known, name=build.name)
-        except (OSError, msgspec.DecodeError):
-            pass  # it only saves time
+    with contextlib.suppress(InputError):  # a damaged answer is asked for again
+        known = None if fresh else read_json(path, BuildVerdict)
+        if isinstance(known, BuildVerdict) and known.fits is not None:
+            return msgspec.structs.replace(known, name=build.name)
     verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint)
     try:
         verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))

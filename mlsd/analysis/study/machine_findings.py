@@ -15,7 +15,7 @@ from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
-from mlsd.measure.store.pass_shares import PassShares, part_keys
+from mlsd.measure.store.pass_shares import PassShares, part_key
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, ModelRef, Record
@@ -96,9 +96,7 @@ class Machine:
         if draft is not None:
             found = self.shares.get((draft.key, None), ())
         else:
-            drafting, block = part_keys(case.drafter)
-            part = drafting or block
-            found = self.shares.get((target.key, part), ())
+            found = self.shares.get((target.key, part_key(case.drafter)), ())
         return next((shares for shares in found if shares.rows == 1), None)
 
     @cached_property

@@ -12,11 +12,6 @@ AGREEMENT_LIMIT = 1.25
 INFLATION_LIMIT = 2.0
 
 
-def block_key(spec: DrafterSpec) -> str:
-    """The drafting key of a step of the target's own next-token block; only databases of earlier versions have it."""
-    return f"block of {spec.name}"
-
-
 class PassShares(Record, frozen=True, kw_only=True):
     """The fastest of several passes of one width at one depth, part by part: a busy machine only ever adds time.
 
@@ -24,8 +19,7 @@ class PassShares(Record, frozen=True, kw_only=True):
     """
 
     model_key: str  # of the model that makes the pass
-    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting_key`,
-    # or `block_key`).
+    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting_key`).
     drafting_key: str | None = None
     rows: int  # positions of the pass; each makes an output
     depth: int  # positions in the context before it
@@ -66,11 +60,11 @@ class PassShares(Record, frozen=True, kw_only=True):
         return None if self.headless_ns is None else 1 - self.headless_ns / self.plain_ns
 
 
-def part_keys(spec: DrafterSpec) -> tuple[str | None, str | None]:
-    """What drafts, and the block of it that does; none of a method or an option of another release."""
+def part_key(spec: DrafterSpec) -> str | None:
+    """The drafting key of what drafts; None of a method or an option of another release."""
     from mlsd.drafters import drafting_key  # every method with it, which listing trials does not need
 
     try:
-        return drafting_key(spec), block_key(spec)
+        return drafting_key(spec)
     except (InputError, UnsupportedError):
-        return None, None
+        return None

@@ -75,14 +75,12 @@ class Store(MachineTables):
                 "AND json_extract(environment, '$.host') = ?",
                 (environment.host,),
             )
-            values = ("started", _now(), None, seed, environment_key(environment))
-            return _add_run(db, (*values, rowcodec.encode(environment), rowcodec.plan(plan)))
+            return _add_run(db, ("started", _now(), None, seed), environment, plan)
 
     def add_run(self, run: Run) -> int:
         """Record a run that happened elsewhere, as it was told, and return its id here; its own id does not count."""
-        values = (run.status, run.started_at, run.ended_at, run.seed, environment_key(run.environment))
         with self._transaction() as db:
-            return _add_run(db, (*values, rowcodec.encode(run.environment), rowcodec.plan(run.plan)))
+            return _add_run(db, (run.status, run.started_at, run.ended_at, run.seed), run.environment, run.plan)
 
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
         with self._transaction() as db:
@@ -346,12 +344,14 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _add_run(db: sqlite3.Connection, values: tuple[object, ...]) -> int:
+def _add_run(
+    db: sqlite3.Connection, values: tuple[object, ...], environment: Environment, plan: Mapping[str, Any]
+) -> int:
     columns = "status, started_at, ended_at, seed, environment_key, environment, plan"
-    return _row_id(db.execute(f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?)", values))
+    stored = (environment_key(environment), rowcodec.encode(environment), rowcodec.plan(plan))
+    return _row_id(db.execute(f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?)", (*values, *stored)))
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:
-    if cursor.lastrowid is None:
-        raise AssertionError("an INSERT always has a row id")
+    assert cursor.lastrowid is not None  # of an INSERT
     return cursor.lastrowid

@@ -91,7 +91,6 @@ class Calibration:
         return model
 
     def close(self) -> None:
-        """Free the models; calling it twice is harmless."""
         for model in self._models:
             model.close()
 

@@ -115,7 +115,6 @@ def _coverage(key: str, source: TokenSource, found: Found, windows: Sequence[int
 
 
 def _loads(key: str, source: TokenSource, found: Found, n_experts: int) -> list[ExpertLoad]:
-    """How often each expert was chosen."""
     result = []
     for layer, parts in found.items():
         chosen = np.bincount(np.concatenate(parts).reshape(-1), minlength=n_experts).tolist()

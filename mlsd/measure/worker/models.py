@@ -63,7 +63,6 @@ class Strategies:
         self._reports: dict[Path, ProbeReport] = {}
 
     def report(self, path: Path) -> ProbeReport:
-        """The findings for a model of the job."""
         if path not in self._reports:
             ref, model = self._models.ref(path), self._models.open(path)
             self._reports[path] = self._cache.get(ref, self._options, model)

@@ -8,7 +8,7 @@ from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.pass_shares import PassShares, part_keys
+from mlsd.measure.store.pass_shares import PassShares, part_key
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.trials.arms import arm_named, arm_of
@@ -39,7 +39,7 @@ def pass_table(study: Study) -> Table:
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
             hint=f"Profile some: mlsd breakdown TARGET --drafter NAME --db {quoted(study.source)}.",
         )
-    return shares_table([(_network(study, key, part_key), one) for key, part_key, one in profiled])
+    return shares_table([(_network(study, key, part), one) for key, part, one in profiled])
 
 
 def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
@@ -69,15 +69,15 @@ def _share_column(part: Part) -> Column[tuple[str, PassShares]]:
     return numbers(_LABELS.get(part, part), lambda row: share_cell(row[1], part), trace)
 
 
-def _network(study: Study, key: str, part_key: str | None) -> str:
+def _network(study: Study, key: str, part: str | None) -> str:
     own = study.machine.name_of(key)
-    if part_key is None:
+    if part is None:
         return own
     for case in study.cases.values():
         itself = case.drafter.draft is None and case.source == "engine"
-        if itself and part_key in part_keys(case.drafter):
+        if itself and part_key(case.drafter) == part:
             return f"{own}, draft of {arm_named(case.drafter.name).name}"
-    return f"{own}, draft [{part_key[:12]}]"
+    return f"{own}, draft [{part[:12]}]"
 
 
 def round_table(case: Case, split: RoundSplit) -> Table:
