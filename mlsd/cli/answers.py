@@ -52,7 +52,6 @@ def say_answers(found: Sequence[AnswerObject]) -> None:
 
 
 def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
-    """What to set in other programs; nothing while it is not decided."""
     from mlsd.servers.flags import advice
 
     if found.use == "not decided yet":
@@ -64,7 +63,6 @@ def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
 
 
 def _next_step(found: Answer, models: Mapping[str, LocalModel]) -> str | None:
-    """The command that decides an open answer, and about how long it takes."""
     if found.use != "not decided yet" or found.best is None:
         return None
     seconds = found.seconds
@@ -75,8 +73,6 @@ def _next_step(found: Answer, models: Mapping[str, LocalModel]) -> str | None:
 
 
 def _bench_command(arm: ArmResult, models: Mapping[str, LocalModel]) -> str:
-    """The bench of one setting, as a user gives it."""
-
     def called(model: ModelRef) -> str:
         return models[model.id].called if model.id in models else model.id
 

@@ -92,7 +92,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word; of one that is none, those that are written alike."""
+        """The command of the first word; an unknown one is answered with similar names."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             hint = did_you_mean(args[0], COMMANDS) or "`mlsd --help` lists the commands."
             raise click.UsageError(f"No such command {args[0]!r}. {hint.rstrip()}", ctx)
@@ -203,7 +203,6 @@ _ALWAYS_KEPT = {  # what they store is stored by others, or by parts
 
 
 def _kept(argv: Sequence[str] | None) -> str:
-    """What an interrupted command leaves, and how to go on."""
     name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
     kept = _ALWAYS_KEPT.get(name) or (_KEPT.get(name) if output.something_stored.is_set() else None)
     return f"Interrupted: {kept or 'nothing was stored by this call; the same command starts again.'}"
@@ -211,7 +210,7 @@ def _kept(argv: Sequence[str] | None) -> str:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], int]]:
-    """Let a polite end (SIGTERM) be heard as Ctrl-C is; yields the exit code of whichever came."""
+    """Treat SIGTERM as Ctrl-C; yields what gives the exit code of whichever came."""
     came = [signal.SIGINT]
 
     def stop(number: int, frame: FrameType | None) -> None:

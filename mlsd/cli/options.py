@@ -106,8 +106,8 @@ class _Option:
 
     def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
         flags = [name for name in self._names if name.startswith("-")]
-        said = {"help": help} if help else {}
-        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **said, **changes})
+        own = {"help": help} if help else {}
+        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **own, **changes})
 
 
 def check_models(*named: str | None) -> None:

@@ -69,7 +69,6 @@ def columns() -> int | None:
 
 
 def _columns(stream: TextIO) -> int | None:
-    """How wide a terminal is; None where the output goes elsewhere."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
@@ -94,10 +93,10 @@ def folded(text: str, columns: int | None) -> str:
 def say(*parts: str | tuple[str, str]) -> None:
     """A line on standard output; a part may be text with a colour, which only a terminal shows."""
     in_color = "NO_COLOR" not in os.environ
-    told = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
-    rest, shown = folded("".join(text for text, _ in told), _columns(sys.stdout)), ""
-    for text, color in told:
-        own = text if rest.startswith(text) and (text, color) != told[-1] else rest
+    texts = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
+    rest, shown = folded("".join(text for text, _ in texts), _columns(sys.stdout)), ""
+    for text, color in texts:
+        own = text if rest.startswith(text) and (text, color) != texts[-1] else rest
         shown, rest = shown + (click.style(own, fg=color) if color and in_color and own else own), rest[len(own) :]
     click.echo(shown)
 

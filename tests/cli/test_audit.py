@@ -47,15 +47,15 @@ def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
     assert "possible    own.csv: row 2" in run(str(path), "--all").output
 
 
-def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
+def test_no_cell_of_a_table_is_markup_or_steers_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(
-        "job_id," + HEADER + '"\x1b]0;owned\x07\x1b[2J a\nb \u202etxt",m,none,0,64,50.0,\n',
+        "job_id," + HEADER + '"\x1b]0;owned\x07\x1b[2J [red]x[/nope] a\nb \u202etxt",m,none,0,64,50.0,\n',
         encoding="utf-8",
         newline="",
     )
     output = run(str(path), "--all").output
-    assert not set(output) & {"\x1b", "\x07", "\u202e"}
+    assert "[red]x[/nope]" in output and not set(output) & {"\x1b", "\x07", "\u202e"}
     assert len(output.splitlines()) == 4  # heading, one row, what it wants, counts
 
 

@@ -76,21 +76,6 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_written(
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        ("mtp", "no next-token block"),
-        ("layer-skip:skip=99", "no block 99: the model has blocks 0 to 7"),
-    ],
-)
-def test_a_drafter_that_a_target_cannot_support_is_refused_before_any_load(
-    mlsd: Mlsd, tiny: Path, method: str, words: str
-) -> None:
-    result = mlsd("bench", tiny / "qwen35.gguf", "--drafter", method)
-    assert result.code == 2
-    assert words in result.err
-
-
 @pytest.mark.parametrize("method", ["mtp", "layer-skip:exit=5"])
 def test_self_speculative_methods_are_measured_by_name(mlsd: Mlsd, tmp_path: Path, method: str) -> None:
     model = tmp_path / "with-block.gguf"

@@ -101,13 +101,12 @@ def calibrate(
 
 
 def _summary(result: CalibrationResult) -> str:
-    """Repeats, the worst interval, and where the time went."""
     if result.half_width is None:
-        told = "an interval needs three repeats of every pass; a longer --budget-s gives them"
+        width = "an interval needs three repeats of every pass; a longer --budget-s gives them"
     else:
-        told = f"the widest 95 % interval is +-{format_percent(result.half_width)}"
+        width = f"the widest 95 % interval is +-{format_percent(result.half_width)}"
     repeats = "repeat" if result.n_repeats == 1 else "repeats"
-    text = f"{result.n_repeats} {repeats}; {told}."
+    text = f"{result.n_repeats} {repeats}; {width}."
     if result.spent is None:
         return text
     seconds = dict(result.spent.seconds)
@@ -153,7 +152,6 @@ def _print_experts(found: Mixture) -> None:
 
 
 def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
-    """Experts and what they save; T(k) of a model that has none."""
     from mlsd.report.figures.machine import expert_shares, pass_curves
     from mlsd.report.write import write_figure
 

@@ -70,7 +70,6 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
 
 
 def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting:
-    """The model to compare with, as the options name it."""
     from mlsd.drafters import resolve_spec
     from mlsd.measure.run.distances import find_drafting
 

@@ -98,7 +98,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     for text in found.notes:
         note(text)
     if as_json:
-        told = ("validation", "untimed", "draft_sources", "draft_file", "notes")
+        same = ("validation", "untimed", "draft_sources", "draft_file", "notes")
         print_json(
             {
                 "answer": _answer(found.recommendation),
@@ -106,7 +106,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
                 "advice": found.recommendation,
                 "quant": found.target.quant,
                 "chip": _checked() if found.modelled else None,
-                **{name: getattr(found, name) for name in told},
+                **{name: getattr(found, name) for name in same},
                 "databases": [str(path) for path in databases],
             }
         )
@@ -139,7 +139,6 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
 
 
 def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
-    """What to set; nothing while it is open: that ends in the commands that decide it."""
     from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
 
@@ -164,8 +163,8 @@ def _print(found: TargetAdvice, target: str) -> None:
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
     print_table(prospect_table(result.prospects, result.level, modelled=found.modelled))
-    for source, alike in grouped((p for p in result.prospects if p.gamma), lambda p: p.acceptance_source).items():
-        say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in alike))}: {source}.")
+    for source, own in grouped((p for p in result.prospects if p.gamma), lambda p: p.acceptance_source).items():
+        say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in own))}: {source}.")
     if found.untimed:
         say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
     if found.modelled:
@@ -181,7 +180,6 @@ def _print(found: TargetAdvice, target: str) -> None:
 
 
 def _answer(result: Recommendation) -> str:
-    """One of three answers: use it, leave it off, or not decided yet."""
     best, verdict = result.best, "not decided yet"
     if result.verdict == "on":
         verdict = f"use {best.setting} ({format_number(best.speedup.value)}x)"

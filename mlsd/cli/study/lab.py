@@ -39,14 +39,14 @@ def start(
     from mlsd.measure.lab.cluster import Remote
     from mlsd.measure.lab.cluster import start as run
 
-    def told(address: str, made: Path) -> None:
+    def started(address: str, made: Path) -> None:
         note(f"Copy {made} to every machine, mode 600: whoever has it can join.")
         say(f"mlsd lab join {address} --certificate lab.pem")
 
     def lost(name: str, words: str) -> None:
         note(f"{name} was lost{f' ({words})' if words else ''}; joining again.")
 
-    run(host, port, certificate, told, [Remote(host=h, python=remote_python) for h in hosts], lost, may_pull=pull)
+    run(host, port, certificate, started, [Remote(host=h, python=remote_python) for h in hosts], lost, may_pull=pull)
 
 
 @lab.command()

@@ -204,7 +204,6 @@ def _run_lab(
 
 
 def _tasks(file: str | None, per_kind: int | None) -> tuple[Task, ...]:
-    """The tasks of ``--tasks``, none without it."""
     if file is None:
         if per_kind is not None:
             raise InputError("--per-kind is only for tasks.", hint="Add --tasks FILE.")

@@ -33,8 +33,8 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     with working(f"Rolling {target} back in every way"):
         result = ask(ProbeJob(model=shared.model_file(target), engine=engine), Probed)
     if as_json:
-        told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
-        of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}
+        figures = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
+        of_report = {name: getattr(result.report, name) for name in (*figures, "target", "draft")}
         print_json({"model": result.model, "backend": result.backend, "device": result.device, **of_report})
     else:
         _print(result)
