@@ -5,8 +5,6 @@ from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
 
-EXCERPT = Path(__file__).parent.parent / "analysis" / "data" / "study_runs_excerpt.csv"
-
 HEADER = "target_model,draft_model,draft_len,n_predict,tokens_per_sec,draft_acceptance_rate\n"
 
 

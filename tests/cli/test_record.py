@@ -287,5 +287,5 @@ def test_what_a_server_says_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> N
             stats = {N_TOKENS: 8.0, "draft_n": 4.0, "draft_n_accepted": 3.0}
             spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None, "valid": True}
             store.add_trial(run_id, trial(one, decode_ns=7_000_000, position=place, invalid_reason=None, **spoken))
-    said = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
-    assert said.code == 2 and "only trials of servers" in said.err
+    refused = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
+    assert refused.code == 2 and "only trials of servers" in refused.err

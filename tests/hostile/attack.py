@@ -189,8 +189,7 @@ def _database(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
 def _csv(range_: Range, rng: random.Random) -> Iterator[Shot]:
     file = str(range_.write("study.csv", mutate.of_text(range_.read("study.csv"), rng)))
-    database = str(range_.out / "imported.sqlite")
-    yield Shot(rng.choice((("audit", file), ("audit", file, "--json"), ("import", file, "--db", database))))
+    yield Shot(rng.choice((("audit", file), ("audit", file, "--json"))))
 
 
 def _toml(range_: Range, rng: random.Random) -> Iterator[Shot]:

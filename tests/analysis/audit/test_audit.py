@@ -62,8 +62,8 @@ def test_all_eighteen_speculative_rows_of_the_study_are_impossible_by_three_rule
 def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
     result = audit("study", published.context(published.load("study")))
     by_table = {str(row.identity["table"]): row for row in result.rows if str(row.identity["table"]).startswith("sec")}
-    said = {f.rule: f for f in by_table["section 5.2"].findings}
-    assert said["counts_disagree"].verdict == "impossible"  # 256 tokens in 16 rounds at 0.2 % acceptance
+    in_16_rounds = {f.rule: f for f in by_table["section 5.2"].findings}
+    assert in_16_rounds["counts_disagree"].verdict == "impossible"  # 256 tokens in 16 rounds at 0.2 % acceptance
     claimed = {f.rule: f for f in by_table["section 4.1"].findings}
     assert claimed["more_bandwidth_than_the_chip"].figures["needed_gb_s"] > 1100  # all experts in every pass
 
@@ -160,9 +160,9 @@ worlds = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(world=worlds, told=st.booleans())
-def test_an_honest_table_is_never_called_impossible(world: World, told: bool) -> None:
-    result = audit_rows(simulate(world), full_drafts=world.full_drafts if told else None)
+@given(world=worlds, stated_length=st.booleans())
+def test_an_honest_table_is_never_called_impossible(world: World, stated_length: bool) -> None:
+    result = audit_rows(simulate(world), full_drafts=world.full_drafts if stated_length else None)
     impossible = [(row.identity, row.findings) for row in result.rows if row.verdict == "impossible"]
     assert impossible == []
 
@@ -235,10 +235,10 @@ def test_a_row_is_never_judged_by_a_plain_run_of_another_chip(tmp_path: Path) ->
 
 
 def test_the_peak_bandwidth_bounds_any_model_whose_name_states_its_size_or_says_that_it_cannot(tmp_path: Path) -> None:
-    told = f"{COMMON}\nQwen3.5-9B Q4_K_M,none,0,256,500\n"
-    assert table(tmp_path, told, peak_gb_s=400).rows[0].verdict == "impossible"
-    assert table(tmp_path, told.replace("500", "70"), peak_gb_s=400).rows[0].verdict == "possible"
-    unknown = table(tmp_path, told.replace("Qwen3.5-9B Q4_K_M", "my model"), peak_gb_s=400)
+    sized_by_name = f"{COMMON}\nQwen3.5-9B Q4_K_M,none,0,256,500\n"
+    assert table(tmp_path, sized_by_name, peak_gb_s=400).rows[0].verdict == "impossible"
+    assert table(tmp_path, sized_by_name.replace("500", "70"), peak_gb_s=400).rows[0].verdict == "possible"
+    unknown = table(tmp_path, sized_by_name.replace("Qwen3.5-9B Q4_K_M", "my model"), peak_gb_s=400)
     assert unknown.rows[0].verdict == "not judged"
     assert any("bounds nothing of my model" in note for note in unknown.notes)
     sized = f"{COMMON},model_gb\nmy model,none,0,256,500,5.7 GB\n"
@@ -250,8 +250,8 @@ def test_a_share_of_output_tokens_is_read_as_one_and_named_where_the_meaning_is_
     unsaid = table(tmp_path, f"{COMMON},draft_acceptance_rate\n{plain}m,d,1,256,35,47.4 %\n")
     assert unsaid.rows[1].verdict == "possible"
     assert any("accepted over output tokens" in finding.sentence for finding in unsaid.rows[1].findings)
-    said = table(tmp_path, f"{COMMON},accepted_of_output\n{plain}m,d,1,256,35,47.4\n")
-    assert said.rows[1].verdict == "possible"
+    stated_rate = table(tmp_path, f"{COMMON},accepted_of_output\n{plain}m,d,1,256,35,47.4\n")
+    assert stated_rate.rows[1].verdict == "possible"
     proposed = table(
         tmp_path, f"{COMMON},draft_acceptance_rate,acceptance_of\n{plain[:-1]},\nm,d,1,256,35,0.474,proposed\n"
     )
@@ -271,8 +271,8 @@ def test_a_speedup_over_another_quantization_is_doubted_whether_stated_or_seen(t
     header = f"{COMMON},quantization,baseline_quantization,speedup_vs_baseline\n"
     seen = table(tmp_path, f"{header}m,none,0,256,15.5,8-bit,,\nm,mtp,,256,53.6,4-bit,,3.46\n")
     assert seen.rows[1].verdict == "suspicious"
-    said = table(tmp_path, f"{header}m,mtp,,256,53.6,4-bit,8-bit,3.46\n")
-    assert said.rows[0].verdict == "suspicious"
+    stated_file = table(tmp_path, f"{header}m,mtp,,256,53.6,4-bit,8-bit,3.46\n")
+    assert stated_file.rows[0].verdict == "suspicious"
 
 
 def test_whether_drafts_have_full_length_is_decided_for_each_draft(tmp_path: Path) -> None:

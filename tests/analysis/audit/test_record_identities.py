@@ -94,7 +94,7 @@ def test_one_altered_token_time_count_or_hash_is_found_though_the_digest_was_men
 # What one may alter, by itself and with sums, rates and digest mended, without contradicting the rest of the record: no
 # identity ties it to another value, and no rate, speedup or verdict is made of it. `record verify` says of all of them
 # that they were taken as told; of models it compares with the files that are here.
-TOLD = {
+UNTIED = {
     "what the machine's card says beside its key": r"runs\.environment\.\w+",
     "when, how and by what it was run": r"runs\.(seed|started_at|ended_at|suites|profile|status)|mlsd_version|made",
     "what a model's file says of itself": r"models\.\w+(\.\w+)?",
@@ -134,7 +134,7 @@ def test_every_leaf_that_carries_a_figure_is_tied_to_another(record: Path) -> No
         if not found:
             untied.add(place)
     assert len(chosen) > 100
-    assert {place for place in untied if not any(re.fullmatch(told, place) for told in TOLD.values())} == set()
+    assert {place for place in untied if not any(re.fullmatch(free, place) for free in UNTIED.values())} == set()
 
 
 @pytest.mark.parametrize("section", ["cases", "models", "outputs"])
