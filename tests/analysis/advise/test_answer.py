@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise.answer import AdviceQuestion, Place, answer, check_question
-from mlsd.analysis.advise.next_steps import next_steps
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.predict.arms import Known, read_known
@@ -56,11 +55,6 @@ def test_a_target_that_does_not_fit_is_not_fetched() -> None:
     small = msgspec.structs.replace(HERE, safe_bytes=1_000_000_000)
     steps = answer(QUESTION, stored, small).recommendation.next_steps
     assert "qwen3.5-9b does not fit" in steps[-1] and not any("models pull" in step for step in steps)
-
-
-def test_no_file_is_fetched_that_does_not_fit() -> None:
-    (step,) = next_steps("t", None, ["d"], [], ["memory", "acceptance", "decision"], fetch=("t-q8_0", "d-q8_0"))
-    assert "t does not fit" in step
 
 
 def test_a_calibration_alone_is_enough() -> None:
