@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -130,7 +130,8 @@ class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
     model: ModelFile
     engine: EngineOptions
     text: str
-    fraction: float  # share of blocks to leave out
+    method: Literal["greedy", "conflayers"]
+    fraction: float  # share of blocks to leave out; conflayers may leave out up to a quarter of all more
     n_tokens: int = 96  # length of the continuation that decides
     gamma: int = 2  # of the rounds that measure what is accepted
 

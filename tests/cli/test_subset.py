@@ -41,7 +41,7 @@ def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_m
 ) -> None:
     text, out, model = tmp_path / "text.txt", tmp_path / "draft.gguf", tiny / f"{name}.gguf"
     text.write_text(load_prompt("reasoning").text * 2, encoding="utf-8")
-    search = ("--search", "--fraction", 0.25, "--text", text, "--n-threads", 1)
+    search = ("--search", "greedy", "--fraction", 0.25, "--text", text, "--n-threads", 1)
     result = mlsd("models", "make", "subset", model, *search, "-o", out, "--json")
     assert result.code == 0, result.err
     answer = json.loads(result.out)

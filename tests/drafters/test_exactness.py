@@ -191,7 +191,7 @@ REAL = [
     ("pld:preset=smollm2", 15, None, REPEATS),
     ("ngram-cache", 8, None, REPEATS),
     ("lookahead:window=5,ngram=4,guesses=5", 15, None, "Q: List the numbers from one to thirty.\nA: 1, 2, 3, 4, 5,"),
-    # Found by `mlsd models make subset --search --fraction 0.33`.
+    # Found by `mlsd models make subset --search greedy --fraction 0.33`.
     ("layer-skip:mode=sync,skip=3+4+6+7+10+11+14+17+25+26", 2, None, PLANETS),
 ]
 

@@ -163,35 +163,40 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 @click.option("--exit", type=Whole(), help="Keep the first N blocks (early exit).")
 @click.option("--fraction", type=Real(), help="Leave out this share, spread evenly; first and last stay: 0.33.")
 @click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
-@click.option("--search", is_flag=True, help="Search on --text which --fraction of blocks to skip.")
+@click.option(
+    "--search", type=click.Choice(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
+)
 @shared.text_option("The text that --search searches on.")
 @shared.output_option("The GGUF to write.")
 @shared.json_option
 @shared.engine_options
 def subset(
-    model: str, output: Path, search: bool, text: Path | None, as_json: bool, engine: EngineOptions, **options: Any
+    model: str, output: Path, search: Any, text: Path | None, as_json: bool, engine: EngineOptions, **options: Any
 ) -> None:
     """Write a draft that is a part of MODEL: some of its blocks, or one half of each; no training, same weights.
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. Measure the draft with
     `mlsd bench MODEL --draft FILE`; `--drafter layer-skip` drafts the same way with the target's own memory.
 
-    --search finds which blocks to leave out, one after another, on MODEL's continuation of the first half of --text.
-    Acceptance is then measured on the second half. In hybrids one block with attention always stays.
+    --search finds which blocks to leave out, on MODEL's continuation of the first half of --text: `greedy` takes one
+    block after another, `conflayers` those whose output is less confident than their neighbours'. Acceptance is then
+    measured on the second half. In hybrids one block with attention always stays.
     """
     from mlsd.drafters.layer_skip.subset import Options, plan
     from mlsd.measure.process import ask
 
     file, found = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit", "fraction", "component")}
-    if search:
+    if search is not None:
         fraction = choices.pop("fraction")
         if fraction is None or text is None or any(value is not None for value in choices.values()):
             raise InputError(
                 "--search needs --fraction and --text, and no other choice of blocks.",
-                hint="Like --search --fraction 0.33 --text FILE.",
+                hint="Like --search greedy --fraction 0.33 --text FILE.",
             )
-        job = LayerSearchJob(model=file, engine=engine, text=prompt_from_file(text).text, fraction=fraction)
+        job = LayerSearchJob(
+            model=file, engine=engine, text=prompt_from_file(text).text, method=search, fraction=fraction
+        )
         found = ask(job, LayersFound)
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))

@@ -1,26 +1,29 @@
 """Which blocks a model drafts best without, tried on the model itself with blocks bridged in place.
 
-One block after another is left out, each time the one whose loss changes the fewest greedy tokens. What is found stands
-against as many blocks spread evenly, on a part of the text that was not searched on.
+`greedy` leaves out one block after another, each time the one whose loss changes the fewest greedy tokens. `conflayers`
+leaves out blocks with little confidence (arXiv 2604.14612 and its code). What is found stands against as many blocks
+spread evenly, on a part of the text that was not searched on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import log
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import SkipTap, Tap, TappedSession
+from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import session_options
-from mlsd.errors import InputError
+from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
@@ -31,12 +34,22 @@ from mlsd.trials.sums import sums
 _TRIED_A_STEP = 4
 _LEAST_PROMPT = 8
 _MOST_PROMPT = 512  # tokens before the continuation that decides; a longer text changes little and costs much
+_CONF_WINDOW = 32  # tokens whose activations decide (ConfLayers: context_window)
+_CONF_INTERVAL = 25  # tokens between two choices (ConfLayers: search_interval)
+_CONF_CHOICES = 8
+_CONF_STEP = 0.05
+_CONF_SLACK = 0.25  # the share left out may exceed the one asked for by this much
+_CONF_MOST_STEPS = 400
 
 Score = tuple[float, float]  # share of tokens kept, and their mean log-probability, which breaks ties
 
 
 def search_layers(job: LayerSearchJob) -> LayersFound:
-    """Run the search of the job. Raises: InputError for a text too short or a share that leaves nothing out."""
+    """Run the search of the job.
+
+    Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
+    architecture whose blocks' outputs have other names.
+    """
     source = Source(Path(job.model.path))
     n_layers = trunk_layers(source) or 0
     uniform = uniform_skip(n_layers, job.fraction)
@@ -53,10 +66,10 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
             max_outputs=max(job.n_tokens, job.gamma + 1),
         )
         with TappedSession(model, options) as session:
-            lab = _Lab(session, job, source, n_layers)
+            lab = _Lab(session, job, source)
             lab.read(tokens[:n_prompt])
             started_ns = MonotonicClock().now_ns()
-            found = lab.greedy(len(uniform))
+            found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
             search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
@@ -73,11 +86,23 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
             )
 
 
+def mixer_names(source: Source) -> list[tuple[str, ...]]:
+    """The tensors of each block whose sum its mixer adds to the residual stream, as llama.cpp's graphs call them."""
+    layers, recurrent = range(trunk_layers(source) or 0), set(state_layers(source))
+    if source.architecture == "falcon-h1":
+        return [(f"attn_out-{layer}", f"ssm_out-{layer}") for layer in layers]
+    if recurrent:  # one kind of mixer a block
+        return [(f"linear_attn_out-{i}" if i in recurrent else f"attn_output-{i}",) for i in layers]
+    return [(f"attn_out-{layer}",) for layer in layers]
+
+
 class _Lab:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
-    def __init__(self, session: TappedSession, job: LayerSearchJob, source: Source, n_layers: int) -> None:
-        self._session, self._job, self._n_layers = session, job, n_layers
+    def __init__(self, session: TappedSession, job: LayerSearchJob, source: Source) -> None:
+        self._session, self._job = session, job
+        self._mixers = mixer_names(source)
+        self._n_layers = len(self._mixers)
         self._attention = frozenset(attention_layers(source))
         self._recurrent = bool(state_layers(source))
         self._strategy = "checkpoint" if self._recurrent else "trim"
@@ -128,6 +153,50 @@ class _Lab:
         """Whether a file without these blocks can be loaded: one block with attention must stay."""
         return not self._attention <= set(skipped)
 
+    def conflayers(self) -> tuple[int, ...]:
+        """The set accepted most of those that confidence chooses along the continuation."""
+        text = (*self._prompt, *self._output)
+        first = len(self._prompt)
+        best: tuple[float, tuple[int, ...]] = (-1.0, ())
+        for i in range(_CONF_CHOICES):
+            end = first + i * _CONF_INTERVAL
+            if end > len(text):
+                break
+            confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
+            skipped = self._with_attention(least_confident(confidence, self._job.fraction), confidence)
+            if skipped:
+                best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
+        if not best[1]:
+            raise UnsupportedError(
+                f"Confidence leaves no set of {self._n_layers} blocks to choose.", hint="Search with greedy instead."
+            )
+        return best[1]
+
+    def _with_attention(self, skipped: tuple[int, ...], confidence: Sequence[float]) -> tuple[int, ...]:
+        """`skipped`, but for the most confident block with attention where all of them would go."""
+        if self.may_go(skipped):
+            return skipped
+        kept = max(self._attention, key=lambda layer: confidence[layer])
+        return tuple(layer for layer in skipped if layer != kept)
+
+    def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
+        """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
+        session = self._session
+        modules = [*self._mixers, *((f"ffn_out-{layer}",) for layer in range(self._n_layers))]
+        tap = CollectTap([name for module in modules for name in module], session.n_embd)
+        session.clear()
+        with session.tapped(tap):
+            session.decode(tokens, n_outputs=1)
+        missing = sorted(tap.names - tap.values.keys())
+        if missing:
+            raise UnsupportedError(
+                f"The graph of this architecture has no tensor {missing[0]}.", hint="Search with greedy instead."
+            )
+        confidence = [module_confidence(np.sum([tap.values[name] for name in module], axis=0)) for module in modules]
+        return [
+            mixer + ffn for mixer, ffn in zip(confidence[: self._n_layers], confidence[self._n_layers :], strict=True)
+        ]
+
     def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
         session = self._session
@@ -161,3 +230,58 @@ class InPlaceDraft(Drafter):
 
     def observe(self, outcome: Outcome) -> None:
         self._last = outcome.committed[-1]
+
+
+def module_confidence(hidden: npt.NDArray[np.float32]) -> float:
+    """One minus the normalised entropy of softmax(h), meaned over rows: 0 says everything alike, 1 one thing only.
+
+    `hidden` has shape (positions, width).
+    """
+    shifted = hidden.astype(np.float64) - hidden.max(axis=1, keepdims=True)
+    weights = np.exp(shifted)
+    p = weights / weights.sum(axis=1, keepdims=True)
+    entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
+    return float((1.0 - entropy / log(hidden.shape[1])).mean())
+
+
+def least_confident(confidence: Sequence[float], share: float) -> tuple[int, ...]:
+    """Blocks to leave out, given the confidence of every block; first and last stay.
+
+    Block i goes when c_i < mean(window) - lambda * std(window), the window around it without itself. lambda moves in
+    steps of 0.05 until between `share` and `share` + 0.25 of the blocks go; where no step does, the least confident
+    blocks against their windows go.
+    """
+    n_layers = len(confidence)
+    inner = np.asarray(confidence[1:-1], dtype=np.float64)
+    if inner.size < 3:
+        return ()
+    spread = float(inner.std())
+    scores = (inner - inner.mean()) / spread if spread else np.zeros_like(inner)
+    margins = _margins(scores, n_layers)
+    least = max(1, round(share * n_layers))
+    most = max(least, int((share + _CONF_SLACK) * n_layers))
+    threshold = 0.0
+    for _ in range(_CONF_MOST_STEPS):
+        n_out = int((margins < threshold).sum())
+        if n_out < least:
+            threshold += _CONF_STEP
+        elif n_out > most:
+            threshold -= _CONF_STEP
+        else:
+            return tuple(int(i) + 1 for i in np.flatnonzero(margins < threshold))
+    return tuple(sorted(int(i) + 1 for i in np.argsort(margins, kind="stable")[:least]))
+
+
+def _margins(scores: npt.NDArray[np.float64], n_layers: int) -> npt.NDArray[np.float64]:
+    """(c_i - mean of the window) / std of the window, so that block i goes when this is below -lambda."""
+    bend = np.abs(np.gradient(np.gradient(scores)))
+    top = float(bend.max())
+    bend = 0.5 + 0.5 * (bend - float(bend.mean())) / top if top else np.full_like(bend, 0.5)
+    n_equal = 1 + int(np.argmin(np.isclose(bend, bend[0]))) if not np.isclose(bend, bend[0]).all() else 1
+    margins = np.empty_like(scores)
+    for i in range(scores.size):
+        reach = 2 + int(5 * n_equal * float(np.clip(bend[i], 0, 1)) * (i + 2) / n_layers)
+        window = np.delete(scores[max(0, i - reach) : i + reach + 1], min(i, reach))
+        deviation = float(window.std())
+        margins[i] = (scores[i] - float(window.mean())) / deviation if deviation else 0.0
+    return margins

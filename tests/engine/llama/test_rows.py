@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from mlsd.engine.llama import native as _native
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.rows import LayerRowsSession, LayerRowsTreeSession, check_layers
-from mlsd.engine.llama.taps import ReadTap, TappedSession
+from mlsd.engine.llama.taps import CollectTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
 from mlsd.errors import NativeError, UnsupportedError
@@ -37,16 +36,16 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
     n_layers = {"llama": 6}.get(name, 8)
     last = "h_nextn" if _native.sequence_state_version() < 4 else "result_norm"  # b11524 names that row once
     names = [last if layer == n_layers else f"l_out-{layer - 1}" for layer in layers]
-    values: dict[str, npt.NDArray[np.float32]] = {}
     with LlamaModel(tiny / f"{name}.gguf") as model:
         kept = rows_of(model, layers)
-        tap = ReadTap(names.__contains__, values.__setitem__)
-        with TappedSession(model, TAPPED) as session, session.tapped(tap):
-            session.decode(TEXT)
+        with TappedSession(model, TAPPED) as session:
+            tap = CollectTap(names, session.n_embd)
+            with session.tapped(tap):
+                session.decode(TEXT)
     assert kept.std() > 0
     for i, layer in enumerate(names):
         own = kept[:, i * 64 : (i + 1) * 64]
-        assert np.array_equal(own[-len(values[layer]) :], values[layer])
+        assert np.array_equal(own[-len(tap.values[layer]) :], tap.values[layer])
 
 
 def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:

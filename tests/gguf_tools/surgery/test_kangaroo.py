@@ -15,7 +15,7 @@ import pytest
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import ReadTap, TappedSession
+from mlsd.engine.llama.taps import CollectTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import Shape
@@ -75,10 +75,10 @@ def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
 def hidden_rows(target: Path, exit_after: int) -> Floats:
     """What the target's block `exit_after` - 1 hands on, read out of the running network."""
     with LlamaModel(target) as model, TappedSession(model, SESSION) as session:
-        values: dict[str, Floats] = {}
-        with session.tapped(ReadTap(f"l_out-{exit_after - 1}".__eq__, values.__setitem__)):
+        tap = CollectTap([f"l_out-{exit_after - 1}"], session.n_embd)
+        with session.tapped(tap):
             session.decode(TOKENS, n_outputs=len(TOKENS))
-        return values[f"l_out-{exit_after - 1}"]
+        return tap.values[f"l_out-{exit_after - 1}"]
 
 
 def head_of(target: Path, shape: Shape) -> Floats:
