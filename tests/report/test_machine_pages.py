@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import mlsd
 from mlsd.analysis.experts.amortization import sentences
-from mlsd.analysis.study.study import Study, read_study
+from mlsd.analysis.study.study import Study
 from mlsd.cli import main
-from mlsd.measure.store.store import Store
 from mlsd.report import notebook
 from mlsd.report.page import build
 from mlsd.report.render import html, markdown
@@ -42,8 +42,7 @@ def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(database: Path) -> Study:
-    with Store.open(database, read_only=True) as store:
-        return read_study(store)
+    return mlsd.open_study(database)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from mlsd.analysis.study.study import Study, read_study
+import mlsd
+from mlsd.analysis.study.study import Study
 from mlsd.cli.study.report import report as command
 from mlsd.errors import InputError
-from mlsd.measure.store.store import Store
 from mlsd.records import Losslessness
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.page import build
@@ -46,11 +46,6 @@ class Tags(html.parser.HTMLParser):
         self.names.append(tag)
         self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href", "action")]
         self.handlers += [key for key, _ in attrs if key.startswith("on")]
-
-
-def study_of(path: Path) -> Study:
-    with Store.open(path, read_only=True) as store:
-        return read_study(store)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +109,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     made.append((of, failed(of, 9, reason=HOSTILE)))
     place = msgspec.structs.replace(MACHINE, chip=HOSTILE, os=HOSTILE)
     path = write(tmp_path / "s.sqlite", made, place, profile=HOSTILE)
-    page = build(study_of(path))
+    page = build(mlsd.open_study(path))
     written = html_form.render(page)
     assert Tags(written).names.count("script") == 1
     assert "<script>alert" not in written
@@ -140,7 +135,7 @@ def test_markdown_has_no_broken_table(page: Page) -> None:
     ],
 )
 def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, made: list, expected: str) -> None:
-    page = build(study_of(write(tmp_path / "s.sqlite", made)))
+    page = build(mlsd.open_study(write(tmp_path / "s.sqlite", made)))
     assert expected in page.answer
     written = html_form.render(page)
     assert page.missing and written.count("No data for: ") == 1
@@ -163,7 +158,7 @@ def test_invalid_trials_are_named_in_red_with_what_they_would_have_claimed(tmp_p
         if of.gamma:
             reason = "the output differs"
             made[i] = (of, msgspec.structs.replace(own, valid=False, losslessness=lost, invalid_reason=reason))
-    page = build(study_of(write(tmp_path / "s.sqlite", made)))
+    page = build(mlsd.open_study(write(tmp_path / "s.sqlite", made)))
     (sentence,) = page.disturbed
     assert sentence.startswith("tiny-moe-q4_0 + tiny-draft, gamma 4: 3 of 3 trials invalid: the output differs. ")
     assert re.search(r"A program that ignores this would claim \d\.\d\dx", sentence)
@@ -178,7 +173,7 @@ def test_no_two_rows_of_the_chart_have_one_label() -> None:
 
 
 def test_an_audit_without_findings_is_good_news_and_not_missing(tmp_path: Path) -> None:
-    study = study_of(write(tmp_path / "s.sqlite", blocks(MOE, repeats=3, prompts=("code",), gammas=(4,))))
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, repeats=3, prompts=("code",), gammas=(4,))))
     found = section("checks", "Checks", study, audit_table, warning_table)
     assert "6 finished trials, all possible; none is doubted" in found.text[0]
     assert "nothing speaks against" in found.text[1] and found.missing == ()

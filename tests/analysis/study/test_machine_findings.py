@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import mlsd
 from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.results.comparability import choose
-from mlsd.analysis.study.machine_findings import Machine
-from mlsd.analysis.study.study import read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
 from mlsd.measure.store.store import Store
@@ -50,11 +49,6 @@ def curve(model: ModelFacts, t_one: float) -> list[tuple[ModelFacts, PassKind, i
     return [(model, "target_pass", k, t_one + 0.5 * (k - 1)) for k in (1, 2, 4)]
 
 
-def machine_of(path: Path) -> Machine:
-    with Store.open(path, read_only=True) as store:
-        return read_study(store).machine
-
-
 def test_a_model_calibrated_as_target_and_then_as_draft_keeps_both(tmp_path: Path) -> None:
     with Store.open(tmp_path / "c.sqlite") as store:
         timed(store, curve(DRAFT, 1.0))
@@ -64,7 +58,7 @@ def test_a_model_calibrated_as_target_and_then_as_draft_keeps_both(tmp_path: Pat
             (DRAFT, "target_pass", 2, 1.7),
         ]
         timed(store, [*curve(MOE, 9.0), *pair])
-    found = machine_of(tmp_path / "c.sqlite")
+    found = mlsd.open_study(tmp_path / "c.sqlite").machine
     assert {name: curve.passes[0].ms.value for name, curve in found.curves.items()} == {
         "tiny-draft": 1.0,
         "tiny-moe-q4_0": 9.0,
@@ -80,7 +74,7 @@ def test_the_newest_calibration_counts_and_other_machines_do_not(tmp_path: Path)
         timed(store, curve(DENSE, 6.0))
         timed(store, curve(MOE, 7.0), host=ELSEWHERE.host)
         timed(store, [(DENSE, "target_pass", 1, 8.0), (DENSE, "target_pass", 2, 6.5)])  # as a draft
-    found = machine_of(tmp_path / "c.sqlite")
+    found = mlsd.open_study(tmp_path / "c.sqlite").machine
     assert {name: curve.passes[0].ms.value for name, curve in found.curves.items()} == {"tiny-dense": 6.0}
 
 
@@ -96,7 +90,7 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
             reads = [StreamRead(n_threads=n, repeat=0, gb_s=speed * n / 2) for n in (1, 2)]
             store.add_figures(run_id, [*reads, *passes])
             store.end_run(run_id)
-    found = machine_of(tmp_path / "c.sqlite").bandwidth
+    found = mlsd.open_study(tmp_path / "c.sqlite").machine.bandwidth
     assert found.lines[0].bandwidth_gb_s.value == pytest.approx(20.0, rel=1e-3)
     assert found.lines[0].fixed_ms.value == pytest.approx(1.0, rel=1e-2)
     assert {n: stream.value for n, stream in found.stream.items()} == {1: 10.0, 2: 20.0}
@@ -104,24 +98,24 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
 
 
 def test_every_gamma_of_a_study_is_predicted_without_its_own_times(tmp_path: Path) -> None:
-    found = machine_of(whole_study(tmp_path / "s.sqlite")).validation
+    found = mlsd.open_study(whole_study(tmp_path / "s.sqlite")).machine.validation
     assert found.n >= 6 and not any(row.calibrated for row in found.checked)
     assert found.median_error < 0.1
 
 
 def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_rounds(tmp_path: Path) -> None:
-    found = machine_of(whole_study(tmp_path / "s.sqlite")).validation
+    found = mlsd.open_study(whole_study(tmp_path / "s.sqlite")).machine.validation
     assert found.other_text is not None and found.other_text.n >= 6
     assert found.other_text.median_mgl_error > 0.02
     assert found.other_text.median_error > found.median_error
     assert "rounds as they were" in found.words and "on a text that was left out" in found.words
-    one = machine_of(write(tmp_path / "one.sqlite", blocks(MOE, prompts=("code",)))).validation
+    one = mlsd.open_study(write(tmp_path / "one.sqlite", blocks(MOE, prompts=("code",)))).machine.validation
     assert one.other_text is None and "on other texts nothing was checked" in one.words
 
 
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
     db = tmp_path / "s.sqlite"
-    found = machine_of(write(db, blocks(MOE, repeats=1, gammas=(4,))))
+    found = mlsd.open_study(write(db, blocks(MOE, repeats=1, gammas=(4,)))).machine
     for part, hint in (
         ("curves", f"mlsd calibrate MODEL --db {db}"),
         ("mixtures", f"mlsd calibrate tiny-moe-q4_0 --db {db}"),
@@ -140,7 +134,7 @@ def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path
         timed(store, curve(MOE, 3.0), n_threads=7)
         times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), MOE.ref.key]}
     assert min(times) == 10_000_000
-    assert {p.span_ns for p in machine_of(path).passes_of(MOE.ref)} == times
+    assert {p.span_ns for p in mlsd.open_study(path).machine.passes_of(MOE.ref)} == times
     with Store.open(path, read_only=True) as store:
         (note,) = choose(store).notes
     assert "run 3 is left out (n_threads 7 instead of auto)" in note

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure
 
-from mlsd.analysis.study.study import Study, read_study
+import mlsd
+from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.store import Store
 from mlsd.records import DrafterSpec
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
@@ -30,20 +30,19 @@ IDS = [entry[0] for entry in ALL]
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Study:
     of = case(MOE, "code", 4)
     path = write(tmp_path_factory.mktemp("study") / "failed.sqlite", [(of, failed(of, 1))])
-    with Store.open(path) as store:
-        return read_study(store)
+    return mlsd.open_study(path)
 
 
 def test_every_figure_of_a_whole_study_is_a_picture_with_ids_of_its_own_and_no_fixed_ink(page: Page) -> None:
     drawn = {picture.id: picture for picture in page.pictures}
-    seen: set[str] = set()
+    ids_before: set[str] = set()
     for entry in ALL:
         svg = drawn[entry.id].svg or ""
         root = ET.fromstring(plot.standalone(svg).encode())
         assert root.tag.endswith("svg") and len(list(root.iter())) > 40
         ids = set(re.findall(r'\bid="([^"]+)"', svg))
-        assert not seen & ids and set(re.findall(r'href="#([^"]+)"', svg)) <= ids
-        seen |= ids
+        assert not ids_before & ids and set(re.findall(r'href="#([^"]+)"', svg)) <= ids
+        ids_before |= ids
         assert plot.INK + ";" not in svg.replace(f"var(--ink, {plot.INK})", "")
         if entry in STUDY_FIGURES:
             words = " ".join(root.itertext())
@@ -62,8 +61,7 @@ def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> No
     target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=name))
     arms = [case(target, "code", gamma) for gamma in (0, 4, 8)]
     path = write(tmp_path / "s.sqlite", [(c, trial(c, r, r, i)) for r in range(3) for i, c in enumerate(arms)])
-    with Store.open(path, read_only=True) as store:
-        study = read_study(store)
+    study = mlsd.open_study(path)
     draw: Callable[[Study], Figure] = STUDY_FIGURES[1].draw
     svg = plot.render(lambda: draw(study), "name")
     assert name in " ".join(ET.fromstring(svg).itertext())
@@ -71,8 +69,7 @@ def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> No
 
 def test_a_sweep_of_prompts_without_lengths_is_no_figure_of_lengths(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, "F", prompts=("code", "factual"), gammas=(8,)))
-    with Store.open(path, read_only=True) as store:
-        study = read_study(store)
+    study = mlsd.open_study(path)
     with pytest.raises(AnalysisError, match="exact length"):
         STUDY_FIGURES[-1].draw(study)
 
@@ -81,8 +78,7 @@ def test_methods_without_a_draft_have_their_name_and_the_mark_of_plain_decoding(
     look_up = {"drafter": DrafterSpec(name="pld", options={"ngram": 3})}
     arms = [case(MOE, "code"), msgspec.structs.replace(case(MOE, "code", 4), **look_up), case(MOE, "code", 4)]
     path = write(tmp_path / "study.sqlite", [(arm, trial(arm, 0, 0, place)) for place, arm in enumerate(arms)])
-    with Store.open(path) as store:
-        figure = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"](read_study(store))
+    figure = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"](mlsd.open_study(path))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert [label for label in labels if "pld" in label] == ["pld (ngram 3), gamma 4"]
     assert len([line for line in figure.axes[0].lines if line.get_marker() == "D"]) == 2
@@ -95,8 +91,7 @@ def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(t
             found = blocks(target, suite, prompts=("code",), draft=draft, n_predict=length)
             made |= {(of.id, own.block, own.position): (of, own) for of, own in found}
     path = write(tmp_path / "s.sqlite", list(made.values()), msgspec.structs.replace(MACHINE, backend="CPU"))
-    with Store.open(path, read_only=True) as store:
-        study = read_study(store)
+    study = mlsd.open_study(path)
     active, over_gamma, acceptance, _ = (entry.draw for entry in STUDY_FIGURES)
     for draw in (over_gamma, acceptance):
         panels = draw(study).axes

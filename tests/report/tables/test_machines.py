@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.analysis.study.study import Study, read_study
-from mlsd.measure.store.store import Store
+import mlsd
+from mlsd.analysis.study.study import Study
 from mlsd.records import Round, Trial
 from mlsd.report.page import build
 from mlsd.report.tables.machines import machine_table
@@ -31,8 +31,7 @@ def study(tmp_path: Path) -> Study:
     """One machine's study, and beside it a second machine on which every time is twice as long."""
     trials = [*blocks(MOE, "B", alpha=0.75), *blocks(DENSE, "D", alpha=0.1)]
     path = write(tmp_path / "both.sqlite", [(case, twice_as_long(trial)) for case, trial in trials], OTHER)
-    with Store.open(write(path, trials), read_only=True) as store:
-        return read_study(store)
+    return mlsd.open_study(write(path, trials))
 
 
 @pytest.mark.usefixtures("unsaved_figures")
