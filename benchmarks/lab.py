@@ -122,7 +122,7 @@ def overhead() -> Result:
 
         def together() -> float:
             started = time.perf_counter()
-            assert processes.run(folder / f"{next(numbers)}.sqlite", *_LONG).wait() == 0, processes.said()
+            assert processes.run(folder / f"{next(numbers)}.sqlite", *_LONG).wait() == 0, processes.output()
             return time.perf_counter() - started
 
         figures = interleaved({"alone": alone, "lab": together}, 3)

@@ -10,7 +10,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Calibration:
         self._ledger, self._assumed = Ledger(clock), False
         n_ctx = max(job.depths) + 3 * max(job.rows) + _ROOM
         self.options = session_options(job.engine, n_ctx)
-        self._models: list[LlamaModel] = []
+        self._stack = ExitStack()
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
         self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
         self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
@@ -73,7 +73,7 @@ class Calibration:
             with self._ledger.entry("load"):
                 self.target = self._open(job.target)
                 self.draft = self._open(job.draft) if job.draft is not None else None
-            for model in self._models:
+            for model in filter(None, (self.target, self.draft)):
                 check_model(partial(open_session, model), self.options)
             self.text = self.target.tokenize(job.text)
             check_room(len(self.text), self.target, max(job.depths), max(job.rows))
@@ -87,12 +87,10 @@ class Calibration:
 
     def _open(self, file: ModelFile) -> LlamaModel:
         model = LlamaModel(Path(file.path), n_gpu_layers=self._job.engine.n_gpu_layers)
-        self._models.append(model)
-        return model
+        return self._stack.enter_context(model)
 
     def close(self) -> None:
-        for model in self._models:
-            model.close()
+        self._stack.close()
 
     # --- timing ---------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class FakeLab:
         self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, slots measured
         self.submitted: list[tuple[str, Job]] = []
         self.cancelled: list[str] = []
-        self.unsaid: list[MeasuredSlot | Ended] = []
+        self.pending: list[MeasuredSlot | Ended] = []
         self.posted = ""
 
     def machines(self) -> dict[str, Card]:
@@ -113,19 +113,19 @@ class FakeLab:
     def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
         if self._disturb is not None:
             self._disturb(self)
-        said, self.unsaid = self.unsaid, []
+        sent, self.pending = self.pending, []
         for ticket, (address, job, n) in list(self.jobs.items()):
             if address not in self.cards:
                 continue
             if n == len(job.slots):
                 del self.jobs[ticket]
                 again = enumerate(job.slots)
-                said += [MeasuredSlot(ticket=ticket, index=i, trial=measured(slot)) for i, slot in again]
-                said.append(Ended(ticket=ticket))
+                sent += [MeasuredSlot(ticket=ticket, index=i, trial=measured(slot)) for i, slot in again]
+                sent.append(Ended(ticket=ticket))
                 continue
             self.jobs[ticket] = (address, job, n + 1)
-            said.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
-        yield from said
+            sent.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
+        yield from sent
 
 
 class Storm:
@@ -140,7 +140,7 @@ class Storm:
             if address in lab.cards and self._rng.random() < 0.15:
                 for ticket, (where, job, n) in lab.jobs.items():
                     if where == address and n < len(job.slots) and self._rng.random() < 0.5:  # its last word comes late
-                        lab.unsaid.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
+                        lab.pending.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
                 lab.lose(address)
                 self.n_deaths += 1
             elif address not in lab.cards and (self._rng.random() < 0.5 or not lab.cards):

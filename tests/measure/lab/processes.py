@@ -80,16 +80,16 @@ class Processes:
     def run(self, database: Path, *options: str) -> subprocess.Popen[bytes]:
         line = [sys.executable, "-m", "mlsd", "run", *options, "--lab", self.address, "--db", str(database),
                 "--certificate", str(self.certificate)]  # fmt: skip
-        with (self.folder / "said.log").open("ab") as log:
+        with (self.folder / "output.log").open("ab") as log:
             return subprocess.Popen(line, env=self.env("coordinator"), cwd=ROOT, stdout=log, stderr=log)
 
     def cluster(self) -> Cluster:
         """The lab as its user sees it."""
         return Cluster(self.address, self.certificate, EngineOptions(), None)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What the coordinators said."""
-        return (self.folder / "said.log").read_text("utf-8", "replace")[-3000:]
+        return (self.folder / "output.log").read_text("utf-8", "replace")[-3000:]
 
     def close(self) -> None:
         for process in (*self.machines.values(), self.scheduler):

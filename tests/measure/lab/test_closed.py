@@ -131,6 +131,6 @@ def test_a_certificate_that_others_can_read_is_refused(tmp_path: Path, capfd: py
     for line in (["join", "127.0.0.1:1"], ["status", "127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
         with pytest.raises(SystemExit) as end:
             main(["lab", *line, "--certificate", str(path)])
-        told = capfd.readouterr().err
+        shown = capfd.readouterr().err
         assert end.value.code == 2
-        assert "Permissions 0644" in told and "are too open" in told and "chmod 600" in told
+        assert "Permissions 0644" in shown and "are too open" in shown and "chmod 600" in shown

@@ -179,11 +179,11 @@ def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Pa
 
     class Confused(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().receive(timeout_s):
+            for sent in super().receive(timeout_s):
                 swapped = (
-                    isinstance(said, MeasuredSlot) and said.trial.case_id == first.case_id and said.trial.block == 0
+                    isinstance(sent, MeasuredSlot) and sent.trial.case_id == first.case_id and sent.trial.block == 0
                 )
-                yield msgspec.structs.replace(said, trial=measured(second)) if swapped else said
+                yield msgspec.structs.replace(sent, trial=measured(second)) if swapped else sent
 
     run(Confused({"m1": card()}), wanted, tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite") as store:
@@ -198,11 +198,11 @@ def test_a_forged_trial_is_a_failed_one_with_the_reason_and_every_other_one_can_
 
     class Forger(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().receive(timeout_s):
-                if isinstance(said, MeasuredSlot) and said.trial.block == 1:
-                    trial = msgspec.structs.replace(said.trial, **forged[slots[said.index].position])
-                    said = msgspec.structs.replace(said, trial=trial)
-                yield said
+            for sent in super().receive(timeout_s):
+                if isinstance(sent, MeasuredSlot) and sent.trial.block == 1:
+                    trial = msgspec.structs.replace(sent.trial, **forged[slots[sent.index].position])
+                    sent = msgspec.structs.replace(sent, trial=trial)
+                yield sent
 
     run(Forger({"m1": card()}), wanted, tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite") as store:
@@ -217,12 +217,12 @@ def test_a_slot_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_
 
     class Astray(FakeLab):
         def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().receive(timeout_s):
-                if isinstance(said, MeasuredSlot):
-                    yield msgspec.structs.replace(said, index=len(wanted.loads[0].slots))
-                    yield msgspec.structs.replace(said, index=-1)
-                    yield msgspec.structs.replace(said, ticket="another", index=0)
-                yield said
+            for sent in super().receive(timeout_s):
+                if isinstance(sent, MeasuredSlot):
+                    yield msgspec.structs.replace(sent, index=len(wanted.loads[0].slots))
+                    yield msgspec.structs.replace(sent, index=-1)
+                    yield msgspec.structs.replace(sent, ticket="another", index=0)
+                yield sent
 
     run(Astray({"m1": card()}), wanted, tmp_path / "s.sqlite")
     assert stored(tmp_path / "s.sqlite") == whole(wanted)
@@ -258,7 +258,7 @@ def test_another_version_is_refused_with_what_differs_and_the_others_go_on(
         {"environment": msgspec.structs.replace(card().environment, memory_bytes=10)},  # smaller than the model
     ],
 )
-def test_a_model_that_no_machine_has_or_has_room_for_is_said_before_anything_runs(
+def test_a_model_that_no_machine_has_or_has_room_for_is_named_before_anything_runs(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     with pytest.raises(ModelFileError, match=r"No machine of the lab has .*tiny"):
@@ -285,6 +285,6 @@ def test_different_files_of_one_model_are_refused_where_a_plan_uses_it() -> None
         check_same_files(cards, {MODEL.ref.id})
 
 
-def test_a_lab_without_a_machine_says_so(tmp_path: Path) -> None:
+def test_a_lab_without_a_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no machine has joined"):
         run(FakeLab({}), plan(), tmp_path / "s.sqlite")

@@ -53,7 +53,7 @@ def test_machines_of_one_kind_share_a_plan_and_another_kind_measures_all_of_it(t
         with processes.cluster() as cluster:
             wait_for(lambda: len(cluster.machines()) == 3, "the machines do not join")
         run = processes.run(tmp_path / "split.sqlite", *PLAN, "--split")
-        assert run.wait(timeout=240) == 0, processes.said()
+        assert run.wait(timeout=240) == 0, processes.output()
     assert outputs(tmp_path / "split.sqlite") == alone + alone
     assert len(alone) == 32
     with Store.open(tmp_path / "split.sqlite") as store:
@@ -79,7 +79,7 @@ def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
         due = time.monotonic() + rng.uniform(2, 8)
         until = time.monotonic() + 120 + 60 * n_kills
         while run.poll() != 0 or done < n_kills:
-            assert time.monotonic() < until, processes.said()
+            assert time.monotonic() < until, processes.output()
             if done < n_kills and time.monotonic() > due:
                 victim = rng.choice(["machine0", "machine1", "scheduler", "coordinator"])
                 _kill(processes, run, victim)
@@ -109,7 +109,7 @@ def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Pa
         wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
         with processes.run(tmp_path / "s.sqlite", *long, "--each") as run:
             wait_for(lambda: run.poll() is not None or any(doing for _, doing in cluster.doing().values()), "idle", 120)
-            assert run.poll() is None, processes.said()
+            assert run.poll() is None, processes.output()
             run.send_signal(signal.SIGINT)
             run.wait(timeout=60)
             wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
@@ -145,12 +145,12 @@ def refused(capfd: pytest.CaptureFixture[str], *line: str) -> str:
     with pytest.raises(SystemExit) as end:
         main(list(line))
     assert end.value.code == 2
-    told = capfd.readouterr().err
-    assert "Traceback" not in told
-    return told
+    answer = capfd.readouterr().err
+    assert "Traceback" not in answer
+    return answer
 
 
-def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
+def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlsd.measure.lab.cluster._CONNECT_S", 1.0)
@@ -159,17 +159,17 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
     make_certificate(good)
     bad.write_text("nothing")
     bad.chmod(0o600)
-    told = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
-    assert "is not a lab certificate" in told
+    answer = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
+    assert "is not a lab certificate" in answer
     nobody = (f"127.0.0.1:{free_port()}", "--certificate", str(good))
     assert "There is no lab at tls://127.0.0.1" in refused(capfd, "lab", "status", *nobody)
     database = str(tmp_path / "s.sqlite")
-    told = refused(capfd, "run", "B", "--profile", "tiny", "--db", database, "--lab", *nobody)
-    assert "There is no lab" in told
+    answer = refused(capfd, "run", "B", "--profile", "tiny", "--db", database, "--lab", *nobody)
+    assert "There is no lab" in answer
     assert not Path(database).exists()
 
 
-def test_a_certificate_that_expired_is_said_in_place_of_a_lab_that_nobody_can_join(
+def test_a_certificate_that_expired_is_named_in_place_of_a_lab_that_nobody_can_join(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())

@@ -84,7 +84,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
         (Remote(host="here", python="echo 0.0.1 #"), f"on here has mlsd 0.0.1.*, not {__version__}"),
     ],
 )
-def test_a_machine_that_cannot_join_is_said_before_a_lab_starts(remote: Remote, words: str) -> None:
+def test_a_machine_that_cannot_join_is_named_before_a_lab_starts(remote: Remote, words: str) -> None:
     with pytest.raises(LabError, match=f"(?s){words}"):
         remote.check()
 
