@@ -83,7 +83,7 @@ class Timing(Study):
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(folder, number)
         self.database = folder / f"calibration{number}.sqlite"
-        options = ["--rows", "1,2,4", "--budget-s", "3", "--no-coverage", "--n-threads", "1"]
+        options = ["--rows", "1,2,4", "--budget-s", "3", "--n-threads", "1"]
         model = str(folder / "llama.gguf")
         self.command = [sys.executable, "-m", "mlsd", "calibrate", model, "--db", str(self.database), *options]
 
