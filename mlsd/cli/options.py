@@ -1,4 +1,4 @@
-"""What commands parse alike: options that several have, number lists, models, drafters, engine settings."""
+"""What several commands parse: options that several have, number lists, models, drafters, engine settings."""
 
 from __future__ import annotations
 

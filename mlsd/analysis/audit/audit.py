@@ -42,7 +42,7 @@ HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and
 COINCIDENCE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 # Rules that may raise a doubt, but judge no speed and no count.
 NOT_JUDGING = (
-    "columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_alike", "faster_elsewhere",
+    "columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_equal", "faster_elsewhere",
     "slower_than_the_machine", "rate_copied",
 )  # fmt: skip
 MOST_TIMES_PLAIN = 20.0  # of a rate whose rounds are not known
@@ -287,7 +287,7 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     beyond = {of: max(mgl.low / (most * slack), least / (mgl.high * slack)) for of, (least, most) in spans.items()}
     meaning = min(beyond, key=beyond.__getitem__)
     least, most = spans[meaning]
-    figures = {"mgl_said": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
+    figures = {"mgl_stated": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
     facts = f"The row states {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     if mgl.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
         return _impossible("counts_disagree", figures, facts)
@@ -441,7 +441,7 @@ def baselines_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | No
     return _judged("baselines_disagree", ratio > _same_case(context), figures, sentence)
 
 
-def repeats_too_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def repeats_too_equal(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do repeats print the same time more often than their noise and digits allow, here or over all cases?"""
     times = context.repeated_times.get(row.case) if row.repeat is not None and row.printed_time else None
     if times is None:
@@ -456,7 +456,7 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     more = f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables" * (
         chance > COINCIDENCE
     )
-    return _judged("repeats_too_alike", doubtful, figures, sentence, more)
+    return _judged("repeats_too_equal", doubtful, figures, sentence, more)
 
 
 def repeats_apart(row: AuditRow, context: AuditContext) -> RuleFinding | None:
@@ -544,7 +544,7 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
     return None
 
 
-def settings_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def settings_equal(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do two lengths of draft have one rate and one speed? Then the longer is capped, or a row was copied: ask."""
     if not row.speculative or not row.gamma or row.tok_s is None or row.acceptance is None:
         return None
@@ -557,7 +557,7 @@ def settings_alike(row: AuditRow, context: AuditContext) -> RuleFinding | None:
                 f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
                 "is the draft capped, or a row copied?"
             )
-            return RuleFinding(rule="settings_alike", verdict="possible", figures={}, sentence=sentence, ask=True)
+            return RuleFinding(rule="settings_equal", verdict="possible", figures={}, sentence=sentence, ask=True)
     return None
 
 
@@ -656,12 +656,12 @@ RULES: tuple[Rule, ...] = (
     speed_ignores_acceptance,
     slope_of_speed,
     baselines_disagree,
-    repeats_too_alike,
+    repeats_too_equal,
     repeats_apart,
     longer_drafts_accept_less,
     all_or_nothing_accepted,
     arms_do_not_match,
-    settings_alike,
+    settings_equal,
     faster_elsewhere,
     slower_than_the_machine,
     rate_copied,

@@ -117,7 +117,7 @@ def test_no_honest_row_on_a_mac_is_doubted_and_each_wrong_one_is_found_or_not_ju
 
 def test_two_lengths_of_draft_with_one_rate_and_one_speed_are_asked_about_and_not_doubted() -> None:
     result = audit("macs", *published.contexts(published.load("mac-2026")))
-    asked = [row for row in result.rows if any(f.ask and f.rule == "settings_alike" for f in row.findings)]
+    asked = [row for row in result.rows if any(f.ask and f.rule == "settings_equal" for f in row.findings)]
     assert [(row.identity["table"], row.identity["gamma"], row.verdict) for row in asked] == [
         ("mlxcel 1613", 7, "possible")
     ]
