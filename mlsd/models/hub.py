@@ -61,6 +61,7 @@ PATIENCE_S = 60.0
 _LEAST_BYTES = 1 << 16
 # A hub that limits requests (HTTP 429) is waited for so long in all; its windows are five minutes long.
 _MOST_WAIT_S = 600.0
+_NOTICE_S = 30.0  # nothing is silent for longer
 _FIRST_WAIT_S = 1.0  # at least; doubled each time, whatever it says
 
 # The library prints each retry over our progress; what finally fails is raised, and `on_wait` reports limits.
@@ -191,9 +192,13 @@ class Hub:
                     hint="Run the same command again later: it goes on where this one stopped. With a token "
                     "(`hf auth login` or HF_TOKEN) the limit is higher.",
                 )
-            if on_wait is not None:
-                on_wait(f"{self.endpoint} limits requests (HTTP 429): trying again in {format_duration(wait_s)}")
-            time.sleep(wait_s)
+            left_s = wait_s
+            while left_s > 0:
+                if on_wait is not None:
+                    on_wait(f"{self.endpoint} limits requests (HTTP 429): trying again in {format_duration(left_s)}")
+                step_s = left_s if on_wait is None else min(left_s, _NOTICE_S)
+                time.sleep(step_s)
+                left_s -= step_s
             waited_s, least_s = waited_s + wait_s, 2 * least_s
 
     def _no_hub(self, what: str) -> HubError:

@@ -219,4 +219,6 @@ def _value_at(table: Any, key: str) -> Any:
 
 def _check(path: Path, key: str, value: object, holds: bool, wanted: str) -> None:
     if not holds:
-        raise SuiteError(f"{path}: {key} = {value!r}, but must be {wanted}.", hint="Correct the file and try again.")
+        raise SuiteError(
+            f"{path}: {key} = {value!r:.200}, but must be {wanted}.", hint="Correct the file and try again."
+        )

@@ -44,7 +44,7 @@ def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: 
     ("arguments", "message"),
     [
         (("--rows", "0,1"), "positive"),
-        (("--drafter", "mtp"), "mtp works on qwen35"),
+        (("--drafter", "mtp"), "mtp was shown to be exact on qwen35"),
         (("--drafter", "layer-skip:exit=99"), "99"),
         (("--drafter", "pld", "--n-predict", "1"), "must be from 2"),
         (("--depth", "9000"), "--depth"),
