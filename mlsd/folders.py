@@ -135,9 +135,7 @@ def read_json(path: Path, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            f"{path} is damaged: {error}.", hint="Delete it; `mlsd models pull` writes a new one."
-        ) from error
+        raise InputError(f"{path} is damaged: {error}.", hint="Delete it: it is written again.") from error
 
 
 def update_json(path: Path, kind: Any, change: Callable[[Any], None], *, damaged_is_empty: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What was known of each file when it was first had: the lock next to the user's manifest."""
+"""What was known of each file when it was first found: the lock next to the user's manifest."""
 
 from __future__ import annotations
 

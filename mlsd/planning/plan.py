@@ -109,7 +109,7 @@ def expand(
     `models` gives the model of each id: the manifest's idea of it to plan, the real file to run. `load` gives the
     prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
 
-    Raises: SuiteError for a role or model that does not exist or a plan beyond all measure; PromptError.
+    Raises: SuiteError for a role or model that does not exist or a plan with too many trials; PromptError.
     """
     grids = _Grids(profile, models, overrides, load, refuse)
     for suite in suites:

@@ -43,9 +43,7 @@ class Prompt(Record, frozen=True, kw_only=True):
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
     chat: bool = False  # given in the model's own chat template, where it has one
     random: bool = False  # random tokens of the target's vocabulary, whatever the text
-    earlier: tuple[
-        str, ...
-    ] = ()  # turns of the user before it; the target's own answers stand between; only with `chat`
+    earlier: tuple[str, ...] = ()  # the user's turns before it, the target's answers between; only with `chat`
     context: str = ""  # another text, whose first `depth` tokens stand before all of it
     depth: int = 0
 

@@ -174,7 +174,7 @@ def study_request(
         n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
         texts, overrides = prompts, msgspec.structs.replace(overrides, n_predict=n_predict, ignore_eog=False)
     elif overrides.prompts is not None:
-        texts = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
+        texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
     if texts:
         overrides = msgspec.structs.replace(overrides, prompts=tuple(texts))
     library, profiles, given = Library(), load_profiles(), dict(models or {})
@@ -249,7 +249,7 @@ def bench_request(
     a hash or a file to make.
     """
     named = [f"{name}@{depth}" if depth else name for name in prompts for depth in depths]
-    texts = each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
+    texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
     chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in drafters or ()]
     for spec, _ in chosen:
         resolve_spec(spec)
@@ -260,7 +260,7 @@ def bench_request(
         default = default_arms(model)
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
     specs, files = _with_drafts(chosen, [resolve_model(name, make=True) for name in drafts])
-    each_once("models", [(one.ref.id, one) for one in (model, *files)])
+    _each_once("models", [(one.ref.id, one) for one in (model, *files)])
     return BenchRequest(
         target=model,
         arms=tuple(_arms(specs, gammas or ())),
@@ -307,7 +307,7 @@ def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int]) -> Iterator[tuple
         yield resolve_spec(given), tuple(gammas) or (_GAMMAS if preset is None else (preset,))
 
 
-def each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+def _each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
     """By name, each once. Raises: InputError for two different ones of one name."""
     found: dict[str, T] = {}
     for name, one in named:

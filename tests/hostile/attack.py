@@ -389,7 +389,12 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
         case _:
             hurt.write_bytes(mutate.of_header(data, rng))
     out = str(range_.out / "new.gguf")
-    reads = (("show",), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out))
+    reads = (
+        ("show",),
+        ("make", "synth", "-o", out),
+        ("make", "noise", "--noise", "0.01", "-o", out),
+        ("make", "subset", "--exit", "2", "-o", out),
+    )
     command = ("probe", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
     yield Shot((*command, str(parts[0])))
 

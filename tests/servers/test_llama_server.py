@@ -187,6 +187,16 @@ def test_a_draft_that_remembers_requests_is_named_and_started_anew(llama_server:
     assert carries and len(counts) == 1  # each turn began with nothing remembered
 
 
+def test_a_model_that_cannot_be_loaded_is_one_message_with_the_servers_log(
+    llama_server: Binary, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    with Launched(llama_server, ["--model", str(broken)], 20.0) as server, pytest.raises(ServerError, match="come up"):
+        _ = server.endpoint
+    assert not server.running
+
+
 def test_a_server_that_dies_costs_a_trial_and_comes_back(llama_server: Binary) -> None:
     with Launched(llama_server, ["--model", str(TARGET), "--threads", "1", "--ctx-size", "512"], 30.0) as server:
         first = _server_pids(server)

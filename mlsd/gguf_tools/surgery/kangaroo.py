@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import pi
 from typing import Any
 
 import gguf
@@ -33,6 +34,8 @@ _PARTS = {
     "attn_v.weight": VALUE,
     "attn_output.weight": OUTPUT,
 }
+_PER_CENT = 1e-2
+_TABLE = "rope_freqs.weight"
 _SINGLE = 1e-6  # numbers of a GGUF are single-precision
 _DEFAULT_BASE = 10_000.0  # what llama.cpp rotates with where a file does not say
 
@@ -113,14 +116,21 @@ def _check_numbers(source: Source, adapter: Adapter) -> None:
 
 
 def _check_rotation(source: Source, adapter: Adapter) -> None:
-    scaling = adapter.config.scaling
-    ours, theirs = scaling.get("rope_type", scaling.get("type", "none")), _stretch(source)
-    if not ours == theirs == "none":
-        raise InputError(
-            f"The rotation is stretched by {ours} in {adapter.path} (rope_scaling) and by {theirs} in "
-            f"{source.path.name}; mlsd composes drafts of models that do not stretch theirs.",
-            hint="Use a model and its adapter without rope_scaling.",
-        )
+    """Refuse a rotation that is stretched in one of the two only, or otherwise."""
+    config = adapter.config
+    ours, theirs = str(config.scaling.get("rope_type", config.scaling.get("type", "none"))), _stretch(source)
+    if ours == theirs == "none":
+        return
+    if ours == "llama3" and theirs == _TABLE:
+        factors = llama3_factors(config.scaling, config.head_width, config.rope_base)
+        table = source.data(_TABLE).view("<f4")
+        if factors.shape == table.shape and np.allclose(factors, table, rtol=_PER_CENT):
+            return
+    raise InputError(
+        f"{adapter.path} and {source.path.name} do not fit: the rotation is stretched by {ours} here (rope_scaling) "
+        f"and by {theirs} there.",
+        hint="One file has one rotation for all its blocks; use an adapter that was trained with the model's.",
+    )
 
 
 def _stretch(source: Source) -> str:
@@ -131,6 +141,28 @@ def _stretch(source: Source) -> str:
     factor = source.number("rope.scaling.factor", source.number("rope.scale_linear", 1.0)) or 1.0
     rule = source.text("rope.scaling.type", "linear")
     return "none" if rule == "none" or (rule == "linear" and factor == 1.0) else rule
+
+
+def llama3_factors(scaling: dict[str, Any], head_dim: int, base: float) -> Floats:
+    """By how much each frequency of the rotation is divided: shape (head_dim / 2,).
+
+    With f_i = base^(-2i / head_dim), wavelength w_i = 2 pi / f_i, trained length L and bounds low < high:
+    1 for w_i < L / high, `factor` for w_i > L / low, else 1 / ((1 - s) / factor + s) with
+    s = (L / w_i - low) / (high - low). Source: Llama 3.1's reference code; transformers' rope type "llama3".
+
+    Raises: InputError when the scaling does not say one of the numbers.
+    """
+    try:
+        keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        factor, low, high, length = (float(scaling[key]) for key in keys)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"rope_scaling of the adapter does not say {error}.", hint="Is it the whole config.json?"
+        ) from error
+    wavelengths = 2 * pi * base ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((length / wavelengths - low) / (high - low), 0.0, 1.0)
+    factors: Floats = (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    return factors
 
 
 def _number(source: Source, key: str, default: int | None = None) -> int:

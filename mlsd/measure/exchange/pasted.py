@@ -364,7 +364,7 @@ _N_MAX = re.compile(r"--(?:spec-)?draft-(?:n-)?max\s+(\d+)")
 def _log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
     """llama-server's timings of each answer, and mtp-bench's lines; a command above them names model and n-max.
 
-    Beside the rows the numbers of lines that are read by nothing here.
+    Also returns the numbers of the lines that were skipped.
     """
     rows, skipped = list[PastedRow](), list[int]()
     around: dict[str, str] = {}

@@ -53,7 +53,7 @@ from mlsd.trials.sums import sums as sums_over
 
 FORMAT, SCHEMA = "mlsd record", 1
 _FIELDS = Round.__struct_fields__
-_GONE = {"energy_mj", "energy_source"}  # of trials' conditions, in records of earlier versions
+_COUNTERS = (None, "processor, powercap", "chip, zeus-apple-silicon", "GPU, NVML")  # of energy, in earlier records
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
 
 
@@ -73,7 +73,7 @@ class RecordedRun(Record, frozen=True, kw_only=True):
 
 
 class RecordedTrial(Record, frozen=True, kw_only=True):
-    """One trial. What follows from its counts and times stands there as well, so that one altered figure stands out."""
+    """One trial. What follows from its counts and times is stored as well, so that one altered figure shows."""
 
     run: int
     trial: Trial  # without tokens, text and rounds
@@ -354,22 +354,27 @@ def _check_size(data: bytes, path: Path) -> None:
 
 
 def _within(found: Any, meant: Any) -> bool:
-    """Whether every field is one of the schema, or was; a field that this version added may be missing."""
+    """Whether every field is one of the schema, or was (energy); a field that this version added may be missing."""
     if found == meant:
         return True
     if isinstance(found, dict) and isinstance(meant, dict):
-        return all(key in _GONE or (key in meant and _within(value, meant[key])) for key, value in found.items())
+        return all(_gone(key, own) or (key in meant and _within(own, meant[key])) for key, own in found.items())
     lists = isinstance(found, list) and isinstance(meant, list) and len(found) == len(meant)
     return lists and all(map(_within, found, meant))
+
+
+def _gone(key: str, value: Any) -> bool:
+    is_number = value is None or isinstance(value, int | float)
+    return (key == "energy_mj" and is_number) or (key == "energy_source" and value in _COUNTERS)
 
 
 # --- into a database --------------------------------------------------------------------------------------------
 
 
 def import_record(store: Store, file: RecordFile) -> Imported:
-    """Add what a record says to a database, each machine under its own key; what is there already stays as it is.
+    """Add a record without problems to a database, each machine under its own key; what is there stays as it is.
 
-    Raises: TableError, StoreError.
+    Raises: StoreError.
     """
     study, numbers, fresh = file.study, {}, {}
     keys = {run.id: run.environment_key for run in study.runs}

@@ -100,7 +100,7 @@ def compare(
     """Measure the builds in blocks; `next_block` gets (store, session, blocks so far) and names the next; None ends.
 
     Raises, before anything is measured: InputError for an unknown build, for builds that are the same, and what
-    `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a build that does not fit or does not know a
+    `plan_bench` raises; NativeError, ModelFileError, WorkerError for a build that does not fit or does not know a
     model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)

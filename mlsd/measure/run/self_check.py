@@ -23,7 +23,7 @@ from mlsd.records import Conditions, Environment, ModelRef, Record
 
 SCHEMA = 1
 _MODELS = ("tiny-dense", "tiny-moe", "tiny-draft")
-_CONDITIONS = (  # name of the check, code of the warning against it, and what the machine must tell of itself
+_CONDITIONS = (  # name of the check, code of the warning against it, and the field of Conditions that must be known
     ("power", "on_battery", "on_battery"),
     ("low-power mode", "low_power_mode", "low_power_mode"),
     ("heat", "throttled", "thermal_state"),

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters import open_drafter, recipe
+from mlsd.drafters import check_target, open_drafter, recipe
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
@@ -124,6 +124,7 @@ class Arms:
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
         path, choose = self._models.path, self.strategies.choose
+        check_target(case.drafter, path, self._models.second(case))  # a lab plans with files that it has not seen
         strategy = choose(path, case.rollback, "target", case.gamma) if is_sd else "trim"
         opening = opening_of(
             case,

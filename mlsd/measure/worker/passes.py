@@ -39,7 +39,7 @@ def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
     if n_text < needed:
         raise PromptError(
             f"The text has {n_text} tokens for this model; depth and width need {needed}.",
-            hint="Give a longer text with --text, or a smaller --depth.",
+            hint="Give a smaller --depth, or to `mlsd calibrate` a longer text with --text.",
         )
     if model.n_ctx_train and needed > model.n_ctx_train:
         raise CapacityError(

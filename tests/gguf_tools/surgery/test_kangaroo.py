@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import pi
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import write_edit
-from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved
+from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
 from mlsd.gguf_tools.synthetic.write import write_random
 from tests.gguf_tools.adapters import config_of, forward, random_weights, write_adapter
 
@@ -126,6 +127,39 @@ def test_the_adapter_is_stored_as_precisely_as_the_targets_attention(precision: 
     assert "Kangaroo adapter" in draft.get("general.name")
 
 
+# --- a rotation that is stretched -----------------------------------------------------------------------------------
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def reference_factors(base: float, dim: int) -> Floats:
+    """The rule, frequency by frequency."""
+    factors = []
+    for i in range(dim // 2):
+        wavelength = 2 * pi * base ** (2 * i / dim)
+        if wavelength < 64 / 4:
+            factors.append(1.0)
+        elif wavelength > 64 / 1:
+            factors.append(8.0)
+        else:
+            smooth = (64 / wavelength - 1) / (4 - 1)
+            factors.append(1 / ((1 - smooth) / 8 + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def test_frequencies_are_divided_as_llama3_divides_them() -> None:
+    found, expected = llama3_factors(LLAMA3, 32, 10_000.0), reference_factors(10_000.0, 32)
+    assert np.allclose(found, expected)
+    assert (found.min(), found.max()) == (1, 8)
+    assert len(set(found.tolist())) > 2, "the smooth part is not tested"
+
+
 def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | None = None) -> Path:
     """A copy of a model that says something else, with or without a table of frequencies."""
     source = Source(target)
@@ -149,29 +183,39 @@ def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | N
     return path
 
 
+def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "plain.gguf", shape, seed=5, precision="F32")
+    factors = reference_factors(shape.rope_base, shape.head_dim)
+    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", {}, factors)
+    adapter = write_adapter(tmp_path / "adapter", shape, rope_scaling=LLAMA3)
+    found = logits_of(composed(target, adapter, 2, tmp_path / "draft.gguf"))
+    config, rows, head = config_of(shape), hidden_rows(target, 2), head_of(target, shape)
+    assert distance(found, forward(config, random_weights(config), rows, factors) @ head.T) < ROUNDING
+    assert distance(found, forward(config, random_weights(config), rows) @ head.T) > 20 * ROUNDING
+
+
 @pytest.mark.parametrize(
-    ("scaling", "keys", "words"),
+    ("scaling", "keys", "has_table", "words"),
     [
-        ({"rope_type": "llama3", "factor": 8.0}, {}, "by llama3 in .* and by none in"),
-        ({"type": "linear", "factor": 2.0}, {}, "by linear in"),
-        (None, {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, "by none in .* by yarn in"),
-        (None, {"llama.rope.scaling.factor": 4.0}, "by linear in target.gguf"),
+        (None, {}, True, "by none here .* by rope_freqs.weight there"),
+        (LLAMA3, {}, False, "by llama3 here .* by none there"),
+        ({**LLAMA3, "factor": 4.0}, {}, True, "by llama3 here"),
+        ({"type": "linear", "factor": 2.0}, {}, False, "by linear here"),
+        (None, {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, False, "by yarn there"),
+        (None, {"llama.rope.scaling.factor": 4.0}, False, "by linear there"),
+        ({"rope_type": "llama3"}, {}, True, "does not say 'factor'"),
     ],
 )
-def test_a_stretched_rotation_is_refused(
-    scaling: dict[str, Any] | None, keys: dict[str, Any], words: str, tiny: Path, tmp_path: Path
+def test_a_rotation_stretched_in_one_of_them_only_is_refused(
+    scaling: dict[str, Any] | None, keys: dict[str, Any], has_table: bool, words: str, tmp_path: Path
 ) -> None:
-    target = changed(tiny / "llama.gguf", tmp_path / "target.gguf", keys)
-    adapter = Adapter(write_adapter(tmp_path / "adapter", TINY["llama"], rope_scaling=scaling))
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "plain.gguf", shape, seed=5)
+    table = reference_factors(shape.rope_base, shape.head_dim) if has_table else None
+    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", keys, table)
+    adapter = Adapter(write_adapter(tmp_path / "adapter", shape, rope_scaling=scaling))
     with pytest.raises(InputError, match=words):
-        compose(Source(target), adapter, 2)
-
-
-def test_a_model_with_a_table_of_frequencies_is_refused(tiny: Path, tmp_path: Path) -> None:
-    table = np.ones(TINY["llama"].head_dim // 2, dtype=np.float32)
-    target = changed(tiny / "llama.gguf", tmp_path / "target.gguf", {}, table)
-    adapter = Adapter(write_adapter(tmp_path / "adapter", TINY["llama"]))
-    with pytest.raises(InputError, match=r"by none in .* by rope_freqs\.weight in"):
         compose(Source(target), adapter, 2)
 
 
