@@ -78,7 +78,9 @@ def write_adapter(
     return folder
 
 
-def forward(config: Mapping[str, Any], tensors: Mapping[str, Floats], hidden: Floats) -> Floats:
+def forward(
+    config: Mapping[str, Any], tensors: Mapping[str, Floats], hidden: Floats, factors: Floats | None = None
+) -> Floats:
     """What the adapter makes of rows at positions 0, 1, ...: normed rows before the head, shape as `hidden`.
 
     As the authors' code: halves of a head are rotated against each other, attention is causal, keys and values are
@@ -88,7 +90,7 @@ def forward(config: Mapping[str, Any], tensors: Mapping[str, Floats], hidden: Fl
     x = hidden.astype(np.float64)
     normed = _rms_norm(x, tensors["layers.0.input_layernorm.weight"], config["rms_norm_eps"])
     q, k, v = (normed @ tensors[f"layers.0.self_attn.{part}_proj.weight"].T.astype(np.float64) for part in "qkv")
-    frequencies = config["rope_theta"] ** (-np.arange(0, dim, 2) / dim)
+    frequencies = config["rope_theta"] ** (-np.arange(0, dim, 2) / dim) / (1.0 if factors is None else factors)
     angles = np.concatenate([np.outer(np.arange(len(x)), frequencies)] * 2, axis=1)
 
     def rotated(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
