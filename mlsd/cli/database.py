@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def db_option(
     default: str = "the newest study database under results/", *names: str, **changes: Any
 ) -> Callable[[F], F]:
-    """``--db``, said in one sentence everywhere; the command receives `db`, None when it was not given."""
+    """``--db``, with one help text everywhere; the command receives `db`, None when it was not given."""
     help_ = f"Study database [default: {default}]."
     return click.option("--db", *names, type=click.Path(path_type=Path), help=help_, **changes)
 

@@ -106,7 +106,7 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         section("answer", "Which setting to use", study, *best),
         section("machine", "Machine and models", study, *_MACHINE),
         study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
-        section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
+        section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, text=reasons or ()),

@@ -77,6 +77,21 @@ def test_a_fresh_pull_is_whole_and_found_by_every_program_that_uses_the_cache(hu
     assert server.sent_bytes == len(DATA), "a second pull downloads nothing"
 
 
+def test_a_hash_other_than_the_manifests_is_refused_before_the_download(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(HubError, match=r"on the hub, not cdcd.*pin `revision`"):
+        pull(hub, HubFile(repo=REPO, file=WANTED.file, sha256="cd" * 32))
+    assert server.sent_bytes == 0
+
+
+def test_a_full_disk_is_noticed_before_the_download(
+    hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlsd.models.hub, "free_bytes", lambda _: len(DATA))
+    with pytest.raises(HubError, match=r"some-model needs 67\.\d\d MB .*163\.86 kB are free"):
+        hub.check_free_disk(hub.missing_bytes(WANTED, hub.stated(WANTED)), "some-model")
+    assert server.sent_bytes == 0
+
+
 def test_a_connection_that_drops_again_and_again_still_ends_in_the_right_file(
     hub: Hub, server: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -111,7 +110,8 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         found = as_measured(found, known.measured_on(place.environment_key, target.facts.ref.id, question.workload))
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     file = None if target.here or place is None else _file_of(target)
-    too_large = file is not None and place is not None and (file.n_bytes or 0) > (place.safe_bytes or math.inf)
+    room = None if place is None else place.safe_bytes
+    too_large = file is not None and room is not None and (file.n_bytes or 0) > room
     gaps: dict[Gap, bool] = {
         "acceptance": not own,
         "memory": too_large,
@@ -232,11 +232,12 @@ def _can_pay(found: Sequence[Prospect]) -> bool:
 
 
 def _file_of(target: KnownModel) -> ModelEntry | None:
-    """The manifest's file of the target's shape in its quantization."""
+    """The manifest's file of that id, else of the target's shape in its quantization."""
     if target.shape is None:
         return None
-    wanted = (target.shape.name, target.quant)
-    return next((e for e in load_manifest() if shape_of(e.id) == wanted), None)
+    known, wanted = load_manifest(), (target.shape.name, target.quant)
+    same_shape = (e for e in known if shape_of(e.id) == wanted and e.architecture == target.shape.architecture)
+    return known.models.get(target.facts.ref.id) or next(same_shape, None)
 
 
 def _fetch(file: ModelEntry, found: Sequence[Prospect]) -> tuple[str, ...]:

@@ -64,7 +64,10 @@ def next_steps(
             yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}, on that machine too, decides it."
             return
     if "memory" in gaps:
-        yield f"{target} does not fit into this machine's memory; the figures are for one like it with more."
+        yield (
+            f"{target} does not fit into this machine's memory in the quantization above (--quant names another); the "
+            "figures are for a machine like it with more."
+        )
         return
     if fetch:
         bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"

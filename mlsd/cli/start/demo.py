@@ -58,7 +58,7 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
 
 
 def _models() -> tuple[str, str]:
-    """Target and draft: real ones where they are, else the embedded ones, which is said."""
+    """Target and draft: real ones where they are, else the embedded ones, with a note."""
     try:
         resolve_model(_REAL[0])
     except ModelFileError as error:
