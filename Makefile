@@ -17,7 +17,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help install setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
+.PHONY: help install setup demo test check nightly fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ test: $(VENV)/.developer ## Lint, types and every test
 
 check: $(VENV)/.developer ## Lint, types and the quick tests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy and not native" $(ARGS)
+
+nightly: $(VENV)/.developer ## The property tests with examples drawn anew; what it finds becomes an @example
+	@$(BIN)/pytest -n $(JOBS) --hypothesis-profile anew -m hypothesis $(ARGS)
 
 fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

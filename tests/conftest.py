@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import hypothesis
 import jsonschema
 import msgspec
 import pytest
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 # A shell starts background jobs deaf to Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What passed where it was committed passes where it is installed; `make nightly` draws anew.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("anew", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("fixed")
 
 _SCHEMAS = json.loads((Path(__file__).parent.parent / "docs" / "schemas.json").read_text(encoding="utf-8"))
 _print_json = output.print_json

@@ -62,16 +62,29 @@ def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_director
         assert child.communicate()[0] == b"[]\n"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "calendar.py").write_text("print('\\x1b[31m' + 'hello ' * 1000)\nmonth_name = day_abbr = []\n")
+    (tmp_path / "calendar.py").write_text(
+        "print('\\x1b[31m' + 'hello ' * 1000, flush=True)\nmonth_name = day_abbr = []\n"
+    )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     (tmp_path / "sitecustomize.py").write_text("import calendar")
     with pytest.raises(WorkerError, match=r"an invalid message: b'\\x1b\[31mhello hello") as caught:
         run_info(ENGINE)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_what_a_module_leaves_in_pythons_buffer_while_it_is_imported_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    assert run_info(ENGINE).build
 
 
 def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def test_a_real_model_keeps_its_output_and_accepts_drafts(
     assert run.accepted > 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     right=st.floats(0.5, 1.0),

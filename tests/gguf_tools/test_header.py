@@ -40,7 +40,7 @@ def write(path, values, tensors):
     writer.close()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(values=st.lists(VALUES, max_size=6), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3))
 def test_what_the_reference_writer_wrote_is_read_back(values, sizes):
     with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +56,7 @@ def test_what_the_reference_writer_wrote_is_read_back(values, sizes):
             assert np.array_equal(source.data(tensor.name).view(np.float32), data.reshape(-1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(share, tiny, tmp_path_factory):
     whole = (tiny / "llama.gguf").read_bytes()
@@ -67,7 +67,7 @@ def test_a_file_cut_anywhere_is_refused(share, tiny, tmp_path_factory):
         Source(cut)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=80))
 def test_noise_after_the_magic_never_ends_in_a_foreign_error(noise):
     with pytest.raises(HeaderError):

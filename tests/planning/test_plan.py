@@ -170,7 +170,7 @@ def test_another_file_under_the_same_id_makes_other_cases():
     assert not sd[0] & sd[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     gammas=st.lists(st.integers(1, 64), min_size=1, max_size=5, unique=True),
     repeats=st.integers(1, 4),
@@ -199,7 +199,7 @@ def test_what_may_be_used_is_known_before_anything_is_expanded(names):
     assert used_models([small_suite()], PROFILE, given) == ("t", "e", "d")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(first=st.integers(0, 9), repeats=st.integers(1, 4))
 def test_later_repeats_hold_the_same_blocks_under_their_own_numbers(first, repeats):
     plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=repeats))

@@ -159,7 +159,7 @@ worlds = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(world=worlds, stated_length=st.booleans())
 def test_an_honest_table_is_never_called_impossible(world: World, stated_length: bool) -> None:
     result = audit_rows(simulate(world), full_drafts=world.full_drafts if stated_length else None)
@@ -167,7 +167,7 @@ def test_an_honest_table_is_never_called_impossible(world: World, stated_length:
     assert impossible == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(t_one=st.floats(1.0, 100.0), alpha=st.floats(0.0, 1.0), gamma=st.integers(1, 16), peak=st.floats(50.0, 800.0))
 def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: float, gamma: int, peak: float) -> None:
     # Passes that take exactly the time their bytes need at the peak, printed with few digits.

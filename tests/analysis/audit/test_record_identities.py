@@ -21,7 +21,7 @@ from tests.measure.records import Leaf, body, change, leaves, record_of, small_s
 
 FIGURES = ("decode_ns", "prefill_ns", "gamma", "n_prompt")
 HASHES = ("sha256", "host", "environment_key", "case_id", "output")
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=200, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

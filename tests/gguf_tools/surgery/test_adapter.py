@@ -130,7 +130,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         Adapter(folder)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_ends_early_or_is_something_else_is_refused(tmp_path: Path, data: st.DataObject) -> None:
     folder = write_adapter(tmp_path / "adapter", SHAPE)

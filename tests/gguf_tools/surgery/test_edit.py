@@ -44,7 +44,7 @@ def test_a_prediction_block_is_left_out_of_a_draft(tmp_path):
     assert np.array_equal(logits(trunk.path), logits(source.path))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(keep=st.sets(st.integers(0, 7), min_size=1))
 def test_every_choice_keeps_the_kind_of_each_block(keep, tiny):
     source = Source(tiny / "qwen35.gguf")

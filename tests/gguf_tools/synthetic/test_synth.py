@@ -102,7 +102,7 @@ def test_one_token_of_the_mixture_reads_a_twelfth_of_it():
     assert weight.always + weight.routed + weight.lookup == weight.total
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(kind=st.sampled_from(KINDS), std=st.sampled_from([0.003, 0.02, 0.5]), seed=st.integers(0, 100))
 def test_blocks_of_every_type_have_the_spread_asked_for(kind, std, seed):
     weights = dequantized(Pool(kind, std, seed).blocks[:3000], kind)
@@ -111,7 +111,7 @@ def test_blocks_of_every_type_have_the_spread_asked_for(kind, std, seed):
     assert abs(weights.mean()) < 0.05 * std
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(n_blocks=st.integers(1, 600_000), seed=st.integers(0, 100))
 def test_a_pool_gives_exactly_the_bytes_asked_for_and_no_lap_repeats(n_blocks, seed):
     pool = Pool(gguf.GGMLQuantizationType.Q8_0, 0.02, 0)
@@ -214,7 +214,7 @@ def test_tokens_share_as_many_experts_in_every_layer_as_the_correlation_says(cor
     assert shared == pytest.approx(shared_experts(correlation, 128, 8), abs=0.12)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(correlation=st.floats(0.01, 0.98), n_experts=st.sampled_from([16, 64, 256]), n_used=st.sampled_from([2, 4, 8]))
 def test_the_correlation_is_found_again_from_the_shared_experts(correlation, n_experts, n_used):
     shared = shared_experts(correlation, n_experts, n_used)
