@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from mlsd.analysis.audit.model_name import same_model
-from mlsd.analysis.audit.plain_speed import plain_speed
+from mlsd.analysis.audit.plain_speed import least_pass_ms, plain_speed
 from mlsd.analysis.audit.rows import (
     SAME_SPEED_RATIO,
     SEVERITY,
@@ -166,16 +166,19 @@ def longest_round_ms(row: AuditRow, context: AuditContext) -> float | None:
         if speedup is None or baseline is None or speedup.low <= 0 or baseline.mean.low <= 0:
             return None
         slowest_ms = 1e3 / (baseline.mean.low * speedup.low)
-    counted = row.n_predict / (row.n_predict - 1) if row.n_predict and row.n_predict > 1 else 1.0
+    length = row.n_predict or row.n_output or 0
+    counted = length / (length - 1) if length > 1 else 1.0
     return committed * slowest_ms * counted or None
 
 
 def least_proposed(row: AuditRow) -> float:
-    """The fewest tokens a round proposed on average.
+    """The fewest tokens a round proposed on average: by its counts, else by the length of its drafts.
 
     Full-length drafting proposes gamma, but for the last gamma tokens of the output, where a program may stop short.
     Otherwise it is what was accepted: MGL - 1.
     """
+    if row.n_proposed is not None and row.rounds is not None:
+        return row.n_proposed / row.rounds.high
     if row.gamma is not None and row.fixed_length:
         return row.gamma * max(0.0, 1.0 - _tail(row))
     return max(0.0, row.mgl.low - 1.0) if row.mgl is not None else 0.0
@@ -185,11 +188,27 @@ def _tail(row: AuditRow) -> float:
     return row.gamma / (row.n_predict - 1) if row.gamma and row.n_predict and row.n_predict > 1 else 0.0
 
 
+def least_draft_passes(row: AuditRow) -> float:
+    """The fewest passes of its draft that a round needs."""
+    mgl = tokens_a_round(row)
+    return row.draft_passes(least_proposed(row), 0.0 if mgl is None else max(0.0, mgl.low - 1.0))
+
+
 def least_draft_ms(row: AuditRow, context: AuditContext) -> float:
-    """The least time a round spent drafting: as printed, else proposed tokens at the draft's own speed, else 0."""
+    """The least time a round spent drafting: as printed, else passes of the draft at its own speed or the chip's."""
     if row.draft_ms is not None:
         return row.draft_ms.low
-    return least_proposed(row) * context.draft_token_ms.get(row.draft or "", 0.0)
+    known = max(context.draft_token_ms.get(row.draft or "", 0.0), context.timed_draft_ms(row))
+    expected = least_pass_ms(row.draft, row) if row.draft else None
+    return least_draft_passes(row) * max(known, expected or 0.0)
+
+
+def least_target_ms(row: AuditRow, context: AuditContext) -> float | None:
+    """The least time of a target pass: by the plain run, else by the fastest that public rows lead to expect."""
+    baseline = context.baseline(row)
+    if baseline is None or baseline.fastest.high <= 0:
+        return None if context.baselines(row) else least_pass_ms(row.target, row)
+    return 1e3 / baseline.fastest.high
 
 
 def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
@@ -198,7 +217,7 @@ def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
         return row.bytes_claimed.low
     if row.target not in context.pass_bytes:
         return None if row.pass_bytes is None else max(0.0, row.pass_bytes - CACHE_BYTES)
-    drafts = max(0.0, context.pass_bytes.get(row.draft or "", 0.0) - CACHE_BYTES) * least_proposed(row)
+    drafts = max(0.0, context.pass_bytes.get(row.draft or "", 0.0) - CACHE_BYTES) * least_draft_passes(row)
     return max(0.0, context.pass_bytes[row.target] - CACHE_BYTES) + drafts
 
 
@@ -207,12 +226,12 @@ def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
 
 def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
-    longest, baseline = longest_round_ms(row, context), context.baseline(row)
-    if not row.speculative or longest is None or baseline is None or baseline.fastest.high <= 0:
+    longest, plain = longest_round_ms(row, context), least_target_ms(row, context)
+    if not row.speculative or longest is None or plain is None:
         return None
     if row.mgl is None and row.acceptance is None:
         return None
-    plain, drafting = 1e3 / baseline.fastest.high, least_draft_ms(row, context)
+    drafting = least_draft_ms(row, context)
     excess = (plain + drafting) / longest
     figures = {"round_ms": longest, "target_pass_ms": plain, "draft_ms": drafting, "too_short_by": excess}
     facts = f"a round took at most {longest:.1f} ms, one target pass {plain:.1f} ms and its drafts {drafting:.1f} ms"
@@ -686,16 +705,14 @@ def _beyond(
     """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
 
     The row itself and the mean of its repeats are held against the noise, the latter with the error of a mean.
-    Slack is given where the baseline's context is deeper, and where a mean of speedups over unequal prompts may
-    honestly exceed what an MGL pooled over their rounds allows.
+    Slack is given where a mean of speedups over unequal prompts may honestly exceed what an MGL pooled over their
+    rounds allows.
     """
     sentence = facts[0].upper() + facts[1:]
-    baseline = context.baseline(row)
-    slack = baseline.slack if baseline is not None else 0.0
     ratio, error = context.case_mean(row)
     visible = SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl)
-    far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
-    doubtful = excess > 1.0 + slack + visible or excess * ratio > 1.0 + slack + visible * error
+    far = POOLED_SLACK if row.pooled_mgl else IMPOSSIBLE_SDS * context.noise
+    doubtful = excess > 1.0 + visible or excess * ratio > 1.0 + visible * error
     if doubtful and excess * context.typical(row) > 1.0 + far:
         return _impossible(rule, figures, sentence)
     if not doubtful and excess > 1.0:

@@ -42,6 +42,9 @@ _STORED = re.compile(
     r"|[2-8][ -]?bits?)(?![a-z0-9])"
 )
 
+_KIND = re.compile(rf"(?<![a-z0-9])(ud-)?q([2-8])_([k01])(?:_(?:xl|[sml]))?{_END}")
+_SCALES = {"0": (0.5, 0.5), "1": (1.0, 1.0), "k": (0.5, 1.6)}  # bits; files of K-quants mix in larger blocks
+
 
 class ModelName(Record, frozen=True, kw_only=True):
     """What a name says; None for what it does not."""
@@ -84,6 +87,17 @@ def _billions(found: re.Match[str]) -> float:
 def _least_bits(name: str) -> float | None:
     # ``MXFP4-Q8`` stores its experts in 4 bits.
     return min((float(found) for pattern in _BITS for found in pattern.findall(name)), default=None)
+
+
+def stored_bits(name: str) -> tuple[float, float] | None:
+    """Least and most bits of a stored weight with its scales, by the quantization that the name states."""
+    found = _KIND.findall(name.lower())
+    if len(found) != 1:
+        return None
+    larger, bits, kind = found[0]
+    if larger:  # of which nothing says how many tensors are stored in how many bits more
+        return float(bits), 16.0
+    return float(bits) + _SCALES[kind][0], float(bits) + _SCALES[kind][1]
 
 
 def same_model(one: str, other: str) -> bool:

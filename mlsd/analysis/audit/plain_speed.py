@@ -6,10 +6,12 @@ The time of a pass is that of `planning.passes`.
 from __future__ import annotations
 
 import functools
+import re
 
 import msgspec
 
 from mlsd.analysis.audit.model_name import read_model_name
+from mlsd.analysis.audit.rows import AuditRow
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
 from mlsd.hardware.chips import bins
@@ -29,18 +31,36 @@ class PlainSpeed(Record, frozen=True, kw_only=True):
     high: float
 
 
-@functools.cache
 def plain_speed(model: str, chip: str) -> PlainSpeed | None:
     """The range of a model on a chip, over its bins and both engines; None where name or chip do not say enough."""
+    return _range(model, chip, _ENGINES)
+
+
+@functools.cache
+def _range(model: str, chip: str, engines: tuple[Engine, ...]) -> PlainSpeed | None:
     work, peaks = _work(model), sorted({one.peak_bandwidth_gb_s for one in bins(chip) if one.peak_bandwidth_gb_s})
     if work is None or not peaks:
         return None
     machines = [m for peak in peaks if (m := passes.apple_chip(chip, peak_gb_s=peak)) is not None]
-    ends = [passes.plain_ms(work, machine, engine) for machine in machines for engine in _ENGINES]
+    ends = [passes.plain_ms(work, machine, engine) for machine in machines for engine in engines]
     if not ends:
         return None
     factor = passes.spread_of(work, machines[0])
     return PlainSpeed(low=1e3 / (max(ends) * factor), high=1e3 * factor / min(ends))
+
+
+_GGUF = re.compile(r"gguf|(?<![a-z0-9])(?:ud-)?i?q[1-8]_[0-9k]", re.IGNORECASE)
+
+
+def least_pass_ms(model: str, row: AuditRow) -> float | None:
+    """The shortest pass of a model that public rows lead to expect on the row's chip, in the engines that it may be of.
+
+    Files of GGUF are decoded by llama.cpp.
+    """
+    named = f"{row.target} {row.draft or ''}"
+    engines: tuple[Engine, ...] = ("llama.cpp",) if row.engine == "llama.cpp" or _GGUF.search(named) else _ENGINES
+    ends = None if row.chip is None else _range(model, row.chip, engines)
+    return None if ends is None else 1e3 / ends.high
 
 
 def _work(model: str) -> Work | None:

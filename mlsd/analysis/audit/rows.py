@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from mlsd.analysis.audit.model_name import same_model, stored_bits
 from mlsd.hardware.chips import bins
 from mlsd.measure.exchange.printed import Printed
 from mlsd.records import CONTROLS, NO_DRAFTER, Record
@@ -26,12 +27,19 @@ from mlsd.trials.acceptance import MEANINGS, Meaning
 Credibility = Literal["possible", "suspicious", "impossible", "not judged"]
 SEVERITY: dict[Credibility, int] = {"possible": 1, "suspicious": 2, "impossible": 3, "not judged": 0}
 
-BORROWED_SLACK = 0.15  # where the only baseline has a somewhat deeper context
+DEEPER = 1.15  # a plain pass of a somewhat deeper context takes at most so much longer
+# A draft's own plain run may be of a file twice the size (BF16 for Q8_0), or pay for sampling that drafting does not.
+DRAFT_SHARE = 0.5
+PROGRAMS = 1.15  # two programs of one engine on one machine differ by at most so much
 LONG_OUTPUT = 1024
 ONE_DEPTH = 0.03  # plain passes of prompts that differ by more compare in other things than acceptance, too
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
+# One pass of the draft proposes a whole block; one of a tree a whole level.
+_BLOCKS = re.compile(r"dflash|dspark|block|medusa|hydra|parallel|pard(?![a-z])")
+_TREES = re.compile(r"tree|eagle-?2|sequoia|specinfer")
+_LLAMA_CPP = re.compile(r"llama[-_. ]?(?:bench|cli|cpp|server|speculative|swap)|lcpp|ggml|ollama|kobold")
 LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
 SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
 RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
@@ -47,6 +55,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     chip: str | None = None  # rows of two chips are never judged by each other
     drafter: str = NO_DRAFTER
     draft: str | None = None  # the draft model, where the drafter has one
+    options: str = ""  # of the drafter
     gamma: int | None = None
     prompt: str | None = None
     n_prompt: int | None = None
@@ -90,6 +99,23 @@ class AuditRow(Record, frozen=True, kw_only=True):
         return self.drafter in CONTROLS or LOOKUPS.search(f"{self.drafter} {self.draft}".lower()) is not None
 
     @property
+    def sound(self) -> bool:
+        """Whether it is known of nothing that it is wrong: only such rows are compared with each other."""
+        return not (self.failed_native_calls or self.invalid_reason or self.cannot_be)
+
+    @property
+    def engine(self) -> str | None:
+        """What decodes under the program: llama.cpp under any of its programs, else the program itself."""
+        return "llama.cpp" if self.program and _LLAMA_CPP.search(self.program.lower()) else self.program
+
+    def draft_passes(self, proposed: float, accepted: float) -> float:
+        """The fewest passes of a draft that propose so many tokens, of which so many are accepted."""
+        named = f"{self.drafter} {self.draft or ''}".lower()
+        if _BLOCKS.search(named):
+            return min(1.0, proposed)
+        return min(accepted, proposed) if _TREES.search(named) else proposed
+
+    @property
     def meanings(self) -> tuple[Meaning, ...]:
         return MEANINGS if self.acceptance_of is None else (self.acceptance_of,)
 
@@ -118,7 +144,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
 
     @property
     def pair_but_gamma(self) -> tuple[object, ...]:
-        return (self.target, self.chip, self.drafter, self.draft)
+        return (self.target, self.chip, self.drafter, self.draft, self.options)
 
     @property
     def long_output(self) -> int | None:
@@ -153,8 +179,7 @@ class Baseline(Record, frozen=True, kw_only=True):
     """Plain decoding that a row may be judged by."""
 
     mean: Printed  # tok/s
-    fastest: Printed  # tok/s; what bounds the time of a target pass from below
-    slack: float = 0.0  # how much faster the row's own pass may be than `fastest`
+    fastest: Printed  # tok/s; bounds the time of a target pass from below, with a margin where the run is another's
     own: bool = True  # of the row's own prompt or depth
     n: int = 1  # rows behind the mean
 
@@ -302,21 +327,24 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return self._judged_by[key]
 
     def _find_baseline(self, row: AuditRow) -> Baseline | None:
-        known = self.baselines(row)
+        known, margin = self.baselines(row), 1.0
         known = [r for r in known if r.setting == row.setting] or known
         own = [r for r in known if r.program == row.program]
-        # Another program's plain run judges nobody but a row that states a ratio.
+        if not own and (own := [r for r in known if r.engine == row.engine]):
+            margin = PROGRAMS
+        # Another engine's plain run judges nobody but a row that states a ratio.
         known = own or [r for r in known if row.claims_ratio or None in (row.program, r.program)]
         known = [r for r in known if r.long_output == row.long_output] or known
         depth = math.inf if row.n_prompt is None else row.n_prompt
         same_length = [r for r in known if r.n_prompt == row.n_prompt]
         for choice in ([r for r in same_length if r.prompt == row.prompt], same_length):
             if choice:
-                return _baseline(choice)
-        for reach, slack in ((0.0, 0.0), (max(NEAR_TOKENS, depth / 4), BORROWED_SLACK)):
+                return _baseline(choice, margin)
+        for reach, deeper in ((0.0, 1.0), (max(NEAR_TOKENS, depth / 4), DEEPER)):
             choice = [r for r in known if r.n_prompt is None or r.n_prompt <= depth + reach]
             if choice:
-                return _baseline(choice, slack, own=all(r.n_prompt is None and r.prompt is None for r in choice))
+                own_depth = all(r.n_prompt is None and r.prompt is None for r in choice)
+                return _baseline(choice, margin * deeper, own=own_depth)
         return None
 
     def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
@@ -347,6 +375,28 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         names = ("program", "n_predict", "prompt")
         plain = grouped((row for row in self.rows if not row.speculative), lambda row: row.host)
         return {host: {name: {getattr(r, name) for r in rows} for name in names} for host, rows in plain.items()}
+
+    @cached_property
+    def _timed(self) -> dict[tuple[object, ...], float]:
+        return {}
+
+    def timed_draft_ms(self, row: AuditRow) -> float:
+        """The least time of one pass of the row's draft by the table's plain runs of its model; 0 where there are none.
+
+        A pass takes a fixed time plus the time to read its bytes, so that of a smaller file is shorter by less than it
+        is.
+        """
+        name, key = row.draft or "", (row.draft, row.chip)
+        if key not in self._timed:
+            bits, times = stored_bits(name), [0.0]
+            for (target, chip), runs in self.plain.items():
+                other, fastest = stored_bits(target), max(r.tok_s.high for r in runs if r.tok_s is not None)
+                if target == name:
+                    times.append(DRAFT_SHARE * 1e3 / fastest)
+                elif bits and other and chip == row.chip and same_model(target, name):
+                    times.append(min(1.0, bits[0] / other[1]) * 1e3 / fastest / PROGRAMS)
+            self._timed[key] = max(times)
+        return self._timed[key]
 
     # --- rounds of equal work
 
@@ -477,9 +527,10 @@ def median_of_others(values: list[float], value: float) -> float:
     return (values[low] + values[high]) / 2
 
 
-def _baseline(rows: list[AuditRow], slack: float = 0.0, *, own: bool = True) -> Baseline:
+def _baseline(rows: list[AuditRow], margin: float, *, own: bool = True) -> Baseline:
     speeds = [row.tok_s for row in rows if row.tok_s is not None]
-    return Baseline(mean=_mean(speeds), fastest=max(speeds, key=lambda s: s.high), slack=slack, own=own, n=len(speeds))
+    fastest = max(speeds, key=lambda speed: speed.high).scaled(margin)
+    return Baseline(mean=_mean(speeds), fastest=fastest, own=own, n=len(speeds))
 
 
 def _mean(values: list[Printed]) -> Printed:

@@ -23,8 +23,6 @@ from mlsd.records import Record
 from mlsd.stats import grouped
 
 NEEDED = ("gamma", "n_predict", "acceptance")  # without them most rules have nothing to judge
-# A draft's own baseline may be of a file twice the size (BF16 for Q8_0), or pay for sampling that drafting does not.
-DRAFT_SHARE = 0.5
 _NAMED = 5  # rows or models that a note names
 _FULL_SHARE, _FULL_CHANCE = 0.9, 1e-4  # counts that must fit full-length drafts, and how rarely chance may do that
 _SHIFTS = tuple(0.93 + 0.0061 * i for i in range(24))  # of an acceptance, to see how easily any number fits
@@ -111,8 +109,7 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         message = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
         hint = "No row of the table could be read." if lost else f"Columns that are read: {', '.join(HEADS)}."
         raise TableError(message, hint=hint)
-    if len(chips := {row.chip for row in rows if row.chip}) == 1:
-        rows = [msgspec.structs.replace(row, chip=min(chips)) for row in rows]
+    chips = {row.chip for row in rows if row.chip}
     notes = []
     if lost:
         more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
@@ -210,10 +207,8 @@ def _with_knowledge(
     rows: tuple[AuditRow, ...], chips: set[str], peak_gb_s: float | None, notes: tuple[str, ...]
 ) -> AuditContext:
     """Add sizes and peak from a published study of the same chip and models, and draft speeds from the table itself."""
-    own = AuditContext(rows=rows)
     known = {row.target for row in rows} | {row.draft for row in rows if row.draft}
-    timed = {name: [r.tok_s.high for r in own.plain_runs(name) if r.tok_s is not None] for name in known}
-    draft_ms = {name: DRAFT_SHARE * 1e3 / max(values) for name, values in timed.items() if values}
+    draft_ms: dict[str, float] = {}
     sizes: dict[str, float] = {}
     for name in published.names():
         study = published.load(name)
@@ -221,7 +216,7 @@ def _with_knowledge(
             continue
         sizes = {m.id: m.pass_bytes for m in study.models if m.pass_bytes is not None}
         in_print = published.context(study).draft_token_ms
-        draft_ms = in_print | published.draft_token_ms(study, own) | draft_ms
+        draft_ms = in_print | published.draft_token_ms(study, AuditContext(rows=rows))
         peak_gb_s = peak_gb_s or study.machine.peak_gb_s
         taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
         notes += (f"Chip and models are those of {study.title}: {taken}.",)

@@ -50,7 +50,7 @@ def test_all_eighteen_speculative_rows_of_the_study_are_impossible_by_three_rule
     assert {row.verdict for row in result.rows if row.identity["table"] == "table 4"} == {"possible"}
     found = Counter(f.rule for row in five for f in row.findings if f.verdict == "impossible")
     assert found["round_shorter_than_its_parts"] == 18
-    assert found["more_bandwidth_than_the_chip"] >= 5 and found["speedup_above_mgl"] >= 5
+    assert found["more_bandwidth_than_the_chip"] >= 5 and found["speedup_above_mgl"] >= 3
     worst = next(row for row in five if row.identity["target"] == "dense_9b" and row.identity["gamma"] == 16)
     figures = {finding.rule: finding.figures for finding in worst.findings}
     assert figures["speedup_above_mgl"]["speedup"] == pytest.approx(2.03)
@@ -72,6 +72,7 @@ def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
     ("name", "possible", "suspicious", "impossible", "not_judged"),
     [
         ("angelslim", 48, 0, 0, 0),
+        ("apple-silicon-inference", 2, 1, 29, 0),
         ("eagle", 0, 0, 0, 4),
         ("hybrid", 0, 0, 0, 4),
         ("ik-llama-mtp", 12, 0, 0, 0),

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow, RowAudit
@@ -25,13 +26,56 @@ def finding(row: RowAudit, rule: str) -> str:
     return next((found.sentence for found in row.findings if found.rule == rule), "")
 
 
-def test_of_410_rows_kept_aside_none_is_impossible_and_two_that_contradict_each_other_are_suspicious() -> None:
+def test_of_478_rows_kept_aside_none_is_impossible_and_two_that_contradict_each_other_are_suspicious() -> None:
     counts = Counter[str]()
     for path in PASTED:
         counts.update(audit(path.name, *table_contexts(path)).counts())
     assert counts["impossible"] == 0
     assert counts["suspicious"] == 2  # one file at 34 and 66 tok/s on one machine
-    assert counts["possible"] >= 138 and counts.total() >= 410
+    assert counts["possible"] >= 190 and counts.total() >= 478
+
+
+@pytest.mark.parametrize("program", ["program", "colour"])
+def test_a_table_of_failed_decodes_is_refuted_whether_or_not_it_says_that_two_programs_ran_it(
+    tmp_path: Path, program: str
+) -> None:
+    phases = published.load("apple-silicon-inference").tables
+    cells = [table.cells for table in phases]
+    rows = [row | {"ran": table.program or ""} for table, own in zip(phases, cells, strict=True) for row in own]
+    heads = [*cells[1][0], "ran"]
+    lines = [",".join(row.get(head, "") for head in heads) for row in rows]
+    text = "\n".join([",".join(heads).replace("ran", program), *lines])
+    found = Counter(row.verdict for row in judged(tmp_path, text).rows if row.identity["drafter"] != "none")
+    assert found["impossible"] >= 28 and found.total() == 30
+
+
+def test_two_programs_of_one_engine_bound_each_other_with_a_margin_and_two_engines_do_not(tmp_path: Path) -> None:
+    head = "model,program,tok/s,gamma,mgl\nm,llama-bench,20,0,\n"
+    assert judged(tmp_path, f"{head}m,llama-speculative,27,4,1.2\n").rows[1].verdict == "possible"
+    assert judged(tmp_path, f"{head}m,llama-speculative,40,4,1.2\n").rows[1].verdict == "impossible"
+    other = judged(tmp_path, f"{head}m,mlx-lm,40,4,1.2\n").rows[1]
+    assert other.verdict == "possible" and not finding(other, "round_shorter_than_its_parts")
+
+
+def test_a_row_without_a_chip_is_not_given_that_of_its_neighbour(tmp_path: Path) -> None:
+    result = judged(tmp_path, "model,chip,tok/s\nQwen3.5-27B 4-bit,M4 Pro,15\nQwen3.5-27B 4-bit,,33.4\n")
+    assert result.rows[1].verdict == "not judged" and "(--peak-gb-s, or a chip)" in result.rows[1].missing[0]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "gamma", "mgl", "verdict"),
+    [("dflash", 15, 4.0, "possible"), ("draft-tree", 48, 3.0, "possible"), ("draft-model", 15, 4.0, "impossible")],
+)
+def test_a_block_costs_one_pass_of_its_draft_a_level_of_a_tree_one_and_a_token_of_a_chain_one(
+    drafter: str, gamma: int, mgl: float, verdict: str
+) -> None:
+    plain = AuditRow(table="t", label="ar", target="m", tok_s=exact(40.0))
+    row = msgspec.structs.replace(
+        plain, label="sd", drafter=drafter, draft="d", gamma=gamma, fixed_length=True, mgl=exact(mgl), tok_s=exact(70.0)
+    )
+    sizes = {"m": 16e9, "d": 2e9}
+    context = AuditContext(rows=(plain, row), peak_gb_s=700.0, pass_bytes=sizes, draft_token_ms={"d": 5.0})
+    assert audit("t", context).rows[1].verdict == verdict
 
 
 @pytest.mark.parametrize(
