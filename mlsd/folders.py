@@ -7,21 +7,26 @@ again. Otherwise the platform decides: under Library on macOS, under XDG_DATA_HO
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import shutil
+import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import platformdirs
+import psutil
 from filelock import FileLock
 
 from mlsd.errors import InputError
 
 _NAME = "mlsd"
 _NAME_OTHERS = "Name folders that you may write with MLSD_HOME and MLSD_CACHE."
+_DAY_S = 86_400
 _PACKAGE = Path(__file__).parent
 
 
@@ -103,10 +108,14 @@ def replacing(path: Path, hint: str, *, make_folder: bool = False, mode: int = 0
 
     Raises: InputError when the folder cannot be written or the disk is full.
     """
-    part = path.with_name(f".mlsd.{secrets.token_hex(4)}.part")
+    part = path.with_name(f".mlsd.{_this_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(".mlsd.*.part"):
+            with suppress(OSError):
+                if _is_left_behind(left):
+                    left.unlink()
         try:
             part.touch(mode, exist_ok=False)
             yield part
@@ -116,6 +125,19 @@ def replacing(path: Path, hint: str, *, make_folder: bool = False, mode: int = 0
             raise
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
+
+
+def _this_host() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _is_left_behind(part: Path) -> bool:
+    """Whether whoever wrote this was killed: a process of this host that is gone, or any that paused for a day."""
+    host, _, rest = part.name.removeprefix(".mlsd.").partition("-")
+    pid = rest.partition("-")[0]
+    if host == _this_host() and pid.isdigit():
+        return not psutil.pid_exists(int(pid))
+    return time.time() - part.stat().st_mtime > _DAY_S
 
 
 def write_atomically(path: Path, text: str) -> None:

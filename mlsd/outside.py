@@ -84,10 +84,14 @@ def check_regular(path: Path) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """A whole file that somebody named. Raises: OSError, also for no regular file and for more than the limit."""
-    if check_regular(path) > FILE_BYTES.most:
+    """A whole file that somebody named. Raises: OSError, also for no regular file and for more than the limit.
+
+    What a file states as its size is read: one of the system that states none may go on for ever.
+    """
+    if (n_bytes := check_regular(path)) > FILE_BYTES.most:
         raise OSError(errno.EFBIG, f"larger than {FILE_BYTES.words} ({FILE_BYTES.variable} sets another)", str(path))
-    return path.read_bytes()
+    with path.open("rb") as file:
+        return file.read(n_bytes)
 
 
 def read_given(path: Path, kind: type[MlsdError], hint: str = "", what: str = "") -> bytes:

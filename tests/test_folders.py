@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -13,7 +15,7 @@ from platformdirs.unix import Unix
 from mlsd.cli import main
 from mlsd.engine.llama.build.place import linked
 from mlsd.errors import InputError, LockError
-from mlsd.folders import cache_dir, update_json, user_dir, write_atomically
+from mlsd.folders import cache_dir, replacing, update_json, user_dir, write_atomically
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.hashes import digest, file_sha256
 from mlsd.measure.run.runner import machine_lock
@@ -137,3 +139,25 @@ def test_a_large_file_that_is_mostly_a_hole_is_not_hashed_for_hours(tmp_path: Pa
     os.truncate(hollow, 1 << 40)
     with pytest.raises(InputError, match="mostly a hole"):
         file_sha256(hollow)
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_write_and_what_a_living_one_writes_is_not(
+    tmp_path: Path,
+) -> None:
+    script = f"""
+import os
+from pathlib import Path
+from mlsd.folders import replacing
+with replacing(Path({str(tmp_path / "a")!r}), ""):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    assert len(list(tmp_path.glob(".mlsd.*.part"))) == 1
+    old, new = tmp_path / ".mlsd.0123abcd.part", tmp_path / ".mlsd.ffffffff-1-0123abcd.part"
+    for part in (old, new):
+        part.touch()
+    os.utime(old, (0, 0))
+    with replacing(tmp_path / "b", "") as living:
+        write_atomically(tmp_path / "c", "text")
+        assert set(tmp_path.glob(".mlsd.*.part")) == {living, new}
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "c", new.name}

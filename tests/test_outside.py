@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd import limits
+from mlsd import limits, outside
 from mlsd.outside import check_regular, output_of, parse_toml, read_file
 from tests.cli.conftest import (
     Mlsd,
@@ -33,6 +33,13 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(limits.FILE_BYTES.variable, "99")
     with pytest.raises(OSError, match="MLSD_MOST_FILE_BYTES"):
         read_file(tmp_path / "big")
+
+
+def test_a_file_is_read_as_far_as_it_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like /proc/kmsg: a regular file of 0 bytes, whose end never comes."""
+    (tmp_path / "endless").write_bytes(b"x" * 100)
+    monkeypatch.setattr(outside, "check_regular", lambda _: 0)
+    assert read_file(tmp_path / "endless") == b""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,15 +15,17 @@ import msgspec
 from mlsd.errors import PromptError, choose
 from mlsd.folders import asset_path
 from mlsd.outside import read_text
-from mlsd.planning.tasks import KINDS, TASK_KEY, Task, shipped_tasks, tasks_by_name
+from mlsd.planning.tasks import KINDS, TASK_KEY, Task, tasks_by_name
 from mlsd.records import PromptRef, Record
 
 # The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
 SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 
-_LENGTH = re.compile(r"length-([1-9][0-9]*)")
-_DEEP = re.compile(r"(.+)@([1-9][0-9]*)")
-_RANDOM = re.compile(r"random-([1-9][0-9]*)")
+# The grammar of names: a word, for some a number behind it, and the depth. No number has more digits than a context.
+_NAME = re.compile(r"([a-z_]{1,30})(?:-([1-9][0-9]{0,6}))?")
+_DEEP = re.compile(r"(.+)@([0-9]+)", re.DOTALL)
+_MOST_NAMED = 100  # characters of an unknown name that a message repeats
+_MOST_RANDOM = 1 << 20  # tokens; no model reads more
 READ_ONCE_FROM = 512  # tokens asked for from which on a prompt is read once for all arms
 COPY = "copy"  # a passage and the request to repeat it
 _COPIED, _HINT = 1_500, 60  # characters of it that are shown, and that the repetition begins with
@@ -68,6 +71,7 @@ class _Passage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passage: _Passage
+    deep: _Passage
     prompts: dict[str, _PromptEntry]
 
 
@@ -82,27 +86,48 @@ def load_prompt(name: str) -> Prompt:
     `copy` asks for a passage once more; on `random-N`, N random tokens, nothing repeats. `NAME@D` is NAME behind D
     tokens of other text. Raises: PromptError for an unknown name, or a text that is not the one that was shipped.
     """
-    if match := _DEEP.fullmatch(name):
-        return deep_prompt(load_prompt(match.group(1)), int(match.group(2)))
+    text, depth = _split_depth(name)
+    if depth:
+        return deep_prompt(_shallow(text), depth)
+    return _shallow(name)
+
+
+def _split_depth(text: str) -> tuple[str, int]:
+    """`NAME@D` as name and depth; 0 without one. Raises: PromptError for a depth that no context has."""
+    match = _DEEP.fullmatch(text)
+    if match is None:
+        return text, 0
+    digits, most = match.group(2), len(_shipped_bytes(_shipped().deep))
+    if len(digits) > len(str(most)) or not 1 <= int(digits) <= most:
+        raise PromptError(
+            f"A prompt cannot stand at depth {digits:.20}: the text before it has at most {most:,} tokens.",
+            hint="Ask for a depth that the model's context has room for.",
+        )
+    return match.group(1), int(digits)
+
+
+def _shallow(name: str) -> Prompt:
     shipped = _shipped()
     if (entry := shipped.prompts.get(name)) is not None:
         return _checked(_prompt(name, entry.text.strip(), entry.workload), entry.sha256)
-    if match := _LENGTH.fullmatch(name):
-        text = asset_path(f"prompts/{shipped.passage.file}").read_text(encoding="utf-8").strip()
-        return _checked(_prompt(name, text, _PASSAGE_WORKLOAD, n_tokens=int(match.group(1))), shipped.passage.sha256)
-    if name == COPY:
-        passage = load_prompt("length-1").text[:_COPIED]
-        text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
-        return _prompt(name, text, COPY)
-    if match := _RANDOM.fullmatch(name):
-        return _prompt(name, "random tokens", "random", n_tokens=int(match.group(1)), random=True)
     if (task := tasks_by_name().get(name)) is not None:
         return task_prompt(task, name)
+    if name == COPY:
+        passage = _passage()[:_COPIED]
+        text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
+        return _prompt(name, text, COPY)
+    match = _NAME.fullmatch(name)
+    kind, n_tokens = (match.group(1), int(match.group(2) or 0)) if match else ("", 0)
+    if kind == "length" and 1 <= n_tokens <= len(_passage().encode()):
+        return _prompt(name, _passage(), _PASSAGE_WORKLOAD, n_tokens=n_tokens)
+    if kind == "random" and 1 <= n_tokens <= _MOST_RANDOM:
+        return _prompt(name, "random tokens", "random", n_tokens=n_tokens, random=True)
     more = (
-        ", or length-N for exactly N tokens of prose, random-N, or a task "
-        f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
+        f", or length-N for exactly N tokens of prose (at most {len(_passage().encode()):,}), random-N (at most "
+        f"{_MOST_RANDOM:,}), or a task ({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
     )
-    raise PromptError(f"There is no prompt called {name!r}.", hint=choose(name, (*shipped.prompts, COPY), more))
+    known = choose(name[:_MOST_NAMED], (*shipped.prompts, COPY), more)
+    raise PromptError(f"There is no prompt called {name[:_MOST_NAMED]!r}.", hint=known)
 
 
 def shipped_prompt_sha256(name: str) -> str | None:
@@ -114,8 +139,8 @@ def shipped_prompt_sha256(name: str) -> str | None:
 
 
 def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
-    """The prompt behind `depth` tokens of other text: the long passage, the tasks, and then mlsd's own source."""
-    context = _long_text()[: _MOST_TOKEN_CHARACTERS * depth]
+    """The prompt behind the first `depth` tokens of the shipped deep text."""
+    context = _deep_text()[: _MOST_TOKEN_CHARACTERS * depth]
     return msgspec.structs.replace(
         prompt,
         key=f"{prompt.key}@{depth}",
@@ -125,14 +150,13 @@ def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
     )
 
 
-@functools.cache
-def _long_text() -> str:
-    passage = asset_path(f"prompts/{_shipped().passage.file}")
-    tasks = (turn for task in shipped_tasks() for turn in task.turns)
-    sources = sorted(passage.parents[2].rglob("*.py"))
-    return "\n\n".join(
-        [passage.read_text(encoding="utf-8"), *tasks, *(path.read_text(encoding="utf-8") for path in sources)]
-    )
+def _deep_text() -> str:
+    """The passage, the tasks, then mlsd's source code as it was on one day; the file never changes."""
+    return _shipped_bytes(_shipped().deep).decode()
+
+
+def _passage() -> str:
+    return _shipped_bytes(_shipped().passage).decode()
 
 
 def find_prompt(text: str) -> Prompt:
@@ -140,10 +164,10 @@ def find_prompt(text: str) -> Prompt:
 
     Raises: PromptError when there is neither.
     """
-    if match := _DEEP.fullmatch(text):
-        return deep_prompt(find_prompt(match.group(1)), int(match.group(2)))
-    place = Path(text)
-    return prompt_from_file(place) if len(place.parts) > 1 or place.suffix else load_prompt(text)
+    name, depth = _split_depth(text)
+    place = Path(name)
+    found = prompt_from_file(place) if len(place.parts) > 1 or place.suffix else _shallow(name)
+    return deep_prompt(found, depth) if depth else found
 
 
 def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
@@ -203,10 +227,27 @@ def _read_shipped(place: Path) -> _PromptFile:
     return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
 
 
+def _shipped_bytes(text: _Passage) -> bytes:
+    return _read_text(asset_path(f"prompts/{text.file}"), text.sha256)
+
+
+@functools.cache
+def _read_text(place: Path, sha256: str) -> bytes:
+    """The UTF-8 text of a shipped file, unpacked and without space around it. Raises: PromptError for another text."""
+    data = place.read_bytes()
+    text = (gzip.decompress(data) if place.suffix == ".gz" else data).strip()
+    _check(hashlib.sha256(text).hexdigest(), sha256, place.name)
+    return text
+
+
 def _checked(prompt: Prompt, expected_sha256: str) -> Prompt:
-    if prompt.sha256 != expected_sha256:
+    _check(prompt.sha256, expected_sha256, prompt.key)
+    return prompt
+
+
+def _check(sha256: str, expected_sha256: str, name: str) -> None:
+    if sha256 != expected_sha256:
         raise PromptError(
-            f"The installed text of the prompt {prompt.key!r} is not the one that was shipped.",
+            f"The installed text of the prompt {name!r} is not the one that was shipped.",
             hint="Reinstall mlsd, or give a text file of your own.",
         )
-    return prompt

@@ -1,4 +1,5 @@
 import hashlib
+import shutil
 
 import pytest
 from hypothesis import given
@@ -51,11 +52,46 @@ def test_a_length_below_one_is_refused(n_tokens):
         prompts.exact_prompt("some text", n_tokens, by_byte)
 
 
-@pytest.mark.parametrize("name", ["poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code"])
+ENDLESS = ("random-" + "9" * 5000, "length-" + "9" * 5000, "random-9999999", "length-99999", "code@1" + "@1" * 3000)
+
+
+@pytest.mark.parametrize("name", ["poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code", *ENDLESS])
 def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name):
     with pytest.raises(PromptError) as caught:
         prompts.load_prompt(name)
     assert all(known in str(caught.value) for known in (*FOUR, "length-N"))
+
+
+NUMBERS = st.integers(-1, 10**8).map(str) | st.integers(1, 5000).map("9".__mul__) | st.text(max_size=4)
+
+
+@given(st.sampled_from([*FOUR, "copy", "qa", "random", "length"]), st.none() | NUMBERS, st.lists(NUMBERS, max_size=50))
+def test_a_name_is_a_prompt_of_bounded_size_or_refused_before_anything_loads(word, number, depths):
+    name = "@".join([word if number is None else f"{word}-{number}", *depths * len(depths)])
+    try:
+        prompt = prompts.load_prompt(name)
+    except PromptError as error:
+        assert len(str(error)) < 1000
+    else:
+        assert len(name) < 50 and max(prompt.n_tokens or 0, prompt.depth) < 2**21
+
+
+DEEP_SHA256 = {
+    "code@64": "1a95e2bc07eabd231b826409d9a45b15ed51b59d6c08e3ab1b9819150ffe9520",
+    "code@4096": "9cdbcdb2a9d9e13d754e1dfdc2ed7214d9ce9a58d3a28ffb3ded2b87b99a8008",
+    "qa-1@100000": "7592b38a4c6cef84ede7794d36cf8ce499d968f1ae25d6d992b57449cd3aaf93",
+}
+
+
+@pytest.mark.parametrize("name", DEEP_SHA256)
+def test_a_deep_prompt_is_the_same_in_a_changed_version(name, tmp_path, monkeypatch):
+    changed = tmp_path / "mlsd"
+    shutil.copytree(prompts.asset_path("prompts"), changed / "assets" / "prompts")
+    (changed / "new.py").write_text("# code that a later version has\n")
+    monkeypatch.setattr(prompts, "asset_path", lambda file: changed / "assets" / file)
+    prompt = prompts.load_prompt(name)
+    assert prompt.sha256 == DEEP_SHA256[name], "another id: studies of yesterday resume nothing"
+    prompts.exact_prompt(prompt.context, prompt.depth, lambda text: text[::4])  # long enough at four characters a token
 
 
 def test_a_prompts_reference_holds_its_identity_but_not_its_text():

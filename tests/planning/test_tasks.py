@@ -49,6 +49,9 @@ def test_a_spec_bench_file_is_read_and_its_eight_categories_are_one_kind(tmp_pat
         ({**GOOD, "question_id": 1, "turns": []}, "line 2: there is no turn"),
         ({**GOOD, "question_id": 1, "turns": ["a", " "]}, "line 2: there is no turn, or an empty one"),
         (GOOD, "line 2: question_id 81 occurs twice"),
+        ({**GOOD, "question_id": 1, "turns": ["a"] * 100_000}, "line 2: there are more than 64 turns"),
+        ('{"question_id": 1, "category": "qa", "x": ' + "[" * 100_000, "line 2: .*recursion"),
+        ({**GOOD, "question_id": 10**4000}, "line 2: .*question_id"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
@@ -63,6 +66,13 @@ def test_all_broken_lines_are_named_at_once_but_not_hundreds_of_them(tmp_path: P
     with pytest.raises(TaskError, match=r"line 5: .* And 95 more\.") as caught:
         read_tasks(written(tmp_path, *["{"] * 100))
     assert "line 6" not in caught.value.message
+
+
+def test_a_file_of_too_many_rows_or_turns_is_refused_before_it_is_in_memory(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="more than 100,000 lines"):
+        read_tasks(written(tmp_path, "\n" * 100_001))
+    with pytest.raises(TaskError, match="more than 100,000 turns"):
+        read_tasks(written(tmp_path, *({**GOOD, "question_id": n, "turns": ["a"] * 64} for n in range(1600))))
 
 
 def test_a_file_without_a_task_or_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -156,3 +166,18 @@ def test_a_parquet_that_is_none_or_lacks_columns_or_turns_is_refused(tmp_path: P
         read_tasks(speed_bench(tmp_path, [{"question_id": 1, "category": "coding"}]))
     with pytest.raises(TaskError, match="row 1: no task"):
         read_tasks(speed_bench(tmp_path, [{"question_id": 1, "category": "coding", "turns": [" "]}]))
+
+
+def test_a_parquet_that_unfolds_to_more_than_there_may_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLSD_MOST_FILE_BYTES", "1000000")
+    row = {"question_id": 1, "category": "qa", "turns": ["x" * 10_000] * 10}
+    small = speed_bench(tmp_path, [row] * 9)
+    assert small.stat().st_size < 5_000 and len(read_tasks(small)) == 9
+    with pytest.raises(TaskError, match="more than 1,000,000 bytes of text"):
+        read_tasks(speed_bench(tmp_path, [row] * 10))
+    with pytest.raises(TaskError, match="more than 100,000 rows or turns"):
+        read_tasks(speed_bench(tmp_path, [{**row, "turns": [None] * 100_001}]))
+    with pytest.raises(TaskError, match="row 1: no task"):
+        read_tasks(speed_bench(tmp_path, [{**row, "turns": ["a"] * 65}]))

@@ -15,6 +15,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.errors import PromptError
 
+# The day that every template is told: what Llama 3.2's writes where it has no clock. Today's would be another prompt.
+TEMPLATE_DAY = datetime.datetime(2024, 7, 26)
 _ROLES = ("user", "assistant")
 
 
@@ -59,14 +61,10 @@ def render(template: str, turns: Sequence[str], *, bos: str = "", eos: str = "")
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _today
+    del environment.filters["random"], environment.globals["lipsum"]  # another prompt each time
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": TEMPLATE_DAY.strftime}
     return environment.from_string(template)
 
 
 def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _today(form: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(form)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mlsd.engine.llama import chat
 from mlsd.engine.llama.chat import chat_template, chat_tokens, render
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.errors import PromptError
@@ -29,11 +31,28 @@ def test_a_template_may_use_what_templates_are_written_for():
     assert render(template + "{% endfor %}{{ strftime_now('%%') }}", ["a", "b", "c"], bos="<s>") == "<s>a%"
 
 
+def test_a_template_that_asks_for_the_date_writes_the_same_prompt_on_another_day(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tomorrow(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Tomorrow:
+            return cls(2031, 5, 17, tzinfo=tz)
+
+    monkeypatch.setattr(chat, "chat_template", lambda _: "Today is {{ strftime_now('%d %b %Y') }}. " + PLAIN)
+    before = chat_tokens(model, ["Hello."])
+    monkeypatch.setattr(datetime, "datetime", Tomorrow)
+    assert chat_tokens(model, ["Hello."]) == before
+    assert model.detokenize(before).startswith("Today is 26 Jul 2024. <user>Hello.")
+
+
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{% for %}", "cannot write"),
+        ("{{ [1, 2] | random }}", "random"),
+        ("{{ lipsum() }}", "lipsum"),
         ("{{ 1 + 'a' }}", ""),
     ],
 )
