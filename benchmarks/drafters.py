@@ -19,12 +19,13 @@ from mlsd.drafters.lookup.rest import Options as RestOptions
 from mlsd.drafters.lookup.rest import Rest
 from mlsd.drafters.lookup.suffix_store import SuffixStore, write_store
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Drafter, NoDrafter, Outcome
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.verify import Verification
 from mlsd.planning.prompts import COPY, load_prompt
 from mlsd.records import ModelRef
 
@@ -58,7 +59,7 @@ def pld_proposal() -> Result:
     drafter.begin(text[:8_192], np.random.default_rng(0))
     spans = []
     for token in text[8_192:]:
-        drafter.observe(Outcome(accepted=0, committed=(token,)))
+        drafter.observe(Verification(accepted=0, committed=(token,)))
         started = time.perf_counter_ns()
         drafter.propose(20)
         spans.append((time.perf_counter_ns() - started) / 1_000)

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from mlsd.drafters.method import Method
 from mlsd.drafters.options import Range
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Record
 
 
@@ -36,11 +37,11 @@ class Bigram(Drafter):
         self._pending: list[int] = []
         self._last = {token: place for place, token in enumerate(prompt[:-1])}
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Only keep what was committed: what costs time belongs into `propose`, which is timed as drafting."""
-        self._pending += outcome.committed
+        self._pending += verification.committed
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         """At most `k` tokens; none where the newest token is new."""
         for token in self._pending:
             self._last[self._text[-1]] = len(self._text) - 1
@@ -48,8 +49,8 @@ class Bigram(Drafter):
         self._pending = []
         place = self._last.get(self._text[-1])
         if place is None:
-            return Draft()
-        return Draft(tokens=tuple(self._text[place + 1 : place + 1 + min(k, self._longest)]))
+            return Proposal()
+        return Proposal(tokens=tuple(self._text[place + 1 : place + 1 + min(k, self._longest)]))
 
 
 METHOD = Method(

@@ -23,8 +23,7 @@ class RestClock(Clock, Protocol):
 class MonotonicClock:
     """The process-wide performance counter."""
 
-    def now_ns(self) -> int:
-        return time.perf_counter_ns()
+    now_ns = staticmethod(time.perf_counter_ns)  # called several times a token, so without a frame of its own
 
     def sleep(self, span_s: float) -> None:
         time.sleep(span_s)

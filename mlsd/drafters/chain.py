@@ -6,7 +6,6 @@ differ in what becomes of the doubtful token: Kangaroo, SWIFT and ConfLayers sti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.engine.session import Logits
-from mlsd.engine.verify import Probabilities, draw, probabilities
+from mlsd.engine.verify import Probabilities, Proposal, draw, probabilities
 from mlsd.records import Record, Sampling
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
@@ -41,7 +40,10 @@ class Predictor(Protocol):
 
 
 class Chain:
-    """The rule by which a method's chains grow, and how often and how long it doubted."""
+    """A chain that grows token by token, and how often and how long its method doubted.
+
+    `start` a chain, then `extend` it from the outputs after all text and each token so far, until it says no.
+    """
 
     def __init__(
         self,
@@ -52,53 +54,49 @@ class Chain:
         n_vocab: int | None = None,
     ) -> None:
         """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
-        self.doubt, self._n_vocab = doubt or Doubt(), n_vocab
-        self._sampling, self._clock = sampling or Sampling(), clock
-        self._rng = np.random.default_rng(0)
-        self._n_stops = self._confidence_ns = 0
+        self.doubt, self._n_vocab, self._now = doubt or Doubt(), n_vocab, clock.now_ns
+        self._sampling = sampling or Sampling()
+        self._greedy = self._sampling.greedy
+        self.begin(np.random.default_rng(0))
 
     def begin(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._n_stops = self._confidence_ns = 0
 
-    def grow(
-        self, k: int, predictor: Predictor, forward: Callable[[Sequence[int]], None]
-    ) -> tuple[tuple[int, ...], Probabilities | None]:
-        """Up to `k` tokens, with the distributions they were drawn from where they were drawn.
+    def start(self, k: int) -> None:
+        """A chain of at most `k` tokens, at least one."""
+        self._k = k
+        self.tokens: list[int] = []
+        self._rows: list[Probabilities] = []
 
-        The predictor has taken in all text; `forward` gives it one more token.
-        """
-        tokens: list[int] = []
-        rows: list[Probabilities] = []
-        while len(tokens) < k:
-            if tokens:
-                forward(tokens[-1:])
-            in_doubt = self._in_doubt(predictor, is_last=len(tokens) + 1 == k)
-            if in_doubt and self.doubt.p_min_mode == "drop":
-                break
-            token = self._pick(predictor, rows)
-            if self._n_vocab is not None and token >= self._n_vocab:
-                break  # picked on the device, and unknown to the target
-            tokens.append(token)
-            if in_doubt:
-                break
-        return tuple(tokens), np.stack(rows) if rows else None
-
-    def _in_doubt(self, predictor: Predictor, *, is_last: bool) -> bool:
-        """Whether the chain ends here: by the row, not the drawn token, or the output would not follow the target."""
-        if self.doubt.p_min == 0 or (is_last and self.doubt.p_min_mode == "include"):
+    def extend(self, outputs: Predictor) -> bool:
+        """Add the next token, if any; whether another may follow it, once a pass has taken it in."""
+        is_last, doubt = len(self.tokens) + 1 == self._k, self.doubt
+        # By the row, not the drawn token, or the output would not follow the target.
+        unsure = doubt.p_min > 0 and not (is_last and doubt.p_min_mode == "include") and self._in_doubt(outputs)
+        if unsure and doubt.p_min_mode == "drop":
             return False
-        started_ns = self._clock.now_ns()
-        found = top_probability(predictor.logits()[0]) < self.doubt.p_min
-        self._confidence_ns += self._clock.now_ns() - started_ns
+        if self._greedy:
+            token = outputs.greedy()[0]
+        else:
+            self._rows.append(probabilities(outputs.logits()[:, : self._n_vocab], self._sampling)[0])
+            token = draw(self._rows[-1], self._rng)
+        if self._n_vocab is not None and token >= self._n_vocab:
+            return False  # picked on the device, and unknown to the target
+        self.tokens.append(token)
+        return not (is_last or unsure)
+
+    def _in_doubt(self, outputs: Predictor) -> bool:
+        started_ns = self._now()
+        found = top_probability(outputs.logits()[0]) < self.doubt.p_min
+        self._confidence_ns += self._now() - started_ns
         self._n_stops += found
         return found
 
-    def _pick(self, predictor: Predictor, rows: list[Probabilities]) -> int:
-        if self._sampling.greedy:
-            return predictor.greedy()[0]
-        rows.append(probabilities(predictor.logits()[:, : self._n_vocab], self._sampling)[0])
-        return draw(rows[-1], self._rng)
+    def proposal(self, rollback_ns: int = 0) -> Proposal:
+        """The chain, with the distributions that its tokens were drawn from where they were drawn."""
+        rows = np.stack(self._rows) if self._rows else None
+        return Proposal(tokens=tuple(self.tokens), probabilities=rows, rollback_ns=rollback_ns)
 
     def stats(self) -> dict[str, float]:
         """Drafts that ended in doubt and the time of finding out, where there is a threshold."""

@@ -7,7 +7,6 @@ pass of its own. The mark lies right after that decode: all that memory then hol
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import median
 from typing import TypeVar
 
@@ -19,12 +18,13 @@ from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.drafters.options import small_model_study
 from mlsd.drafters.recipe import Context, Opening
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
+from mlsd.engine.rollback import Rollback, TimedContext, make_rollback, rollback_options
 from mlsd.engine.session import Session
-from mlsd.engine.vocabulary import check_vocabularies, readable
+from mlsd.engine.verify import Proposal, Verification
+from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.records import DRAFT_MODEL
 
 T = TypeVar("T")
@@ -40,90 +40,75 @@ class DraftModel(Drafter):
         read: Read = DrafterSetup.read,
     ) -> None:  # fmt: skip
         """`read` brings the prompt into the session."""
-        self._session = session
-        self._read = read
-        self._rollback = rollback
-        self._clock = clock
+        self._context, self._read = TimedContext(session, rollback, clock), read
+        self._n_vocab = session.tokenizer.vocabulary.n_tokens
         self._chain = chain or Chain(clock)
         self.rollback_name = rollback.name
         self._forget()
 
     def _forget(self) -> None:
-        self._context: list[int] = []
-        self._drafted: tuple[int, ...] = ()
-        self._n_steps = self._n_catch_up = self._forward_ns = self._rollback_ns = 0
-        self._single_ns: list[int] = []  # of each pass over one token
+        self._context.start()
+        self._text: list[int] = []
+        self._n_catch_up = self._n_drafted = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._session.clear()
+        self._context.session.clear()
         self._chain.begin(rng)
         self._forget()
-        self._context = readable(prompt, self._session.tokenizer)
-        self._read(self._session, self._context)
+        self._take_in(prompt)
+        self._read(self._context.session, self._text)
 
-    def propose(self, k: int) -> Draft:
-        if k < 1:
-            self._drafted = ()
-            return Draft()
-        before_ns = self._rollback_ns
-        self._catch_up()
+    def _take_in(self, tokens: Sequence[int]) -> None:
+        """What only its target's larger vocabulary has becomes token 0."""
+        self._text += tokens if max(tokens) < self._n_vocab else [t if t < self._n_vocab else 0 for t in tokens]
+
+    def propose(self, k: int) -> Proposal:
+        context, chain = self._context, self._chain
+        before_ns = context.rollback_ns
+        context.decode(self._news())
         if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
-            self._timed(self._rollback.mark)
-        tokens, rows = self._chain.grow(k, self._session, self._speculate)
-        self._drafted = tokens
-        return Draft(tokens=tokens, probabilities=rows, mark_ns=self._rollback_ns - before_ns)
+            context.mark()
+        chain.start(k)
+        while chain.extend(context.session):
+            context.step()
+            context.decode(chain.tokens[-1:])
+        self._n_drafted = len(chain.tokens)
+        return chain.proposal(context.rollback_ns - before_ns)
 
-    def _catch_up(self) -> None:
-        pending = self._context[self._session.n_past :]
-        self._forward(pending)
-        self._n_catch_up += len(pending)
+    def _news(self) -> list[int]:
+        """The committed tokens that the session has not read."""
+        news = self._text[self._context.session.n_past :]
+        self._n_catch_up += len(news)
+        return news
 
-    def _timed(self, act: Callable[[], object]) -> None:
-        started_ns = self._clock.now_ns()
-        act()
-        self._rollback_ns += self._clock.now_ns() - started_ns
-
-    def _speculate(self, tokens: Sequence[int]) -> None:
-        self._timed(self._rollback.step)
-        self._forward(tokens)
-
-    def _forward(self, tokens: Sequence[int]) -> None:
-        started_ns = self._clock.now_ns()
-        self._session.decode(tokens)
-        span_ns = self._clock.now_ns() - started_ns
-        self._forward_ns += span_ns
-        if len(tokens) == 1:
-            self._single_ns.append(span_ns)
-        self._n_steps += 1
-
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
-        n_confirmed = len(self._context)
-        self._context.extend(readable(outcome.committed, self._session.tokenizer))
-        if self._drafted:
+        n_confirmed = len(self._text)
+        self._take_in(verification.committed)
+        if self._n_drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
-            n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
-            self._timed(partial(self._rollback.rewind, n_keep, ()))
-            self._drafted = ()
+            self._context.rewind(min(self._context.session.n_past, n_confirmed + verification.accepted))
+            self._n_drafted = 0
 
     def stats(self) -> dict[str, float]:
         """Draft passes and positions decoded to catch up; the time of all passes, and of marking and rewinding."""
+        context = self._context
         return {
             **self._chain.stats(),
-            "draft_steps": float(self._n_steps),
+            "draft_steps": float(context.n_passes),
             "catch_up_rows": float(self._n_catch_up),
-            "draft_forward_ns": float(self._forward_ns),
-            "draft_rollback_ns": float(self._rollback_ns),
-            **step_stats(self._single_ns),
-            **({} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * self._n_steps)}),
+            "draft_forward_ns": float(context.pass_ns),
+            "draft_rollback_ns": float(context.rollback_ns),
+            **step_stats(context.single_ns),
+            **({} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * context.n_passes)}),
         }
 
     @property
     def failed_native_calls(self) -> int:
-        return self._session.failed_native_calls
+        return self._context.session.failed_native_calls
 
     def close(self) -> None:
-        self._session.close()
+        self._context.session.close()
 
 
 def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
@@ -179,7 +164,7 @@ METHOD = Method(
     open=lambda setup, own: open_draft(setup, setup.chain(own, n_vocab=setup.target.tokenizer.vocabulary.n_tokens)),
     contexts=lambda opening, own: opening.with_draft(chain_context(opening, own)),
     needs="draft",
-    # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
+    # Proposal lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(
         small_model_study("qwen2.5-1.5b", 2),
         small_model_study("smollm2", 2),

@@ -9,10 +9,10 @@ from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import TreeGrower, TreeOptions, tree_options, whole_tree
-from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.rollback import make_rollback
+from mlsd.engine.verify import Proposal
 from mlsd.engine.vocabulary import check_vocabularies
 
 
@@ -27,8 +27,9 @@ class DraftTree(DraftModel):
         super()._forget()
         self._grower.begin()
 
-    def propose(self, k: int) -> Draft:
-        return self._grower.draft(k, self._levels, self._catch_up)
+    def propose(self, k: int) -> Proposal:
+        self._context.decode(self._news())
+        return self._grower.proposal(k, self._levels)
 
     def stats(self) -> dict[str, float]:
         return self._grower.stats(super().stats())

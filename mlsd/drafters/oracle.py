@@ -8,7 +8,8 @@ import numpy as np
 
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import NoOptions
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import UnsupportedError
 
 
@@ -29,16 +30,16 @@ class Replay(Drafter):
             self._records[key] = list(self._plain(key))
         self._record, self._n_committed = self._records[key], 0
 
-    def propose(self, k: int) -> Draft:
-        return Draft(tokens=self._coming(k))
+    def propose(self, k: int) -> Proposal:
+        return Proposal(tokens=self._coming(k))
 
     def _coming(self, k: int) -> tuple[int, ...]:
         return tuple(self._record[self._n_committed : self._n_committed + k])
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Go on behind what was committed, which is on record from now on."""
-        n_before, self._n_committed = self._n_committed, self._n_committed + len(outcome.committed)
-        self._record[n_before : self._n_committed] = outcome.committed
+        n_before, self._n_committed = self._n_committed, self._n_committed + len(verification.committed)
+        self._record[n_before : self._n_committed] = verification.committed
 
 
 def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:

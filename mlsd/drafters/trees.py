@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.drafter import Draft
 from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
+from mlsd.engine.verify import Proposal
 from mlsd.records import Record
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class TreeGrower:
     def begin(self) -> None:
         self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
 
-    def draft(self, k: int, model: LlamaTreeSession | EagleHead, catch_up: Callable[[], None]) -> Draft:
-        """The likeliest tree of at most `k` levels; `catch_up` lets the model take in the newest text."""
+    def proposal(self, k: int, model: LlamaTreeSession | EagleHead) -> Proposal:
+        """The likeliest tree of at most `k` levels of a model that has taken in the newest text."""
         now, own = self._clock.now_ns, self._options
 
         def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
@@ -118,17 +118,16 @@ class TreeGrower:
             self._n_rows += len(tokens)
             return rows[:, : self._n_vocab]
 
-        catch_up()
         t0, levels_ns = now(), self._levels_ns
         first = model.logits()[0, : self._n_vocab].copy()  # the levels' passes may write over it
         tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
         t1 = now()
         self._tree_ns += t1 - t0 - (self._levels_ns - levels_ns)
         model.truncate(model.n_past)  # the levels; what is accepted of them comes back with the newest text
-        return Draft(tree=tree, mark_ns=now() - t1)
+        return Proposal(tree=tree, rollback_ns=now() - t1)
 
     def stats(self, passes: Mapping[str, float]) -> dict[str, float]:
-        """Rows of the levels, the time left to the policy, and `passes`, those of `catch_up`, with the levels'."""
+        """Rows of the levels, the time left to the policy, and `passes`, those of catching up, with the levels'."""
         return {
             **{name: value for name, value in passes.items() if name.startswith("catch_up")},
             "draft_steps": passes["draft_steps"] + self._n_levels,

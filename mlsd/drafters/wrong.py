@@ -9,7 +9,7 @@ import numpy as np
 from mlsd.drafters.method import Method
 from mlsd.drafters.options import NoOptions
 from mlsd.drafters.oracle import Replay, recorded
-from mlsd.engine.drafter import Draft
+from mlsd.engine.verify import Proposal
 
 
 class Wrong(Replay):
@@ -24,9 +24,9 @@ class Wrong(Replay):
         super().begin(prompt, rng)
         self._steps = rng.integers(1, self._n_vocab, len(self._record)).tolist()
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         steps = self._steps[self._n_committed :]
-        return Draft(tokens=tuple((t + s) % self._n_vocab for t, s in zip(self._coming(k), steps, strict=False)))
+        return Proposal(tokens=tuple((t + s) % self._n_vocab for t, s in zip(self._coming(k), steps, strict=False)))
 
 
 METHOD = Method(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.engine.drafter import Draft, Drafter, Outcome
-from mlsd.engine.rollback import Rollback
+from mlsd.engine.drafter import Drafter
+from mlsd.engine.rollback import Rollback, Target
 from mlsd.engine.session import Session
-from mlsd.engine.verify import ChainVerifier, TreeVerifier, draw, probabilities
+from mlsd.engine.verify import NOTHING, Accept, Verification, acceptance_rule
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 
@@ -64,116 +65,94 @@ def generate(
 ) -> Generation:
     """Generate up to `n_predict` tokens after `prompt`; `on_round` receives the output's length after each round."""
     check_capacity(session.n_ctx, len(prompt), limits)
-    loop = _Loop(session, drafter, rollback, limits, clock, sampling or Sampling(), rng or np.random.default_rng(0))
-    return loop.run(prompt, on_round, prefill)
+    rng, now = rng or np.random.default_rng(0), clock.now_ns
+    rule = acceptance_rule(sampling or Sampling(), rng)
+    loop = _Loop(Target(session, rollback, clock), drafter, rule, limits, clock)
+    session.clear()
+    t0 = now()
+    drafter.begin(prompt, rng)
+    t1 = now()
+    known = prefill is not None and prefill(session, prompt)
+    if prefill is None:
+        session.decode(prompt)
+    first = loop.commit(rule(NOTHING, session))
+    t2 = now()
+    drafter.observe(first)
+    rounds: list[Round] = []
+    t3 = loop.end_ns = now()
+    while not loop.ended_by_eog and len(loop.output) < limits.n_predict:
+        rounds.append(loop.round())
+        if on_round is not None:
+            on_round(len(loop.output))
+    return Generation(
+        tokens=tuple(loop.output),
+        rounds=tuple(rounds),
+        prefill_ns=None if known else t2 - t1,
+        # A drafter that reads the target's own rows can take in the prompt only after the target has.
+        draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
+        decode_ns=loop.end_ns - t3,
+        ended_by_eog=loop.ended_by_eog,
+        past=(*loop.output[: loop.n_before], *loop.kept),
+    )
 
 
 class _Loop:
     """State of one generation: `output` is committed, its last token is not yet in the target's memory."""
 
-    def __init__(
-        self,
-        session: Session,
-        drafter: Drafter,
-        rollback: Rollback,
-        limits: GenerationLimits,
-        clock: Clock,
-        sampling: Sampling,
-        rng: np.random.Generator,
-    ) -> None:
-        self._session, self._drafter = session, drafter
-        self._chain = ChainVerifier(session, rollback, sampling, rng)
-        self._tree = TreeVerifier(session, sampling, rng)
-        self._limits, self._clock, self._sampling, self._rng = limits, clock, sampling, rng
-        self._output: list[int] = []
-        self._round_end_ns = 0
-        self._ended_by_eog = False
-        self._kept: tuple[int, ...] = ()  # accepted in the last round, also behind an end-of-generation token
-        self._n_before = 0  # output tokens before that round
+    def __init__(self, target: Target, drafter: Drafter, rule: Accept, limits: GenerationLimits, clock: Clock) -> None:
+        self._target, self._drafter, self._accept = target, drafter, rule
+        self._gamma, self._n_predict, self._ignore_eog = limits.gamma, limits.n_predict, limits.ignore_eog
+        self._now = clock.now_ns
+        self.output: list[int] = []
+        self.n_before = 0  # output tokens before the last round
+        self.kept: tuple[int, ...] = ()  # accepted in it, also behind an end-of-generation token
+        self.ended_by_eog = False
+        self.end_ns = 0  # of the last round, where the next one begins: so rounds sum to the time of decoding
 
-    def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None, prefill: Prefill | None) -> Generation:
-        now = self._clock.now_ns
-        self._session.clear()
-        t0 = now()
-        self._drafter.begin(prompt, self._rng)
-        t1 = now()
-        known = prefill is not None and prefill(self._session, prompt)
-        if prefill is None:
-            self._session.decode(prompt)
-        first = self._pick_first()
-        self._commit((first,))
-        t2 = now()
-        self._drafter.observe(Outcome(accepted=0, committed=(first,)))
-        rounds: list[Round] = []
-        t3 = self._round_end_ns = now()
-        while not self._finished:
-            rounds.append(self._round())
-            if on_round is not None:
-                on_round(len(self._output))
-        return Generation(
-            tokens=tuple(self._output),
-            rounds=tuple(rounds),
-            prefill_ns=None if known else t2 - t1,
-            # A drafter that reads the target's own rows can take in the prompt only after the target has.
-            draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
-            decode_ns=self._round_end_ns - t3,
-            ended_by_eog=self._ended_by_eog,
-            past=(*self._output[: self._n_before], *self._kept),
-        )
-
-    @property
-    def _finished(self) -> bool:
-        return self._ended_by_eog or len(self._output) >= self._limits.n_predict
-
-    def _round(self) -> Round:
-        now = self._clock.now_ns
-        # A round begins where the one before ended, so that the rounds of a generation sum to its decode time.
-        t0 = self._round_end_ns
+    def round(self) -> Round:
+        """Draft, verify, accept, roll back."""
+        target, drafter, now, begin_ns = self._target, self._drafter, self._now, self.end_ns
+        self.n_before = len(self.output)
         # One place is the bonus token's, so that no round can overshoot n_predict.
-        k = min(self._limits.gamma, self._limits.n_predict - len(self._output) - 1)
-        t_draft = now()
-        draft = self._drafter.propose(k) if k > 0 else Draft()
+        k = min(self._gamma, self._n_predict - self.n_before - 1)
+        t0 = now()
+        proposal = drafter.propose(k) if k > 0 else NOTHING
         t1 = now()
-        verifier = self._chain if draft.tree is None else self._tree
-        verifier.mark(draft)
+        outputs = target.verify(self.output[-1], proposal)
         t2 = now()
-        verifier.run(self._output[-1], draft)
+        verification = self._accept(proposal, outputs)
         t3 = now()
-        verified = verifier.accept(draft)
+        n_again = target.rollback(verification)
+        committed = self.commit(verification)
         t4 = now()
-        self._n_before, self._kept = len(self._output), verified.tokens
-        committed = self._commit((*verified.tokens, verified.bonus))
-        n_replayed = verifier.keep(draft)
-        accepted = min(len(verified.tokens), len(committed))
-        self._drafter.observe(Outcome(accepted=accepted, committed=committed, riders=verified.riders))
+        drafter.observe(committed)
         t5 = now()
-        draft_ns = t1 - t_draft - draft.mark_ns
-        rollback_ns = draft.mark_ns + (t2 - t1) + (t5 - t4)
-        self._round_end_ns = now()
+        draft_ns = t1 - t0 - proposal.rollback_ns
+        rollback_ns = proposal.rollback_ns + target.rollback_ns + (t5 - t4)
+        self.end_ns = now()
         return Round(
-            proposed=draft.n_proposed,
-            accepted=accepted,
-            committed=len(committed),
-            rows=draft.n_rows + n_replayed,
+            proposed=proposal.n_proposed,
+            accepted=committed.accepted,
+            committed=len(committed.committed),
+            rows=proposal.n_rows + n_again,
             draft_ns=draft_ns,
-            verify_ns=t3 - t2,
+            verify_ns=target.pass_ns,
             rollback_ns=rollback_ns,
-            sample_ns=t4 - t3,
-            other_ns=self._round_end_ns - t0 - draft_ns - rollback_ns - (t4 - t2),
+            sample_ns=t3 - t2,
+            other_ns=self.end_ns - begin_ns - draft_ns - target.pass_ns - rollback_ns - (t3 - t2),
         )
 
-    def _pick_first(self) -> int:
-        if self._sampling.greedy:
-            return self._session.greedy()[0]
-        return draw(probabilities(self._session.logits(), self._sampling)[0], self._rng)
-
-    def _commit(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Add tokens to the output; an end-of-generation token is the last one, unless it is ignored."""
-        if not self._limits.ignore_eog:
-            for i, token in enumerate(tokens):
-                if self._session.tokenizer.is_end(token):
-                    tokens = tokens[: i + 1]
-                    self._ended_by_eog = True
-                    break
-        self._output.extend(tokens)
-        return tokens
+    def commit(self, verification: Verification) -> Verification:
+        """Add to the output what stands; an end-of-generation token is the last one, unless it is ignored."""
+        tokens = verification.committed
+        self.kept = tokens[: verification.accepted]
+        if not self._ignore_eog:
+            is_end = self._target.session.tokenizer.is_end
+            n = next((i for i, token in enumerate(tokens, 1) if is_end(token)), None)
+            if n is not None:
+                self.ended_by_eog, tokens = True, tokens[:n]
+                verification = msgspec.structs.replace(
+                    verification, accepted=min(verification.accepted, n), committed=tokens
+                )
+        self.output.extend(tokens)
+        return verification

@@ -1,4 +1,4 @@
-"""Rollback strategies: how a session forgets the positions that verification rejected.
+"""Rollback strategies: how a session forgets the positions that verification rejected; and contexts that use them.
 
 Each round `mark` comes before speculative tokens go in, `step` before each of them that goes in alone (a draft's), and
 `rewind` once it is known how many stay. What is exact where, and what it costs, is measured (`probe`):
@@ -21,8 +21,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mlsd.engine.session import Session, SessionOptions
-from mlsd.errors import RollbackError, choose
+from mlsd.clock import Clock
+from mlsd.engine.session import Session, SessionOptions, TreeSession
+from mlsd.engine.verify import NOTHING, Proposal, Verification
+from mlsd.errors import EngineError, RollbackError, choose
 
 SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states beside the context
 
@@ -138,3 +140,87 @@ def rollback_options(name: str | None, options: SessionOptions, gamma: int) -> S
         n_rungs=gamma if name in ("ladder", "device-ladder") else 0,
         rungs_on_device=name == "device-ladder",
     )
+
+
+class TimedContext:
+    """A session and the strategy that takes its tokens back, as one object that times its passes and rollbacks."""
+
+    def __init__(self, session: Session, rollback: Rollback, clock: Clock) -> None:
+        self.session, self.strategy, self._now = session, rollback, clock.now_ns
+        self.start()
+
+    def start(self) -> None:
+        """Begin to count anew."""
+        self.n_passes = self.pass_ns = self.rollback_ns = 0
+        self.single_ns: list[int] = []  # of each pass over one token
+
+    def decode(self, tokens: Sequence[int]) -> None:
+        """Append `tokens`, of which the last one gets outputs."""
+        started_ns = self._now()
+        self.session.decode(tokens)
+        span_ns = self._now() - started_ns
+        self.n_passes += 1
+        self.pass_ns += span_ns
+        if len(tokens) == 1:
+            self.single_ns.append(span_ns)
+
+    def mark(self) -> None:
+        started_ns = self._now()
+        self.strategy.mark()
+        self.rollback_ns += self._now() - started_ns
+
+    def step(self) -> None:
+        started_ns = self._now()
+        self.strategy.step()
+        self.rollback_ns += self._now() - started_ns
+
+    def rewind(self, n_past: int, replay: Sequence[int] = ()) -> int:
+        started_ns = self._now()
+        n_again = self.strategy.rewind(n_past, replay)
+        self.rollback_ns += self._now() - started_ns
+        return n_again
+
+
+class Target(TimedContext):
+    """The context whose output is drafted: it verifies a proposal in one pass, then forgets what was rejected.
+
+    Its times are those of the newest round.
+    """
+
+    def __init__(self, session: Session, rollback: Rollback, clock: Clock) -> None:
+        super().__init__(session, rollback, clock)
+        self._n_past, self._last, self._proposal = 0, 0, NOTHING
+        self._tree_session = session if isinstance(session, TreeSession) else None
+
+    def verify(self, last: int, proposal: Proposal) -> Session:
+        """Decode the newest committed token and what is proposed after it; the session holds the outputs of all."""
+        session, n_proposed = self.session, len(proposal.tokens)
+        self._n_past, self._last, self._proposal = session.n_past, last, proposal
+        self.rollback_ns = 0
+        if n_proposed:
+            self.mark()
+        started_ns = self._now()
+        if proposal.tree is None:
+            session.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
+        else:
+            self._branching.decode_tree(last, proposal.tree)
+        self.pass_ns = self._now() - started_ns
+        return session
+
+    def rollback(self, verification: Verification) -> int:
+        """Forget what was not accepted; returns the positions decoded again."""
+        if self._proposal.tree is not None:
+            started_ns = self._now()
+            n_again = self._branching.keep_path(verification.path)
+            self.rollback_ns = self._now() - started_ns
+            return n_again
+        n_kept = verification.accepted
+        if n_kept == len(self._proposal.tokens):
+            return 0
+        return self.rewind(self._n_past + 1 + n_kept, (self._last, *verification.committed[:n_kept]))
+
+    @property
+    def _branching(self) -> TreeSession:
+        if self._tree_session is None:
+            raise EngineError("A tree was proposed to a context that verifies chains.")
+        return self._tree_session

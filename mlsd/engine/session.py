@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -86,7 +86,7 @@ class Session(Protocol):
 
     options: SessionOptions
     n_ctx: int  # positions that fit into memory
-    last_width: int  # tokens of the last `decode` call; rollback by snapshots is exact only inside them
+    last_width: int  # tokens of the last pass; rollback by snapshots is exact only inside them
     n_snapshots: int  # recurrent snapshots the engine really keeps (0: none)
     window: int  # positions that layers with a sliding window see (0: no layer has one)
     failed_native_calls: int  # that were ignored; always 0 in a checked session
@@ -108,6 +108,9 @@ class Session(Protocol):
     def logits(self) -> Logits:
         """Logits of the output rows of the last decode: shape (n_outputs, n_vocab), a copy."""
 
+    def row(self, node: int) -> Logits:
+        """Logits after a proposed token or a node of a tree (ROOT: the token before all), shape (n_vocab,), no copy."""
+
     def truncate(self, n_past: int) -> None:
         """Forget every position >= `n_past`. Raises RollbackError when the engine says it cannot."""
 
@@ -127,14 +130,12 @@ class Session(Protocol):
         """Free every native handle; calling it twice is harmless."""
 
 
+@runtime_checkable
 class TreeSession(Session, Protocol):
     """A session whose verification batches may branch."""
 
     def decode_tree(self, root: int, tree: Tree) -> None:
         """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done."""
-
-    def row(self, node: int) -> Logits:
-        """Logits after a node of the last tree (ROOT: its root), shape (n_vocab,), until the next decode."""
 
     def keep_path(self, path: Sequence[int]) -> int:
         """Keep the root and the nodes of `path`, forget all others; returns the rows decoded again for it."""

@@ -1,54 +1,108 @@
-"""Verification: acceptance rules, pure functions of proposals and target outputs, and the target's side of a round."""
+"""What is proposed, and what the target makes of it: acceptance rules as pure functions of proposals and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.drafter import Draft
-from mlsd.engine.rollback import Rollback
-from mlsd.engine.session import Session, TreeSession
+from mlsd.engine.session import Session
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.records import Record, Sampling
 
 Probabilities = npt.NDArray[np.float64]
 
 
-class Accepted(Record, frozen=True, kw_only=True):
-    """Result of one verification: how many proposals stand, and the token the target adds itself."""
+class Proposal(Record, frozen=True, kw_only=True):
+    """What a drafter proposes for one round."""
+
+    tokens: tuple[int, ...] = ()
+    # Distributions the tokens were drawn from, shape (len(tokens), n_vocab); None: the tokens are deterministic.
+    probabilities: Probabilities | None = None
+    tree: Tree | None = None  # continuations that branch, in place of `tokens`; deterministic
+    rollback_ns: int = 0  # time inside propose spent on saving state; counted as rollback, not as drafting
+
+    @property
+    def n_proposed(self) -> int:
+        return len(self.tokens) if self.tree is None else self.tree.n_candidates
+
+    @property
+    def n_rows(self) -> int:
+        """Positions of the target pass that verifies it, the newest committed token included."""
+        return 1 + len(self.tokens if self.tree is None else self.tree.tokens)
+
+
+NOTHING = Proposal()
+
+
+class Verification(Record, frozen=True, kw_only=True):
+    """What became of a proposal: `committed` are the accepted tokens and the bonus token, in order."""
 
     accepted: int
-    bonus: int
+    committed: tuple[int, ...]
     path: tuple[int, ...] = ()  # accepted nodes of a tree, in order
+    riders: tuple[int, ...] = ()  # the target's greedy tokens after the leaves among the tree's riders
 
 
-def accept_tree(tree: Tree, pick: Callable[[int], int]) -> Accepted:
+Accept = Callable[[Proposal, Session], Verification]  # what stands, by the outputs of the pass that verified it
+
+
+def acceptance_rule(sampling: Sampling, rng: np.random.Generator) -> Accept:
+    """The rule under which the output is what the target alone would write. An empty proposal is plain decoding."""
+    return _accept_greedy if sampling.greedy else partial(_accept_drawn, sampling=sampling, rng=rng)
+
+
+def _accept_greedy(proposal: Proposal, outputs: Session) -> Verification:
+    if proposal.tree is None:
+        return accept_greedy(proposal.tokens, outputs.greedy())
+    return accept_tree(proposal.tree, lambda node: int(outputs.row(node).argmax()))
+
+
+def _accept_drawn(
+    proposal: Proposal, outputs: Session, *, sampling: Sampling, rng: np.random.Generator
+) -> Verification:
+    if proposal.tree is None:
+        target = probabilities(outputs.logits(), sampling)
+        return accept_sampled(proposal.tokens, proposal.probabilities, target, rng)
+    return accept_tree(
+        proposal.tree,
+        lambda node: draw(probabilities(outputs.row(node)[None], sampling)[0], rng),
+        lambda node: int(outputs.row(node).argmax()),
+    )
+
+
+def accept_tree(
+    tree: Tree, pick: Callable[[int], int], after_rider: Callable[[int], int] | None = None
+) -> Verification:
     """Follow the target's own choice down the tree until no candidate carries it.
 
     `pick(node)` is the target's token after `node`: the greedy one, or a draw from the target's distribution. It is
     asked once a node, and only on the way. With draws the committed tokens follow that distribution exactly, whatever
-    the tree: each is a fresh draw, and the tree only decides how many are had in one pass.
+    the tree: each is a fresh draw, and the tree only decides how many are had in one pass. `after_rider` gives what
+    the leaves among the riders are asked for, where that is not what is picked.
     """
-    node = ROOT
     path: list[int] = []
-    while True:
-        token = pick(node)
-        child = tree.child(node, token)
-        if child is None:
-            return Accepted(accepted=len(path), bonus=token, path=tuple(path))
+    committed = [pick(ROOT)]
+    while (child := tree.child(path[-1] if path else ROOT, committed[-1])) is not None:
         path.append(child)
-        node = child
+        committed.append(pick(child))
+    ends = set(range(tree.n_candidates, len(tree.tokens))).difference(tree.parents)
+    return Verification(
+        accepted=len(path),
+        committed=tuple(committed),
+        path=tuple(path),
+        riders=tuple(map(after_rider or pick, sorted(ends))),
+    )
 
 
-def accept_greedy(proposed: Sequence[int], target: Sequence[int]) -> Accepted:
+def accept_greedy(proposed: Sequence[int], target: Sequence[int]) -> Verification:
     """Keep proposals while they equal `target`, the target's greedy tokens (one entry more than `proposed`)."""
     for i, token in enumerate(proposed):
         if token != target[i]:
-            return Accepted(accepted=i, bonus=target[i])
-    return Accepted(accepted=len(proposed), bonus=target[len(proposed)])
+            return Verification(accepted=i, committed=(*proposed[:i], target[i]))
+    return Verification(accepted=len(proposed), committed=(*proposed, target[len(proposed)]))
 
 
 def probabilities(logits: npt.NDArray[np.float32], sampling: Sampling) -> Probabilities:
@@ -85,7 +139,7 @@ def accept_sampled(
     draft: Probabilities | None,
     target: Probabilities,
     rng: np.random.Generator,
-) -> Accepted:
+) -> Verification:
     """Modified rejection sampling: the committed tokens follow the target's distribution exactly.
 
     `target` has shape (n_proposed + 1, n_vocab), `draft` (n_proposed, n_shared), the distributions each proposal was
@@ -107,88 +161,5 @@ def accept_sampled(
         else:
             n_shared = draft.shape[1]
             residual[:n_shared] = np.maximum(p[:n_shared] - draft[i], 0.0)
-        return Accepted(accepted=i, bonus=draw(residual, rng))
-    return Accepted(accepted=len(proposed), bonus=draw(target[len(proposed)], rng))
-
-
-class Verified(Record, frozen=True, kw_only=True):
-    """What the target makes of a draft."""
-
-    tokens: tuple[int, ...]  # accepted, in order
-    bonus: int
-    riders: tuple[int, ...] = ()  # greedy tokens after the leaves among a tree's riders
-
-
-class ChainVerifier:
-    """A single continuation, rolled back by any strategy. An empty draft is plain decoding."""
-
-    def __init__(self, session: Session, rollback: Rollback, sampling: Sampling, rng: np.random.Generator) -> None:
-        self._session, self._rollback, self._sampling, self._rng = session, rollback, sampling, rng
-        self._n_past = self._last = 0
-        self._accepted: tuple[int, ...] = ()
-
-    def mark(self, draft: Draft) -> None:
-        if draft.tokens:
-            self._rollback.mark()
-
-    def run(self, last: int, draft: Draft) -> None:
-        self._n_past, self._last = self._session.n_past, last
-        self._session.decode((last, *draft.tokens), n_outputs=1 + len(draft.tokens))
-
-    def accept(self, draft: Draft) -> Verified:
-        acceptance = self._rule(draft)
-        self._accepted = draft.tokens[: acceptance.accepted]
-        return Verified(tokens=self._accepted, bonus=acceptance.bonus)
-
-    def _rule(self, draft: Draft) -> Accepted:
-        if self._sampling.greedy:
-            return accept_greedy(draft.tokens, self._session.greedy())
-        target = probabilities(self._session.logits(), self._sampling)
-        return accept_sampled(draft.tokens, draft.probabilities, target, self._rng)
-
-    def keep(self, draft: Draft) -> int:
-        accepted = self._accepted
-        if len(accepted) == len(draft.tokens):
-            return 0
-        return self._rollback.rewind(self._n_past + 1 + len(accepted), (self._last, *accepted))
-
-
-class TreeVerifier:
-    """Continuations that branch; the session must be a `session.TreeSession`."""
-
-    def __init__(self, session: Session, sampling: Sampling, rng: np.random.Generator) -> None:
-        self._session, self._sampling, self._rng = cast(TreeSession, session), sampling, rng
-        self._path: tuple[int, ...] = ()
-
-    def mark(self, draft: Draft) -> None:
-        """Attention memory needs no mark."""
-
-    def run(self, last: int, draft: Draft) -> None:
-        self._session.decode_tree(last, _tree(draft))
-
-    def accept(self, draft: Draft) -> Verified:
-        """The path of the target's own choices, and what it says after the riders."""
-        tree = _tree(draft)
-        acceptance = accept_tree(tree, self._greedy if self._sampling.greedy else self._sampled)
-        self._path = acceptance.path
-        parents = set(tree.parents)
-        ends = (node for node in range(tree.n_candidates, len(tree.tokens)) if node not in parents)
-        return Verified(
-            tokens=tuple(tree.tokens[node] for node in acceptance.path),
-            bonus=acceptance.bonus,
-            riders=tuple(self._greedy(node) for node in ends),
-        )
-
-    def _greedy(self, node: int) -> int:
-        return int(self._session.row(node).argmax())
-
-    def _sampled(self, node: int) -> int:
-        return draw(probabilities(self._session.row(node)[None], self._sampling)[0], self._rng)
-
-    def keep(self, draft: Draft) -> int:
-        return self._session.keep_path(self._path)
-
-
-def _tree(draft: Draft) -> Tree:
-    assert draft.tree is not None
-    return draft.tree
+        return Verification(accepted=i, committed=(*proposed[:i], draw(residual, rng)))
+    return Verification(accepted=len(proposed), committed=(*proposed, draw(target[len(proposed)], rng)))

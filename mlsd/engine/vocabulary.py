@@ -61,12 +61,6 @@ def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
             raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
 
 
-def readable(tokens: Sequence[int], draft: Tokenizer) -> list[int]:
-    """`tokens` as a draft can take them in: those that only its target's larger vocabulary has become token 0."""
-    n_tokens = draft.vocabulary.n_tokens
-    return [token if token < n_tokens else 0 for token in tokens]
-
-
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:
     """A hash (hex) of the tokenizer's type and of the text of every token; equal for models that share ids."""
     vocabulary = tokenizer.vocabulary

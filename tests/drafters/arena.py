@@ -18,7 +18,7 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -27,6 +27,7 @@ from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, merge
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Trial
 from mlsd.trials.identities import broken
 from tests.engine.fake import FakeClock
@@ -69,26 +70,26 @@ class Watched(Drafter):
     """
 
     def __init__(self, inner: Drafter) -> None:
-        self.inner, self._draft = inner, Draft()
+        self.inner, self._draft = inner, Proposal()
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         self.inner.begin(prompt, rng)
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         self._draft = self.inner.propose(k)
         return self._draft
 
-    def observe(self, outcome: Outcome) -> None:
-        self.inner.observe(outcome)
+    def observe(self, verification: Verification) -> None:
+        self.inner.observe(verification)
         tree = self._draft.tree or merge([self._draft.tokens], len(self._draft.tokens), len(self._draft.tokens))
         node, n_same = ROOT, 0
-        for token in outcome.committed:
+        for token in verification.committed:
             child = tree.child(node, token)
             if child is None:
                 break
             node, n_same = child, n_same + 1
-        assert n_same == outcome.accepted == len(outcome.committed) - 1
-        self._draft = Draft()
+        assert n_same == verification.accepted == len(verification.committed) - 1
+        self._draft = Proposal()
 
     def stats(self) -> dict[str, float]:
         return self.inner.stats()

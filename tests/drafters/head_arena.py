@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.table import read_tables
 from mlsd.records import Round
@@ -86,7 +87,7 @@ class Mixed(Watched):
         super().begin(prompt, rng)
         self._prompt, self._n_known, self.texts, self.wanted = tuple(prompt), 0, [], []
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         draft = super().propose(k)
         wanted = len(self.texts) % (k + 1) if self.n_true is None else min(k, self.n_true)
         self.texts.append((*self._prompt, *self.known[: self._n_known]))
@@ -94,7 +95,7 @@ class Mixed(Watched):
         self._draft = draft if self.n_true == 0 else self._mix(draft, k, wanted)
         return self._draft
 
-    def _mix(self, draft: Draft, k: int, wanted: int) -> Draft:
+    def _mix(self, draft: Proposal, k: int, wanted: int) -> Proposal:
         true = self.known[self._n_known : self._n_known + max(0, wanted)]
         rest = self.known[self._n_known + len(true) :][:1]
         if draft.tree is not None:
@@ -108,9 +109,9 @@ class Mixed(Watched):
             own = tuple((token + 1) % 256 for token in rest) + own[1:]
         return msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
 
-    def observe(self, outcome: Outcome) -> None:
-        super().observe(outcome)
-        self._n_known += len(outcome.committed)
+    def observe(self, verification: Verification) -> None:
+        super().observe(verification)
+        self._n_known += len(verification.committed)
 
     def assert_wanted(self, rounds: Sequence[Round]) -> None:
         """What was mixed in, and no more, was accepted; holds of an output that is the known one."""

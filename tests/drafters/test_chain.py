@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from mlsd.drafters.chain import Chain, Doubt, top_probability
 from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.drafter import Outcome
 from mlsd.engine.session import Logits, SessionOptions
-from mlsd.engine.verify import probabilities
+from mlsd.engine.verify import Proposal, Verification, probabilities
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DrafterSpec, Sampling
@@ -39,22 +38,26 @@ class Table:
     def greedy(self) -> list[int]:
         return [int(self.logits()[0].argmax())]
 
-    def forward(self, tokens: Sequence[int]) -> None:
-        self.forwarded += tokens
-
 
 def grown(confidences: Sequence[float], k: int, **doubt: object) -> tuple[int, Table, dict[str, float]]:
     chain, table = Chain(FakeClock(), doubt=Doubt(**doubt)), Table(confidences)  # type: ignore[arg-type]
     chain.begin(np.random.default_rng(0))
-    tokens, rows = chain.grow(k, table, table.forward)
-    assert rows is None and table.forwarded == list(tokens[: len(table.forwarded)])
-    return len(tokens), table, chain.stats()
+    made = grow(chain, table, k)
+    assert made.probabilities is None and table.forwarded == list(made.tokens[: len(table.forwarded)])
+    return len(made.tokens), table, chain.stats()
+
+
+def grow(chain: Chain, table: Table, k: int) -> Proposal:
+    chain.start(k)
+    while chain.extend(table):
+        table.forwarded += chain.tokens[-1:]
+    return chain.proposal()
 
 
 CONFIDENCES = st.lists(st.floats(0.51, 0.99), min_size=8, max_size=8)
 
 
-@given(confidences=CONFIDENCES, k=st.integers(0, 8), p_min=st.floats(0.5, 1.0))
+@given(confidences=CONFIDENCES, k=st.integers(1, 8), p_min=st.floats(0.5, 1.0))
 def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
     confidences: list[float], k: int, p_min: float
 ) -> None:
@@ -84,9 +87,9 @@ def test_drawn_tokens_come_with_the_distributions_they_were_drawn_from() -> None
     sampling = Sampling(temperature=1.0)
     chain, table = Chain(FakeClock(), sampling, Doubt(p_min=0.7, p_min_mode="include")), Table([0.9, 0.8, 0.6, 0.9])
     chain.begin(np.random.default_rng(0))
-    tokens, rows = chain.grow(4, table, table.forward)
-    assert rows is not None and rows.shape == (3, 3) and len(tokens) == 3
-    np.testing.assert_allclose(rows[:, 0], [0.9, 0.8, 0.6], rtol=1e-5)
+    made = grow(chain, table, 4)
+    assert made.probabilities is not None and made.probabilities.shape == (3, 3) and len(made.tokens) == 3
+    np.testing.assert_allclose(made.probabilities[:, 0], [0.9, 0.8, 0.6], rtol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -94,9 +97,10 @@ def test_no_token_past_the_targets_vocabulary_is_proposed(temperature: float) ->
     """A drawn token comes from what both know; a picked one that the target lacks ends the chain."""
     chain, table = Chain(FakeClock(), Sampling(temperature=temperature), n_vocab=1), Table([0.9, 0.8, 0.3, 0.9])
     chain.begin(np.random.default_rng(0))
-    tokens, rows = chain.grow(4, table, table.forward)
-    assert tokens == (0,) * (2 if temperature == 0 else 4)
-    assert rows is None if temperature == 0 else rows.tolist() == [[1.0]] * 4  # type: ignore[union-attr]
+    made = grow(chain, table, 4)
+    assert made.tokens == (0,) * (2 if temperature == 0 else 4)
+    rows = None if made.probabilities is None else made.probabilities.tolist()
+    assert rows == (None if temperature == 0 else [[1.0]] * 4)
 
 
 def test_the_largest_probability_is_that_of_the_softmax() -> None:
@@ -131,7 +135,7 @@ def test_vocabularies_of_two_sizes_make_a_pair(
         watched = Watched(drafter)
         for seed in range(4):
             watched.begin(prompt_of(seed), np.random.default_rng(seed))
-            watched.observe(Outcome(accepted=0, committed=(n_target - 1,)))
+            watched.observe(Verification(accepted=0, committed=(n_target - 1,)))
             draft = watched.propose(8)
             proposed += draft.tokens if draft.tree is None else draft.tree.tokens
     prompt = (*prompt_of(1), n_target - 1, n_target - 2)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.drafters.trees import expand, likeliest
-from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT
+from mlsd.engine.verify import Verification
 from tests.drafters.arena import Arena, prompt_of
 
 
@@ -21,7 +21,7 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
         for top_k in (1, 4):
             with arena.opened("llama", f"draft-tree:depth=2,top_k={top_k}", 20, draft="llama-noise01") as (_, drafter):
                 drafter.begin(text[:-1], np.random.default_rng(0))
-                drafter.observe(Outcome(accepted=0, committed=text[-1:]))
+                drafter.observe(Verification(accepted=0, committed=text[-1:]))
                 trees.append(drafter.propose(2).tree)
         chain, tree = trees
         assert chain is not None

@@ -14,10 +14,11 @@ from scipy.stats import chi2
 
 from mlsd.drafters import METHODS
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.records import Sampling
 from tests.conftest import ARCHITECTURES
@@ -52,16 +53,16 @@ class Guesser(Drafter):
         true += [0] * (k - len(true))
         return tuple(t if self._rng.random() < right else int(self._rng.integers(0, 256)) for t in true)
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         if not self._n_paths:
-            return Draft(tokens=self._path(k, self._right))
+            return Proposal(tokens=self._path(k, self._right))
         depth = min(k, self._depth)
         paths = [self._path(depth, 0.0) for _ in range(self._n_paths - 1)]
         paths.insert(int(self._rng.integers(0, self._n_paths)), self._path(depth, self._right))
-        return Draft(tree=merge(paths, self._n_paths * depth, depth))
+        return Proposal(tree=merge(paths, self._n_paths * depth, depth))
 
-    def observe(self, outcome: Outcome) -> None:
-        self._n_committed += len(outcome.committed)
+    def observe(self, verification: Verification) -> None:
+        self._n_committed += len(verification.committed)
 
 
 class Cell(NamedTuple):

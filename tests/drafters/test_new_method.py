@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlsd import drafters
-from mlsd.engine.drafter import Outcome
+from mlsd.engine.verify import Verification
 from mlsd.errors import InputError
 from mlsd.records import DrafterSpec
 from tests.conftest import ARCHITECTURES
@@ -40,9 +40,9 @@ def test_it_copies_what_followed_the_newest_token(example: ModuleType) -> None:
     drafter.begin([5, 6, 7, 8, 9, 5], np.random.default_rng(0))
     assert drafter.propose(8).tokens == (6, 7, 8)
     assert drafter.propose(2).tokens == (6, 7)
-    drafter.observe(Outcome(accepted=1, committed=(6, 4)))
+    drafter.observe(Verification(accepted=1, committed=(6, 4)))
     assert drafter.propose(8).tokens == ()  # 4 is new
-    drafter.observe(Outcome(accepted=0, committed=(5,)))
+    drafter.observe(Verification(accepted=0, committed=(5,)))
     assert drafter.propose(8).tokens == (6, 4, 5)  # where 5 occurred last
 
 

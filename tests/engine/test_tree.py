@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first, layout, merge
-from mlsd.engine.verify import accept_tree, draw
+from mlsd.engine.verify import Proposal, Verification, accept_tree, draw
 from mlsd.errors import EngineError
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession, path_to
 from tests.engine.test_decode import truth
@@ -76,7 +76,7 @@ def test_the_targets_tokens_are_followed_as_far_as_they_go() -> None:
     tree = merge([(1, 2, 3), (1, 4, 5)], max_nodes=9, max_depth=9)
     answers = {(): 1, (1,): 4, (1, 4): 9}
     result = accept_tree(tree, lambda node: answers[path_to(tree, node)])
-    assert (result.accepted, result.bonus) == (2, 9)
+    assert (result.accepted, result.committed) == (2, (1, 4, 9))
     assert [tree.tokens[node] for node in result.path] == [1, 4]
 
 
@@ -95,7 +95,7 @@ def test_committed_tokens_follow_the_targets_distribution_whatever_the_tree(tree
     n_runs = 8_000
     for _ in range(n_runs):
         result = accept_tree(tree, lambda node: draw(law[(path_to(tree, node) or (-1,))[-1] + 1], rng))
-        committed = [*(tree.tokens[node] for node in result.path), result.bonus]
+        committed = list(result.committed)
         if len(committed) == 1:  # the next round draws the second token
             committed.append(draw(law[committed[0] + 1], rng))
         counts[committed[0], committed[1]] += 1
@@ -113,16 +113,16 @@ class ThreeWays(Drafter):
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         self._context = list(prompt)
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         good: list[int] = []
         for _ in range(k):
             good.append(truth([*self._context, *good]))
         wrong = 1 + (good[min(self._right, k - 1)] % 250)
         paths = [good[: self._right] + [wrong] * (k - self._right), good[: self._right + 1], [wrong]]
-        return Draft(tree=merge(paths, 12, k))
+        return Proposal(tree=merge(paths, 12, k))
 
-    def observe(self, outcome: Outcome) -> None:
-        self._context += outcome.committed
+    def observe(self, verification: Verification) -> None:
+        self._context += verification.committed
 
 
 def generate_with(drafter: ThreeWays, n_predict: int, costs: FakeCosts | None = None) -> Generation:

@@ -19,7 +19,7 @@ TOKENS = st.lists(st.integers(0, 5), max_size=12)
 @given(TOKENS, st.integers(0, 5))
 def test_greedy_accepts_everything_that_equals_the_target(tokens: list[int], bonus: int) -> None:
     result = accept_greedy(tokens, [*tokens, bonus])
-    assert (result.accepted, result.bonus) == (len(tokens), bonus)
+    assert (result.accepted, result.committed) == (len(tokens), (*tokens, bonus))
 
 
 @given(TOKENS, st.data())
@@ -28,8 +28,8 @@ def test_greedy_stops_at_the_first_difference_and_takes_the_targets_token(
 ) -> None:
     target = data.draw(st.lists(st.integers(0, 5), min_size=len(tokens) + 1, max_size=len(tokens) + 1))
     result = accept_greedy(tokens, target)
-    assert tokens[: result.accepted] == target[: result.accepted]
-    assert result.bonus == target[result.accepted]
+    assert list(result.committed) == [*tokens[: result.accepted], target[result.accepted]]
+    assert list(result.committed) == target[: result.accepted + 1]
     if result.accepted < len(tokens):
         assert tokens[result.accepted] != target[result.accepted]
 
@@ -85,7 +85,7 @@ def test_accept_sampled_follows_that_rule_on_a_fine_grid_of_draws(q: tuple[float
         for accept, pick in itertools.product(grid, grid):
             rng = ScriptedGenerator((accept, pick))
             result = accept_sampled([x], draft, p, rng)  # type: ignore[arg-type]
-            first = x if result.accepted else result.bonus
+            first = result.committed[0]
             law[first] += weight / grid.size**2
     assert law == pytest.approx(p[0], abs=1 / 64)
 

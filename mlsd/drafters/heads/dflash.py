@@ -16,11 +16,11 @@ from mlsd.clock import Clock
 from mlsd.drafters.heads.head import check_head, check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import NoOptions, Range
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import LayerRowsSession
-from mlsd.engine.verify import draw, probabilities
+from mlsd.engine.verify import Proposal, Verification, draw, probabilities
 from mlsd.gguf_tools.heads import DraftingHead
 from mlsd.gguf_tools.source import Source
 from mlsd.records import Sampling
@@ -47,7 +47,7 @@ class BlockDraft(Drafter):
         self._text = list(prompt)
         self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         now = self._clock.now_ns
         t0 = now()
         self._n_injected += self._inject(len(self._text) - 1)
@@ -58,16 +58,16 @@ class BlockDraft(Drafter):
         self._forward_ns += now() - t0
         return draft
 
-    def _block(self, k: int) -> Draft:
+    def _block(self, k: int) -> Proposal:
         head, last = self._head, self._text[-1]
         if head.n_candidates:
-            return Draft(tokens=self._context.select(last, head.mask, k + 1, head.n_candidates))
+            return Proposal(tokens=self._context.select(last, head.mask, k + 1, head.n_candidates))
         first = 0 if head.from_anchor else 1  # the row of the first proposal
         logits = self._context.fill(last, head.mask, k + first)[first:]
         if self._sampling.greedy:
-            return Draft(tokens=tuple(logits.argmax(axis=1).tolist()))
+            return Proposal(tokens=tuple(logits.argmax(axis=1).tolist()))
         rows = probabilities(logits, self._sampling)
-        return Draft(tokens=tuple(draw(row, self._rng) for row in rows), probabilities=rows)
+        return Proposal(tokens=tuple(draw(row, self._rng) for row in rows), probabilities=rows)
 
     def _inject(self, end: int) -> int:
         """Put the target's rows of the positions before `end` into the memory; returns how many were new."""
@@ -75,11 +75,11 @@ class BlockDraft(Drafter):
         self._context.inject(self._target.rows[first:end])
         return end - first
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Take in the rows of the prompt once they are there; rows of later tokens wait for the next proposal."""
         if self._context.n_past == 0:
             self._inject(len(self._text))
-        self._text.extend(outcome.committed)
+        self._text.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
         """Passes over a block, the time of all passes, and of it what putting rows into the memory cost."""

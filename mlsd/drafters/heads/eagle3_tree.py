@@ -14,9 +14,9 @@ from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range
 from mlsd.drafters.trees import TreeGrower, TreeOptions, whole_tree
-from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.verify import Proposal
 
 
 class Options(TreeOptions, frozen=True, kw_only=True):
@@ -37,8 +37,9 @@ class Eagle3Tree(Eagle3Draft):
         super()._forget()
         self._grower.begin()
 
-    def propose(self, k: int) -> Draft:
-        return self._grower.draft(k, self._eagle, self._catch_up)
+    def propose(self, k: int) -> Proposal:
+        self._catch_up()
+        return self._grower.proposal(k, self._eagle)
 
     def stats(self) -> dict[str, float]:
         return self._grower.stats(super().stats())

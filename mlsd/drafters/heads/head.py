@@ -12,10 +12,11 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import step_stats
 from mlsd.drafters.method import DrafterSetup
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import LayerRowsSession, Rows, check_layers
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.read import trunk_layers
@@ -85,10 +86,13 @@ class HeadChain(Drafter):
         self._forget()
         self._context = list(prompt)
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
+        chain = self._chain
         self._catch_up()
-        tokens, rows = self._chain.grow(k, self._head, self._step)
-        return Draft(tokens=tokens, probabilities=rows)
+        chain.start(k)
+        while chain.extend(self._head):
+            self._step(chain.tokens[-1:])
+        return chain.proposal()
 
     def _step(self, tokens: Sequence[int]) -> None:
         """Read one proposal with the head's own row of the position before."""
@@ -112,14 +116,14 @@ class HeadChain(Drafter):
             self._head.decode(self._context[first + self.n_ahead :], self.true_rows(first, end), output=output)
         return max(0, end - first)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Read the prompt after the first token; later forget the speculative positions, whose rows were its own."""
         if self._has_prompt:
             self._head.truncate(len(self._context) - self.n_ahead)
         else:
             self._read(output=False)
             self._has_prompt = True
-        self._context.extend(outcome.committed)
+        self._context.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
         """Passes of the head and their time, of which reading the committed tokens again is one part."""

@@ -10,10 +10,10 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import StateLink
 from mlsd.engine.rollback import Rollback
+from mlsd.engine.verify import Proposal
 
 
 class SyncedDraft(DraftModel):
@@ -21,7 +21,7 @@ class SyncedDraft(DraftModel):
 
     def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
         super().__init__(session, _Replaced("sync", session), clock, chain)
-        self._link = link
+        self._link, self._clock = link, clock
         self._sync_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -29,17 +29,17 @@ class SyncedDraft(DraftModel):
         self._link.reset()
         self._chain.begin(rng)
         self._forget()
-        self._context = list(prompt)
+        self._text = list(prompt)
         self._sync_ns = 0
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         """Copy the target's memory, then draft; the copy counts as rollback, which it replaces."""
         started_ns = self._clock.now_ns()
         self._link.pull()
         sync_ns = self._clock.now_ns() - started_ns
         self._sync_ns += sync_ns
-        draft = super().propose(k)
-        return msgspec.structs.replace(draft, mark_ns=draft.mark_ns + sync_ns)
+        proposal = super().propose(k)
+        return msgspec.structs.replace(proposal, rollback_ns=proposal.rollback_ns + sync_ns)
 
     def stats(self) -> dict[str, float]:
         """Draft passes, and time and bytes of the copies, which stand in place of a rollback."""

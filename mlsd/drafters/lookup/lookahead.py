@@ -20,8 +20,8 @@ from mlsd.drafters.method import Method
 from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, tree_options
-from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.tree import ROOT, Tree, merge
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Record
 
 
@@ -54,7 +54,7 @@ class Lookahead(TextLookup):
         self._forget()
         self._n_candidate_rows = self._n_window_rows = 0
 
-    def _look_up(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Proposal:
         """The pool's n-grams after the newest token, and the window."""
         if self._ends:
             self._learn()
@@ -64,7 +64,7 @@ class Lookahead(TextLookup):
         tree = self._with_window(candidates)
         self._n_candidate_rows += tree.n_candidates
         self._n_window_rows += tree.n_riders
-        return Draft(tree=tree)
+        return Proposal(tree=tree)
 
     def _learn(self) -> None:
         """Each column and the target's token after it is an n-gram; then the window moves up by one level."""
@@ -98,11 +98,11 @@ class Lookahead(TextLookup):
         n_riders = len(tokens) - len(candidates.tokens)
         return Tree(tokens=tuple(tokens), parents=tuple(parents), n_riders=n_riders)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Keep what the pass said of the window; the next proposal learns from it."""
-        self._ends = outcome.riders
-        if outcome.committed:
-            self._last = outcome.committed[-1]
+        self._ends = verification.riders
+        if verification.committed:
+            self._last = verification.committed[-1]
 
     def stats(self) -> dict[str, float]:
         """Rounds with and without candidates, rows of both branches, n-grams in the pool."""

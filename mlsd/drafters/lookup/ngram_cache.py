@@ -13,7 +13,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
-from mlsd.engine.drafter import Draft
+from mlsd.engine.verify import Proposal
 from mlsd.records import Record
 
 # For n-grams of length 1, 2, 3, 4: how often one must have been seen, and how large the share of its commonest
@@ -54,7 +54,7 @@ class NgramCache(TextLookup):
                 self._counts.setdefault(tuple(text[end - n :]), Counter())[token] += 1
             text.append(token)
 
-    def _look_up(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Proposal:
         self._take_in(self._pending)
         self._pending = []
         tail = self._text[-self._options.ngram :]
@@ -62,7 +62,7 @@ class NgramCache(TextLookup):
         while len(tokens) < k and (token := self._favourite(tail)) is not None:
             tokens.append(token)
             tail = [*tail, token][-self._options.ngram :]
-        return Draft(tokens=tuple(tokens))
+        return Proposal(tokens=tuple(tokens))
 
     def _favourite(self, tail: Sequence[int]) -> int | None:
         """What most often followed the longest end of `tail` that passes its thresholds."""

@@ -13,7 +13,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
-from mlsd.engine.drafter import Draft
+from mlsd.engine.verify import Proposal
 from mlsd.records import Record
 
 # What Spec-Bench's code proposes when it finds nothing; only there for runs that must repeat its counts.
@@ -46,17 +46,17 @@ class PromptLookup(TextLookup):
         self._index = NgramIndex(self._lengths)
         self._index.extend(prompt)
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         draft = super().propose(k)
         if not draft.tokens and self._options.no_match == "dummy":
-            return Draft(tokens=(_DUMMY_TOKEN,))
+            return Proposal(tokens=(_DUMMY_TOKEN,))
         return draft
 
-    def _look_up(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Proposal:
         self._index.extend(self._pending)
         self._pending = []
         start = self._find(k)
-        return Draft() if start is None else Draft(tokens=tuple(self._index.tokens[start : start + k]))
+        return Proposal() if start is None else Proposal(tokens=tuple(self._index.tokens[start : start + k]))
 
     def _find(self, k: int) -> int | None:
         find = self._index.first if self._options.match == "first" else self._index.last

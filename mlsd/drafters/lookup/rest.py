@@ -22,8 +22,8 @@ from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
-from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.tree import Tree
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
 from mlsd.folders import asset_path, cache_dir
@@ -117,24 +117,26 @@ class Rest(TextLookup):
         self._context = list(prompt[-self._options.span :])
         self._forget()
 
-    def _look_up(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Proposal:
         now = self._clock.now_ns
         t0 = now()
         options = self._options
         n_matched, places = self._store.find_longest(self._context, options.span, options.min_span)
         t1 = now()
-        draft = Draft()
+        draft = Proposal()
         if n_matched:
             rows = self._store.continuations(places, n_matched, min(k, options.length), options.hits)
             tree = commonest_prefixes(rows, self._n_nodes)
-            draft = Draft(tokens=_first_path(tree)) if self._as_chain else Draft(tree=tree if tree.tokens else None)
+            draft = (
+                Proposal(tokens=_first_path(tree)) if self._as_chain else Proposal(tree=tree if tree.tokens else None)
+            )
         self._n_matched += n_matched
         self._search_ns[draft.n_proposed > 0] += t1 - t0
         self._tree_ns += now() - t1
         return draft
 
-    def observe(self, outcome: Outcome) -> None:
-        self._context = [*self._context, *outcome.committed][-self._options.span :]
+    def observe(self, verification: Verification) -> None:
+        self._context = [*self._context, *verification.committed][-self._options.span :]
 
     def stats(self) -> dict[str, float]:
         """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlsd.clock import Clock
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Drafter
+from mlsd.engine.verify import Proposal, Verification
 
 
 class TextLookup(Drafter):
@@ -18,7 +19,7 @@ class TextLookup(Drafter):
         self._rounds = {True: 0, False: 0}  # by whether something was found
         self._spent_ns = {True: 0, False: 0}
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         started_ns = self._clock.now_ns()
         draft = self._look_up(k)
         found = draft.n_proposed > 0
@@ -26,11 +27,11 @@ class TextLookup(Drafter):
         self._spent_ns[found] += self._clock.now_ns() - started_ns
         return draft
 
-    def _look_up(self, k: int) -> Draft:
+    def _look_up(self, k: int) -> Proposal:
         raise NotImplementedError
 
-    def observe(self, outcome: Outcome) -> None:
-        self._pending.extend(outcome.committed)
+    def observe(self, verification: Verification) -> None:
+        self._pending.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
         """Rounds with and without a proposal, and the time spent on either."""

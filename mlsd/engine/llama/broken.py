@@ -12,9 +12,6 @@ class UncheckedSession(LlamaSession):
 
     _earlier: list[int] = []  # noqa: RUF012 - replaced, never changed
 
-    def _check_capacity(self, width: int) -> None:
-        """Nothing is refused."""
-
     def _failed(self, error: MlsdError) -> None:
         self.failed_native_calls += 1
         LOG.drain()

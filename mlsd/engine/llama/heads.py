@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, extension, fail, library, run_pass
+from mlsd.engine.llama.native import LOG, device_failed, extension, fail, library
 from mlsd.engine.llama.rows import LayerRowsSession, Rows
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LevelSequences
@@ -119,9 +119,12 @@ class RowContext:
     def _process(self, width: int, *, encode: bool = False) -> None:
         native = self._native
         kind = native.LLAMA_PROCESS_TYPE_ENCODE if encode else native.LLAMA_PROCESS_TYPE_DECODE
-        code = run_pass(native, self.handle, lambda: native.llama_process(self.handle, kind, self._batch))
-        if code != 0:
+        n_errors = LOG.n_errors
+        if code := native.llama_process(self.handle, kind, self._batch):
             raise fail(f"A pass of {width} positions through {self._what} failed", code)
+        native.llama_synchronize(self.handle)
+        if LOG.n_errors != n_errors:
+            raise device_failed()
         self._width = width
 
     # --- outputs --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -332,29 +332,18 @@ def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
     return NativeError(f"{what}{suffix}.", code=code, log=LOG.drain(), hint=hint)
 
 
-def run_pass(native: Any, handle: Any, submit: Callable[[], int]) -> int:
-    """Submit a pass and wait for the device; the code that `submit` returned. Raises: DeviceError as `settle` does."""
-    n_errors = LOG.n_errors
-    code = submit()
-    if code == 0:
-        settle(native, handle, n_errors)
-    return code
-
-
-def settle(native: Any, handle: Any, n_errors: int) -> None:
-    """Wait for the device to end what was submitted since the log held `n_errors` errors.
+def device_failed() -> DeviceError:
+    """The error for a log that holds more errors (`LOG.n_errors`) after `llama_synchronize` than before a pass.
 
     A device that fails in the middle says so nowhere but in the log: Metal's `ggml_metal_synchronize` writes an error,
     `llama_synchronize` returns nothing, and the next read gives what an earlier pass left (llama.cpp,
-    ggml-metal-context.m). Raises: DeviceError when the log holds more errors.
+    ggml-metal-context.m).
     """
-    native.llama_synchronize(handle)
-    if LOG.n_errors != n_errors:
-        raise DeviceError(
-            "The device failed, though llama.cpp called it a success.",
-            log=LOG.drain(),
-            hint="The context is not used again; too little free memory is the usual reason.",
-        )
+    return DeviceError(
+        "The device failed, though llama.cpp called it a success.",
+        log=LOG.drain(),
+        hint="The context is not used again; too little free memory is the usual reason.",
+    )
 
 
 def backend_info(n_gpu_layers: int = -1) -> BackendInfo:

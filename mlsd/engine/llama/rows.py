@@ -95,8 +95,8 @@ class LayerRowsSession(LlamaSession):
         # By position: what a rollback forgets is overwritten when the position is decoded again.
         self.rows = np.zeros((self.n_ctx, len(layers) * self._n_embd), dtype=np.float32)
 
-    def _submit(self, width: int, what: str) -> None:
-        super()._submit(width, what)
+    def _submit(self, width: int) -> None:
+        super()._submit(width)
         if self._layers:
             self._newest = np.concatenate([self._read(layer, width) for layer in self._layers], axis=1)
             self.rows[self._positions[:width]] = self._newest

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, fail, library, run_pass, settle
+from mlsd.engine.llama.native import LOG, device_failed, fail, library
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import CapacityError, EngineError, MlsdError, RollbackError, UnsupportedError
 
@@ -21,6 +22,15 @@ _DECODE_FAILURES = {
     2: "the computation was aborted",
     -1: "the batch was refused",
 }
+
+
+class _SavedState(NamedTuple):
+    """A recurrent state that was saved, and how llama.cpp is asked for it."""
+
+    data: Any
+    n_bytes: int
+    sequence: int  # it is borrowed from
+    flags: int
 
 
 class LlamaSession:
@@ -35,8 +45,8 @@ class LlamaSession:
         self.options = options
         self.last_width = 0
         self.n_past = 0
-        self._n_outputs = 0
-        self._states: dict[int | None, Any] = {}
+        self._first_row = self._n_outputs = 0
+        self._states: dict[int | None, _SavedState] = {}
         self._place: Any = None  # address and shape of the view of the newest outputs
         try:
             self.handle: Any = self._open_context()
@@ -48,6 +58,8 @@ class LlamaSession:
             self._stack.close()
             raise
         self.n_ctx = int(self._native.llama_n_ctx(self.handle))
+        self._most_positions = self.n_ctx if options.checked else sys.maxsize
+        self._most_rows, self._most_outputs = options.n_batch, options.max_outputs
         self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
         self.window = int(self._native.llama_model_n_swa(model.handle))
 
@@ -144,51 +156,53 @@ class LlamaSession:
     # --- decoding -------------------------------------------------------------------------------------------------
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
-        width = len(tokens)
-        self._check_capacity(width)
-        size = self.options.n_batch
-        for start in range(0, width, size):
-            part = tokens[start : start + size]
-            last = start + size >= width
-            self._decode_part(part, n_outputs=n_outputs if last else 0)
-        self.last_width = min(width, size)
-
-    def _decode_part(self, tokens: Sequence[int], *, n_outputs: int) -> None:
-        width = len(tokens)
-        if n_outputs > width:
-            raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
-        self._check_outputs(n_outputs)
-        if width == 1:  # single stores, for slices of one take several times as long
-            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], self.n_past, n_outputs
-        else:
-            self._tokens[:width] = tokens
-            np.add(self._counting[:width], self.n_past, out=self._positions[:width])
-            self._wanted[: width - n_outputs] = 0
-            self._wanted[width - n_outputs : width] = 1
-        self._submit(width, f"{width} tokens at position {self.n_past}")
-        self._first_row, self._n_outputs = width - n_outputs, n_outputs
-        self.n_past += width
-
-    def _check_capacity(self, width: int) -> None:
-        if self.n_past + width > self.n_ctx:
+        width, n_past = len(tokens), self.n_past
+        if n_past + width > self._most_positions:
             raise CapacityError(
-                f"{self.n_past + width} positions do not fit into a context of {self.n_ctx}.",
+                f"{n_past + width} positions do not fit into a context of {self.n_ctx}.",
                 hint="Give a shorter prompt, a smaller n_predict or a larger context.",
             )
+        if width > self._most_rows:
+            before = (width - 1) // self._most_rows * self._most_rows
+            for start in range(0, before, self._most_rows):
+                self.decode(tokens[start : start + self._most_rows], n_outputs=0)
+            self.decode(tokens[before:], n_outputs=n_outputs)
+            return
+        if n_outputs > width:
+            raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
+        if n_outputs > self._most_outputs:
+            self._refuse_outputs(n_outputs)
+        if width == 1:  # single stores, for slices of one take several times as long
+            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], n_past, n_outputs
+        else:
+            self._tokens[:width] = tokens
+            np.add(self._counting[:width], n_past, out=self._positions[:width])
+            self._wanted[: width - n_outputs] = 0
+            self._wanted[width - n_outputs : width] = 1
+        if width:
+            self._submit(width)
+        self._first_row, self._n_outputs, self.last_width = width - n_outputs, n_outputs, width
+        self.n_past = n_past + width
 
-    def _check_outputs(self, n_outputs: int) -> None:
-        """Refuse more output rows than the context was made for: llama.cpp would end the process."""
-        if n_outputs > self.options.max_outputs:
-            raise EngineError(
-                f"{n_outputs} output rows were asked of a context made for {self.options.max_outputs}.",
-                hint="This is a fault of mlsd; please report it.",
-            )
+    def _refuse_outputs(self, n_outputs: int) -> None:
+        """Of more output rows than the context was made for llama.cpp would end the process."""
+        raise EngineError(
+            f"{n_outputs} output rows were asked of a context made for {self.options.max_outputs}.",
+            hint="This is a fault of mlsd; please report it.",
+        )
 
-    def _submit(self, width: int, what: str) -> None:
-        self._batch.n_tokens = width
-        code = run_pass(self._native, self.handle, lambda: self._native.llama_decode(self.handle, self._batch))
-        if code:
-            self._failed(fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code))
+    def _submit(self, width: int) -> None:
+        """Run the batch of so many rows, and wait for the device."""
+        native, batch, handle, n_errors = self._native, self._batch, self.handle, LOG.n_errors
+        batch.n_tokens = width
+        code = native.llama_decode(handle, batch)
+        if code == 0:
+            native.llama_synchronize(handle)
+            if LOG.n_errors != n_errors:
+                raise device_failed()
+        else:
+            reason = _DECODE_FAILURES.get(code, "llama.cpp failed")
+            self._failed(fail(f"Decoding {width} rows at position {self.n_past} failed: {reason}", code))
 
     def _failed(self, error: MlsdError) -> None:
         raise error
@@ -197,14 +211,22 @@ class LlamaSession:
         if not self.options.device_sampling:
             tokens: list[int] = self._rows().argmax(axis=1).tolist()
             return tokens
-        read, handle = self._native.llama_get_sampled_token_ith, self.handle
-        tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
+        read, handle, first = self._native.llama_get_sampled_token_ith, self.handle, self._first_row
+        tokens = [read(handle, first)] if self._n_outputs == 1 else []
+        for row in range(first + len(tokens), first + self._n_outputs):
+            tokens.append(read(handle, row))
         if min(tokens, default=0) < 0:
             self._failed(fail("llama.cpp has no sampled token for an output row"))
         return tokens
 
     def logits(self) -> Logits:
         return self._rows().copy()
+
+    def row(self, node: int) -> Logits:
+        pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + 1 + node)
+        if not pointer:
+            raise fail(f"llama.cpp has no logits for node {node}")
+        return np.ctypeslib.as_array(pointer, shape=(self.tokenizer.vocabulary.n_tokens,))
 
     def _rows(self) -> Logits:
         """The same where they lie, one row behind the other, until the next pass."""
@@ -235,32 +257,24 @@ class LlamaSession:
 
     def save_state(self, rung: int | None = None) -> None:
         """Remember the recurrent state: on the device, or on a rung where the options say."""
-        native, sequence = self._native, self._borrowed(rung)
+        native, saved = self._native, self._states.get(rung)
+        sequence = self._spare_sequence(rung) if saved is None else saved.sequence
         if sequence:
             # The device keeps one copy a sequence. Here it holds the state alone: of the attention no position.
             native.llama_memory_seq_cp(self.memory, 0, sequence, self.n_past, self.n_past)
-        flags = self._state_flags(rung)
-        state = self._states.get(rung)
-        if state is None:  # a state keeps its size, and to ask for it takes as long as to save one
+        if saved is None:  # a state keeps its size, and to ask for it takes as long as to save one
+            flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            if rung is None or self.options.rungs_on_device:
+                flags |= native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
             size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
-            state = self._states[rung] = (ctypes.c_uint8 * size)()
-        written = native.llama_state_seq_get_data_ext(self.handle, state, len(state), sequence, flags)
-        if written != len(state) or written == 0:
-            raise fail(f"Saving the recurrent state wrote {written} of {len(state)} bytes")
+            saved = self._states[rung] = _SavedState((ctypes.c_uint8 * size)(), size, sequence, flags)
+        written = native.llama_state_seq_get_data_ext(self.handle, saved.data, saved.n_bytes, sequence, saved.flags)
+        if written != saved.n_bytes or written == 0:
+            raise fail(f"Saving the recurrent state wrote {written} of {saved.n_bytes} bytes")
         if sequence:
             native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
-    def load_state(self, rung: int | None = None) -> None:
-        state = self._states.get(rung)
-        if state is None:
-            raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
-        size, n_errors = len(state), LOG.n_errors
-        read = self._native.llama_state_seq_set_data_ext(self.handle, state, size, 0, self._state_flags(rung))
-        if read != size:
-            raise fail(f"Loading the recurrent state took {read} of {size} bytes")
-        settle(self._native, self.handle, n_errors)
-
-    def _borrowed(self, rung: int | None) -> int:
+    def _spare_sequence(self, rung: int | None) -> int:
         """The sequence under which the device keeps a rung; 0 for what needs none of its own."""
         if rung is not None and not 0 <= rung < self.options.n_rungs:
             raise RollbackError(
@@ -269,9 +283,16 @@ class LlamaSession:
             )
         return 1 + rung if rung is not None and self.options.rungs_on_device else 0
 
-    def _state_flags(self, rung: int | None = None) -> int:
-        partial, device = self._native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, self._native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
-        return int(partial | (device if rung is None or self.options.rungs_on_device else 0))
+    def load_state(self, rung: int | None = None) -> None:
+        native, saved, n_errors = self._native, self._states.get(rung), LOG.n_errors
+        if saved is None:
+            raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
+        read = native.llama_state_seq_set_data_ext(self.handle, saved.data, saved.n_bytes, 0, saved.flags)
+        if read != saved.n_bytes:
+            raise fail(f"Loading the recurrent state took {read} of {saved.n_bytes} bytes")
+        native.llama_synchronize(self.handle)
+        if LOG.n_errors != n_errors:
+            raise device_failed()
 
     def copy_memory(self) -> Any:
         """All memory as bytes, for `set_memory` of any session over the same model."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlsd.engine.llama.native import fail, library
+from mlsd.engine.llama.native import library
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import Tree, TreeLayout, layout
@@ -110,7 +110,8 @@ class LlamaTreeSession(LlamaSession):
                 f"A tree of {width} rows and {plan.n_leaves} leaves does not fit into a context of "
                 f"{self.options.n_sequences} sequences and batches of {self.options.n_batch}."
             )
-        self._check_outputs(width)
+        if width > self._most_outputs:
+            self._refuse_outputs(width)
         self._spread()
         self._tree, self._layout, self._n_root = tree, plan, self.n_past
         self._tokens[0], self._tokens[1:width] = root, tree.tokens
@@ -124,16 +125,10 @@ class LlamaTreeSession(LlamaSession):
         riders = range(tree.n_candidates, len(tree.tokens))
         for node in riders:  # of riders only the ends of their chains say something new
             self._wanted[1 + node] = node not in tree.parents
-        self._submit(width, f"a tree of {width} rows at position {self.n_past}")
+        self._submit(width)
         self._first_row, self._n_outputs = 0, width
         self.n_past += 1 + max(plan.depths, default=0)
         self.last_width = width
-
-    def row(self, node: int) -> Logits:
-        pointer = self._native.llama_get_logits_ith(self.handle, 1 + node)
-        if not pointer:
-            raise fail(f"llama.cpp has no logits for node {node}")
-        return np.ctypeslib.as_array(pointer, shape=(self.tokenizer.vocabulary.n_tokens,))
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Decode one more level of a tree below the prefix, for a draft that grows one level at a time.
@@ -142,7 +137,8 @@ class LlamaTreeSession(LlamaSession):
         each, shape (len(tokens), n_vocab). `truncate(n_past)` forgets all levels; a new tree starts from the prefix.
         """
         width = len(tokens)
-        self._check_outputs(width)
+        if width > self._most_outputs:
+            self._refuse_outputs(width)
         self._spread()
         first, position = self._levels.add(self.n_past, parents)
         self._tokens[:width] = tokens
@@ -150,7 +146,7 @@ class LlamaTreeSession(LlamaSession):
         self._n_ids[:width] = 1
         self._id_lists[:width] = self._ids.ctypes.data + _ID_BYTES * np.arange(first, first + width)
         self._wanted[:width] = 1
-        self._submit(width, f"a level of {width} nodes at position {position}")
+        self._submit(width)
         self._first_row, self._n_outputs = 0, width
         return self.logits()
 

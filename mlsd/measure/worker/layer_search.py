@@ -18,11 +18,12 @@ import numpy.typing as npt
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import session_options
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -215,21 +216,23 @@ class InPlaceDraft(Drafter):
         self._session, self._tap, self._recurrent = session, tap, recurrent
         self._chain, self._last = Chain(MonotonicClock()), 0
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         """Up to `k` tokens, each from a pass with the blocks bridged."""
-        session, n_past = self._session, self._session.n_past
+        session, chain, n_past = self._session, self._chain, self._session.n_past
         if self._recurrent:
             session.save_state()
         with session.tapped(self._tap):
             session.decode((self._last,))
-            tokens, _ = self._chain.grow(k, session, session.decode)
+            chain.start(k)
+            while chain.extend(session):
+                session.decode(chain.tokens[-1:])
         if self._recurrent:
             session.load_state()
         session.truncate(n_past)
-        return Draft(tokens=tokens)
+        return chain.proposal()
 
-    def observe(self, outcome: Outcome) -> None:
-        self._last = outcome.committed[-1]
+    def observe(self, verification: Verification) -> None:
+        self._last = verification.committed[-1]
 
 
 def module_confidence(hidden: npt.NDArray[np.float32]) -> float:

@@ -11,11 +11,11 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.heads.dflash import BlockDraft
-from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import Logits
+from mlsd.engine.verify import Verification
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
@@ -106,7 +106,7 @@ def test_a_selector_takes_the_best_next_token_step_by_step(heads: Arena) -> None
         assert isinstance(drafter, BlockDraft)
         drafter.begin(text[:-1], np.random.default_rng(0))
         session.decode(text[:-1])
-        drafter.observe(Outcome(accepted=0, committed=text[-1:]))
+        drafter.observe(Verification(accepted=0, committed=text[-1:]))
         chosen = drafter.propose(k).tokens
         logits = drafter._context.fill(text[-1], 511, k + 1)
     # The output matrix has more rows than a hidden row has numbers, so the logits give the row back.

@@ -13,13 +13,13 @@ from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import Eagle3Draft
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT
+from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
@@ -91,7 +91,7 @@ def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_pa
             drafter.begin(prompt, np.random.default_rng(0))
             session.decode(prompt)
             for token in plain[:-1]:
-                drafter.observe(Outcome(accepted=0, committed=(token,)))
+                drafter.observe(Verification(accepted=0, committed=(token,)))
                 assert drafter.propose(2).tokens[0] == token
                 session.decode((token,))
 
@@ -116,7 +116,7 @@ def test_a_tree_of_one_path_is_the_chain(heads: Arena) -> None:
             session.decode(prompt)
             own = []
             for token in heads.plain("llama", prompt, 6)[:-1]:
-                drafter.observe(Outcome(accepted=0, committed=(token,)))
+                drafter.observe(Verification(accepted=0, committed=(token,)))
                 draft = drafter.propose(4)
                 own.append(draft.tokens if draft.tree is None else draft.tree.tokens)
                 session.decode((token,))
@@ -163,7 +163,7 @@ def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena, method: s
     with heads.opened("llama", method, 6, draft=head, sampling=Sampling(temperature=1.0)) as (session, drafter):
         drafter.begin(prompt_of(1), np.random.default_rng(0))
         session.decode(prompt_of(1))
-        drafter.observe(Outcome(accepted=0, committed=(3,)))
+        drafter.observe(Verification(accepted=0, committed=(3,)))
         draft = drafter.propose(4)
     assert draft.n_proposed and set(draft.tokens if draft.tree is None else draft.tree.tokens) <= mapped
     if draft.probabilities is not None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mlsd.drafters.lookup.lookahead import Lookahead, Options
-from mlsd.engine.drafter import Outcome
 from mlsd.engine.tree import ROOT, layout
+from mlsd.engine.verify import Verification
 from mlsd.records import Sampling
 from tests.drafters.arena import Arena, prompt_of
 from tests.engine.fake import FakeClock
@@ -19,7 +19,7 @@ def begun(window: int, ngram: int, guesses: int = 2) -> Lookahead:
     options = Options(window=window, ngram=ngram, guesses=guesses)
     drafter = Lookahead(options, FakeClock(), n_candidates=16)
     drafter.begin((1, 2, 3), np.random.default_rng(0))
-    drafter.observe(Outcome(accepted=0, committed=(50,)))
+    drafter.observe(Verification(accepted=0, committed=(50,)))
     return drafter
 
 
@@ -41,7 +41,7 @@ def test_an_ngram_is_a_column_and_the_targets_token_after_it() -> None:
     tree = drafter.propose(9).tree
     assert tree is not None
     upper = tree.tokens[0]  # level 1 of column 0, below the root
-    drafter.observe(Outcome(accepted=0, committed=(50,), riders=(60, 61)))
+    drafter.observe(Verification(accepted=0, committed=(50,), riders=(60, 61)))
     proposed = drafter.propose(9).tree
     assert proposed is not None
     assert proposed.tokens[: proposed.n_candidates] == (upper, 60)
@@ -53,7 +53,7 @@ def test_the_pool_keeps_the_newest_ngrams_and_proposes_them_first() -> None:
     drafter = begun(2, 3, guesses=2)
     for end in (70, 71, 72):
         drafter.propose(9)
-        drafter.observe(Outcome(accepted=0, committed=(50,), riders=(end, end)))
+        drafter.observe(Verification(accepted=0, committed=(50,), riders=(end, end)))
     tree = drafter.propose(9).tree
     assert tree is not None
     firsts = [tree.tokens[i] for i in range(tree.n_candidates) if tree.parents[i] == ROOT]

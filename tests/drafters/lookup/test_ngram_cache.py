@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.drafters.lookup.ngram_cache import NgramCache, Options
-from mlsd.engine.drafter import Outcome
+from mlsd.engine.verify import Verification
 from tests.engine.fake import FakeClock
 
 
@@ -23,7 +23,7 @@ def begun(prompt: Sequence[int], thresholds: str = "lax") -> NgramCache:
 @given(prompt=st.lists(st.integers(0, 3), min_size=1, max_size=30), more=st.lists(st.integers(0, 3), max_size=30))
 def test_a_proposal_is_the_clear_favourite_of_a_scan(prompt: list[int], more: list[int]) -> None:
     drafter = begun(prompt)
-    drafter.observe(Outcome(accepted=0, committed=tuple(more)))
+    drafter.observe(Verification(accepted=0, committed=tuple(more)))
     text = prompt + more
     expected: set[int] = set()
     for n in range(min(4, len(text)), 0, -1):

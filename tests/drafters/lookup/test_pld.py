@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.drafters.lookup.pld import Options, PromptLookup
-from mlsd.engine.drafter import Outcome
+from mlsd.engine.verify import Verification
 from tests.engine.fake import FakeClock
 
 
@@ -53,7 +53,7 @@ def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
     drafter = begun(options, prompt)
     text = list(prompt)
     for committed in rounds:
-        drafter.observe(Outcome(accepted=0, committed=tuple(committed)))
+        drafter.observe(Verification(accepted=0, committed=tuple(committed)))
         text += committed
         assert drafter.propose(k).tokens == searched(text, k, options)
 
@@ -69,7 +69,7 @@ def test_a_new_generation_forgets_the_last_one() -> None:
 def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
     drafter = begun(Options(), [1, 2, 1])
     drafter.propose(1)
-    drafter.observe(Outcome(accepted=0, committed=(9,)))
+    drafter.observe(Verification(accepted=0, committed=(9,)))
     drafter.propose(1)
     drafter.propose(1)
     assert (drafter.stats()["match_rounds"], drafter.stats()["no_match_rounds"]) == (1, 2)

@@ -1,0 +1,112 @@
+"""A round stays straight: few files and functions run in it, and few frames lie between it and llama.cpp."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+import pytest
+
+import mlsd
+from mlsd.clock import MonotonicClock
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.session import SessionOptions
+from mlsd.folders import asset_path
+
+ROOT = Path(mlsd.__file__).parent
+PROMPT = tuple(range(11, 23))
+
+
+@contextmanager
+def counted() -> Iterator[Counter[CodeType]]:
+    """Calls of every Python function of mlsd in between."""
+    calls: Counter[CodeType] = Counter()
+
+    def on_event(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and ROOT in Path(frame.f_code.co_filename).parents:
+            calls[frame.f_code] += 1
+
+    sys.setprofile(on_event)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
+def writer(gamma: int) -> Iterator[Callable[[int], int]]:
+    """Writes so many tokens and returns in how many rounds; the draft has a recurrent state, so a ladder."""
+    clock, options = MonotonicClock(), SessionOptions(n_ctx=256, n_threads=1, max_outputs=gamma + 1)
+    with ExitStack() as stack:
+
+        def open_(name: str, strategy: str, **change: int) -> Any:
+            model = stack.enter_context(LlamaModel(asset_path(f"tiny/{name}.gguf")))
+            own = msgspec.structs.replace(rollback_options(strategy, options, gamma), **change)
+            session = stack.enter_context(open_session(model, own))
+            return session, make_rollback(strategy, session)
+
+        target, rollback = open_("tiny-dense", "snapshots")
+        drafter: Drafter = NoDrafter()
+        if gamma:
+            drafter = stack.enter_context(closing(DraftModel(*open_("tiny-draft", "ladder", max_outputs=1), clock)))
+
+        def write(n_predict: int) -> int:
+            limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
+            return len(generate(target, drafter, rollback, PROMPT, limits, clock).rounds)
+
+        yield write
+
+
+def of_rounds(write: Callable[[int], int]) -> tuple[Counter[CodeType], int]:
+    """What is called in the rounds that a longer output takes more."""
+    with counted() as few:
+        n_few = write(8)
+    with counted() as many:
+        n_many = write(40)
+    return many - few, n_many - n_few
+
+
+def test_a_plain_token_takes_a_dozen_calls_in_five_files() -> None:
+    with writer(0) as write:
+        calls, n_rounds = of_rounds(write)
+    assert calls.total() <= 12 * n_rounds
+    assert len({code.co_filename for code in calls}) <= 5
+
+
+def test_a_round_of_a_draft_model_runs_in_six_files() -> None:
+    with writer(4) as write:
+        calls, _ = of_rounds(write)
+    assert len({code.co_filename for code in calls}) <= 6
+    assert len(calls) <= 28
+
+
+@pytest.mark.parametrize("gamma", [0, 4])
+def test_six_frames_lie_above_a_pass(gamma: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generation's own among them."""
+    depths, decode = [], library().llama_decode
+
+    def watched(*arguments: Any) -> int:
+        frame, depth = sys._getframe(1), 1
+        while frame.f_code is not generate.__code__:
+            assert frame.f_back is not None
+            frame, depth = frame.f_back, depth + 1
+        depths.append(depth)
+        code: int = decode(*arguments)
+        return code
+
+    with writer(gamma) as write:
+        monkeypatch.setattr(library(), "llama_decode", watched)
+        write(12)
+    assert max(depths) <= 6
