@@ -6,12 +6,10 @@ hub: unknown repository, revision or file, gated, and broken in the ways a netwo
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
 import threading
-import time
 import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,8 +38,9 @@ class HubServer:
         self.ignores_range = False
         self.etag: str | None = None  # in place of the hash
         self.stated_size: int | None = None  # in place of the file's
-        self.trickles: str | None = None  # "head" or "body": that comes a byte at a time
-        self.trickle_s = 0.05
+        self.xet = False  # the bytes lie in xet storage
+        self.tags: dict[str, str] = {}  # tag or branch -> commit
+        self.holes: dict[str, int] = {}  # bytes of zeros before those of a file, which are never sent
         self.storage_url: str | None = None  # redirect to another server, as the real hub does for large files
         self.limits: dict[str, list[dict[str, str]]] = {}  # by method: headers of the next answers, which are 429
         self.hold_after_bytes: int | None = None  # stop sending there until `go_on` is set
@@ -98,7 +97,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 return self._refuse(401, "RepoNotFound")
             if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
                 return self._refuse(401, "GatedRepo")
-            if match[2] not in ("main", hub.commit):
+            if match[2] not in ("main", hub.commit, *hub.tags):
                 return self._refuse(404, "RevisionNotFound")
             if match[3] not in hub.files:
                 return self._refuse(404, "EntryNotFound")
@@ -127,40 +126,28 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             etag = hub.sha256(file) if hub.etag is None else hub.etag
             self.send_header("ETag", f'"{etag}"')
             self.send_header("X-Linked-ETag", f'"{etag}"')
-            size = len(hub.files[file]) if hub.stated_size is None else hub.stated_size
+            size = hub.holes.get(file, 0) + len(hub.files[file]) if hub.stated_size is None else hub.stated_size
             self.send_header("X-Linked-Size", str(size))
             self.send_header("Accept-Ranges", "bytes")
-
-        def _trickle(self, data: bytes) -> None:
-            with contextlib.suppress(ConnectionError):
-                while hub.trickles:
-                    for byte in data:
-                        if not hub.trickles:
-                            break
-                        self.wfile.write(bytes([byte]))
-                        time.sleep(hub.trickle_s)
-            self.close_connection = True
+            if hub.xet:
+                self.send_header("X-Xet-Hash", etag)
+                self.send_header("X-Xet-Refresh-Route", f"{hub.url}/token")
 
         def _send(self, file: str, *, body: bool) -> None:
-            if hub.trickles == "head" and not body:
-                self._trickle(b"HTTP/1.1 200 OK\r\nX-Slow: " + b"a" * 60_000)
-                return
-            data = hub.files[file]
+            data, hole = hub.files[file], hub.holes.get(file, 0)
             start = 0
             wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
             if wanted and not hub.ignores_range:
-                start = int(wanted[1])
+                start = int(wanted[1]) - hole
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+                total = hole + len(data)
+                self.send_header("Content-Range", f"bytes {start + hole}-{total - 1}/{total}")
             else:
                 self.send_response(200)
             self._describe(file)
-            self.send_header("Content-Length", str(len(data) - start))
+            self.send_header("Content-Length", str(len(data) - start if body else hole + len(data)))
             self.end_headers()
             if not body:
-                return
-            if hub.trickles == "body":
-                self._trickle(data[start:])
                 return
             end = len(data) if hub.cut_after_bytes is None else start + hub.cut_after_bytes
             hold = None if hub.hold_after_bytes is None else start + hub.hold_after_bytes

@@ -197,7 +197,7 @@ _KEPT = {  # once something was stored
     "calibrate": "the repeats that ended are stored; the same command adds to them.",
 }
 _ALWAYS_KEPT = {  # what they store is stored by others, or by parts
-    "models": "what was downloaded is kept, and the same command continues; no other file was changed.",
+    "models": "whole files are kept, and the same command continues; no other file was changed.",
     "lab": "trials are kept where `mlsd run --lab` was started; the same command continues.",
 }
 

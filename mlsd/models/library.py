@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ from mlsd.folders import asset_path, free_bytes, user_dir
 from mlsd.hardware.budget import host_budget
 from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.elsewhere import find_elsewhere
-from mlsd.models.lock import LockedFile, read_lock, write_lock
+from mlsd.models.lock import HubFile, LockedFile, read_lock, write_lock
 from mlsd.models.manifest import (
     AssetEntry,
     FilePart,
@@ -32,10 +33,12 @@ from mlsd.models.manifest import (
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.models.hub import Hub
 
+_SPARE_BYTES = 64 * 1024 * 1024  # left free on a disk
 Watch = Callable[[str], OnBytes | None]  # the name of a step -> what counts its bytes
 
 
@@ -193,8 +196,6 @@ class Library:
         return tuple(checked)
 
     def _cached(self, entry: HubEntry, part: FilePart) -> Path | None:
-        from mlsd.models.hub import HubFile
-
         locked = read_lock().get(entry.id, {}).get(part.file)
         if locked is not None and locked.path is not None:
             used = Path(locked.path)
@@ -210,8 +211,6 @@ class Library:
         return None
 
     def _download(self, entry: HubEntry, watch: Watch | None) -> None:
-        from mlsd.models.hub import HubFile
-
         files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
         replaces = None
         try:
@@ -227,19 +226,21 @@ class Library:
             )
         if len({remote.revision for remote in stated}) > 1:
             raise HubError(f"{entry.repo} changed while its files were looked up.", hint="Run the pull again.")
-        self.hub.check_free_disk(sum(map(self.hub.missing_bytes, files, stated)), entry.id)
+        check_disk(sum(map(self.hub.missing_bytes, files, stated)), self.hub.cache_dir, entry.id, "HF_HUB_CACHE")
         for file, remote in zip(files, stated, strict=True):
-            pulled = self.hub.pull(file, remote, watch(file.file.rpartition("/")[2]) if watch else None, watch)
-            write_lock(
-                entry.id,
-                file.file,
-                LockedFile(
-                    revision=pulled.revision,
-                    sha256=remote.sha256 or pulled.sha256,
-                    n_bytes=pulled.n_bytes,
-                    replaces=replaces,
-                ),
-            )
+            on_bytes = watch(file.file.rpartition("/")[2]) if watch else None
+            path = self.hub.pull(file, remote, on_bytes, watch)
+            sha256, expected = file_sha256(path, on_bytes=on_bytes), file.sha256 or remote.sha256
+            if expected not in (None, sha256):
+                path.resolve().unlink()
+                path.unlink(missing_ok=True)
+                raise HubError(
+                    f"{file.repo}/{file.file} came with the hash {sha256}, not {expected}; it was deleted.",
+                    hint="Run the pull again; if it repeats, the file on the hub or a proxy between is damaged.",
+                )
+            n_bytes = path.stat().st_size
+            locked = LockedFile(revision=remote.revision, sha256=sha256, n_bytes=n_bytes, replaces=replaces)
+            write_lock(entry.id, file.file, locked)
 
     def elsewhere(self, entry: ModelEntry) -> tuple[Path, ...] | None:
         """Files of other programs that should be this model, by hash or by size and name; None unless all are there."""
@@ -282,7 +283,7 @@ class Library:
         if out is None or len(base) > 1:
             raise ManifestError(f"{entry.id} cannot be made from {entry.base}, which is split into several files.")
         if not out.is_file():
-            _check_disk(out, base[0], entry.id)
+            check_disk(base[0].stat().st_size, out.parent, entry.id, "MLSD_HOME")
             if watch:
                 watch(f"making {out.name}")
             _write_made(base[0], out, entry)
@@ -345,13 +346,19 @@ def _how_to_get(entry: ModelEntry) -> str:
     return f"Run `mlsd models pull {entry.id}`."
 
 
-def _check_disk(out: Path, base: Path, what: str) -> None:
-    n_bytes, free = base.stat().st_size, free_bytes(out.parent)
-    if n_bytes > free:
-        raise ModelFileError(
-            f"Making {what} needs up to {n_bytes} bytes under {out.parent}; {free} are free.",
-            hint="Free some space, or set MLSD_HOME to a folder on a larger disk.",
-        )
+def check_disk(n_bytes: int, folder: Path, what: str, variable: str) -> None:
+    """Refuse what the disk of `folder`, which a variable names, cannot hold. Raises: HubError."""
+    free, needed = free_bytes(folder), n_bytes + _SPARE_BYTES
+    if n_bytes and needed > free:
+        text = f"{what} needs {format_bytes(needed)} of disk under {folder}; {format_bytes(free)} are free."
+        raise HubError(text, hint=space_hint(variable))
+
+
+def space_hint(variable: str) -> str:
+    """What to do where the disk of the folder that a variable names is too full."""
+    hint = f"Free some space, or set {variable} to a folder on a larger disk."
+    purgeable = "Space that macOS calls purgeable is not counted: it frees that by itself, when a disk fills up."
+    return f"{hint} {purgeable}" if sys.platform == "darwin" else hint
 
 
 def _write_made(base: Path, out: Path, entry: MadeEntry) -> None:

@@ -1,4 +1,4 @@
-"""What was known of each file when it was first found: the lock next to the user's manifest."""
+"""What the hub says of a file, and what was known of each when it was first found: the lock of the user's manifest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from pathlib import Path
 
 from mlsd.folders import read_json, update_json, user_dir
 from mlsd.records import Record
+
+
+class HubFile(Record, frozen=True, kw_only=True):
+    """A file to have: which repository, which revision, and the hash it must have where one is known."""
+
+    repo: str
+    file: str
+    revision: str | None = None  # commit, tag or branch; None: the head of main
+    sha256: str | None = None
+
+
+class RemoteFile(Record, frozen=True, kw_only=True):
+    """What the hub says of a file."""
+
+    revision: str  # commit
+    etag: str
+    sha256: str | None  # None for small files, which the hub names by their git hash
+    n_bytes: int | None
+    xet: bool  # it comes in many streams at once
 
 
 class LockedFile(Record, frozen=True, kw_only=True):

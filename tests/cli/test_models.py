@@ -69,12 +69,12 @@ def test_a_pull_that_is_ended_goes_on_where_it_stopped(
     environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf")}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert server.held.wait(60)
-        while not any(part.stat().st_size for part in tmp_path.rglob("*.part")):
+        while not any(part.stat().st_size for part in tmp_path.rglob("*.incomplete")):
             assert process.poll() is None
         process.send_signal(number)
         printed = process.communicate(timeout=60)[1]
     assert process.returncode == code and "Traceback" not in printed
-    assert number != signal.SIGINT or "what was downloaded is kept, and the same command continues" in printed
+    assert number != signal.SIGINT or "whole files are kept, and the same command continues" in printed
     server.hold_after_bytes = None
     server.go_on.set()
     assert answer(mlsd, "show", "mine")["here"] is False
@@ -110,7 +110,7 @@ def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd,
         (("show", "nope"), "No model has the id 'nope'"),
         (("show", tmp_path / "zeros.gguf"), "not a GGUF file"),
         (("show", tmp_path / "text.store"), "not a REST store"),
-        (("pull", "qwen3.5-9b-q8_0"), "has no repository unsloth/Qwen3.5-9B-GGUF"),
+        (("pull", "qwen3.5-9b-q8_0"), "unsloth/Qwen3.5-9B-GGUF/Qwen3.5-9B-Q8_0.gguf of "),
         (("verify", "qwen3.5-9b-q8_0"), "not on this machine"),
         (("list", "--role", "boss"), "No model has the role 'boss'"),
     ):

@@ -117,7 +117,7 @@ def test_from_nothing_to_a_report_in_one_command_killed_twice_on_the_way(hub: Hu
         out, said = third.communicate(timeout=300)
     assert third.returncode == 0, said
     assert all(f"{name}: " not in said.partition("In all")[0] for name in brought), "nothing is shown twice"
-    assert said.count("limits requests (HTTP 429): trying again in") == 2, said
+    assert said.count("Rate limited. Waiting 2.0s") == 2, said
     assert asked_for(hub) == needed
     whole = [range_ for range_ in hub.ranges() if range_ in (None, "bytes=0-")]
     assert len(whole) == len(needed) + 1, "nothing comes twice, but for what was limited"

@@ -229,9 +229,8 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
     entry = f'[models.x]\nsource = "huggingface"\nrepo = "{REPO}"\nfile = "a/m.gguf"\nname = "x"\n'
     user.write_text(entry + 'architecture = "llama"\nquantization = "F32"\n')
     (range_.own / "models.lock.json").unlink(missing_ok=True)
-    patience = mlsd.models.hub.PATIENCE_S
     with HubServer({"a/m.gguf": data}) as server:
-        match rng.randrange(7):
+        match rng.randrange(6):
             case 0:
                 server.etag = (
                     rng.choice((*mutate.TEXTS, "../../../x", "..", str(range_.here / "x")))
@@ -249,8 +248,6 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
                 server.cut_after_bytes = rng.choice((0, 1, 50_000))
             case 4:
                 server.stated_sha256["a/m.gguf"] = rng.choice(("ab" * 32, "AB" * 32, "0", "deadbeef"))
-            case 5:
-                server.trickles, mlsd.models.hub.PATIENCE_S = rng.choice(("head", "body")), 0.5
             case _:
                 server.ignores_range = True
         usual = mlsd.models.hub.Hub
@@ -267,9 +264,7 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
         try:
             yield Shot(("models", "pull", "x"), wanted=judge)
         finally:
-            server.trickles = None
             mlsd.models.hub.Hub = usual  # type: ignore[misc]
-            mlsd.models.hub.PATIENCE_S = patience
             user.unlink(missing_ok=True)
 
 

@@ -49,8 +49,8 @@ def hub(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pytest.MonkeyPatch) -> StudyResult:
     """The command, as far as it measures; what a person reads, and when by the Mac's clock."""
     clock = SimpleNamespace(monotonic=mac.now_s, sleep=mac.clock.sleep)
-    for module in (watch, hubs):
-        monkeypatch.setattr(module, "time", clock)
+    for module in ("mlsd.cli.watch", "huggingface_hub.utils._http"):
+        monkeypatch.setattr(f"{module}.time", clock)
     for module in (watch, command, output):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
     monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
@@ -68,7 +68,7 @@ def test_from_nothing_to_a_whole_study_nothing_is_lost_and_nothing_hot_counts_an
 ) -> None:
     mac = Mac(episodes=[(7, 200.0), (70, 90.0)], dies_at=33, sleep_at=52, load_s=150.0, prompt_s=100.0)
     path, said = tmp_path / "study.sqlite", list[tuple[float, str]]()
-    hub.limits = {"HEAD": [{"Retry-After": "250"}]}
+    hub.limits = {"HEAD": [{"Retry-After": "45"}]}
     outcome = study(mac, path, said, monkeypatch).outcome
     assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (132, 0, 0)
     with Store.open(path) as store:
@@ -80,7 +80,7 @@ def test_from_nothing_to_a_whole_study_nothing_is_lost_and_nothing_hot_counts_an
     assert all(trial.conditions and trial.conditions.anchors for trial in rows)
 
     words = [text for _, text in said]
-    assert sum("limits requests (HTTP 429): trying again in" in text for text in words) == 9, "each half minute"
+    assert sum("Rate limited. Waiting 46" in text for text in words) == 1
     first_trial = next(i for i, text in enumerate(words) if text.startswith("[1/132]"))
     brought = [i for i, text in enumerate(words) if text.startswith("checking ")]
     assert brought[0] < first_trial < brought[1], "the first answer waits for one model only"

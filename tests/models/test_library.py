@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-import mlsd.models.hub
+import mlsd.models.library
 from mlsd.errors import HubError, ManifestError, ModelFileError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.models.hub import Hub
-from mlsd.models.library import Library, made_models_dir, resolve_model
+from mlsd.models.library import Library, made_models_dir, resolve_model, space_hint
 from mlsd.models.lock import read_lock
 from mlsd.models.manifest import (
     AssetEntry,
@@ -140,16 +141,40 @@ def test_what_another_program_downloaded_is_checked_against_the_name_of_its_blob
 
 def test_a_wrong_hash_in_the_manifest_downloads_nothing(server: HubServer, tmp_path: Path) -> None:
     books = library(server, tmp_path, entry := hub_entry("ab" * 32))
-    with pytest.raises(HubError, match="The file was replaced there"):
+    with pytest.raises(HubError, match="It was replaced there"):
         books.pull(entry)
     assert server.sent_bytes == 0
     assert read_lock() == {}
 
 
+def test_bytes_that_do_not_have_the_stated_hash_are_deleted(server: HubServer, tmp_path: Path) -> None:
+    server.stated_sha256["one.gguf"] = "ab" * 32
+    with pytest.raises(HubError, match=r"came with the hash .*, not abab"):
+        library(server, tmp_path, entry := hub_entry()).pull(entry)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and "blobs" in path.parts]
+    assert read_lock() == {}
+
+
+def test_a_model_of_a_tag_is_here_once_it_was_pulled(server: HubServer, tmp_path: Path) -> None:
+    server.tags = {"v1.0": COMMIT}
+    books = library(server, tmp_path, entry := msgspec.structs.replace(hub_entry(), revision="v1.0"))
+    paths = books.pull(entry)
+    assert books.locate(entry) == paths
+    assert books.resolve("one").path == paths[0]
+
+
+@pytest.mark.parametrize(("system", "counted"), [("darwin", True), ("linux", False)])
+def test_a_full_disk_of_a_mac_is_told_of_with_what_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, system: str, counted: bool
+) -> None:
+    monkeypatch.setattr("mlsd.models.library.sys.platform", system)
+    assert ("purgeable" in space_hint("HF_HUB_CACHE")) is counted
+
+
 def test_a_full_disk_stops_a_pull_before_its_first_byte(
     server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlsd.models.hub, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(mlsd.models.library, "free_bytes", lambda _: 1000)
     with pytest.raises(HubError, match=r"one needs 67\.\d+ MB of disk"):
         library(server, tmp_path, entry := hub_entry()).pull(entry)
     assert server.sent_bytes == 0
@@ -159,7 +184,7 @@ def test_a_split_model_is_here_only_when_all_its_files_are(server: HubServer, tm
     entry = HubEntry(id="a", repo=REPO, files=(FilePart(file="a-1.gguf"), FilePart(file="a-2.gguf")), **TEXT)
     books = library(server, tmp_path, entry)
     second = server.files.pop("a-2.gguf")
-    with pytest.raises(HubError, match=r"has no file a-2\.gguf"):
+    with pytest.raises(HubError, match=r"a-2\.gguf of .*no such file"):
         books.pull(entry)
     server.files["a-2.gguf"] = second
     paths = books.pull(entry)

@@ -80,7 +80,7 @@ def show(model_id: str, as_json: bool) -> None:
 @model_argument("model_ids", metavar="ID...", nargs=-1, required=True)
 @json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
-    """Download or make models, and check their hashes; interrupted downloads resume."""
+    """Download or make models, and check their hashes; what is whole is not brought again."""
     library = Library()
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []

@@ -117,7 +117,7 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     """Show what is missing, how large it is and how long all of it takes; ask once. None where nothing is missing."""
     from mlsd.measure.run.forecast import plan_study
     from mlsd.measure.run.memory import refuse_loads
-    from mlsd.models.hub import space_hint
+    from mlsd.models.library import space_hint
 
     prepared, found = plan_study(request, db, here=True, cool_down_s=cool_down_s)
     refuse_loads(found.memory)
@@ -135,7 +135,7 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     if n_bytes is not None and n_bytes > found.free_disk_bytes:
         raise InputError(
             f"{format_bytes(n_bytes)} are to be downloaded or made, {format_bytes(found.free_disk_bytes)} are free.",
-            hint=space_hint(),
+            hint=space_hint("HF_HUB_CACHE"),
         )
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
