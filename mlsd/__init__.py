@@ -1,7 +1,7 @@
 """mlsd measures speculative decoding of GGUF models through llama.cpp and reports only numbers that can be true.
 
 What is named in `__all__` is the public library: documented in `mlsd.api`, loaded when it is first used, and held
-steady. `notebook` shows a study's tables and figures.
+steady. `notebook` shows a study's tables and figures, `draw` draws its frames.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mlsd.api import advise, audit, bench, calibrate, open_study, plan, run, tune, write_report
     from mlsd.records import EngineOptions, Sampling
     from mlsd.report import notebook
+    from mlsd.report.figures import draw
 
 __version__ = "0.2.0"
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "audit",
     "bench",
     "calibrate",
+    "draw",
     "notebook",
     "open_study",
     "plan",
@@ -30,6 +32,7 @@ __all__ = [
     "tune",
     "write_report",
 ]
+_MODULES = {"notebook": "mlsd.report.notebook", "draw": "mlsd.report.figures.draw"}
 _RECORDS = ("EngineOptions", "Sampling")
 
 
@@ -37,8 +40,8 @@ def __getattr__(name: str) -> Any:
     """A public name, loaded now (PEP 562): importing mlsd alone costs nothing and starts nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'mlsd' has no attribute {name!r}")
-    if name == "notebook":
-        return importlib.import_module("mlsd.report.notebook")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     return getattr(importlib.import_module("mlsd.records" if name in _RECORDS else "mlsd.api"), name)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mlsd.analysis.results import frames
+from mlsd.analysis.study import study_frames
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.report.tables import arms
 from mlsd.trials.fates import Fate
@@ -25,6 +26,7 @@ def tables() -> dict[str, str]:
         "fates": _rows(("fate", "meaning"), ((fate.value, fates[fate.name]) for fate in Fate)),
         "trials": _columns(frames.TRIALS),
         "outcomes": _columns(frames.OUTCOMES),
+        **{name: _columns(columns) for name, columns in study_frames.FRAMES.items()},
     }
 
 

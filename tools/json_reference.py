@@ -33,7 +33,6 @@ from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.coverage import CoverageTable
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
-from mlsd.analysis.fits.fit import HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
@@ -222,7 +221,7 @@ class Fitted(TypedDict):
     pairs: list[PairFit]
     arms: list[ArmObject]
     curves: list[CurveFit]
-    held_out_target: list[HeldOut]
+    equations: list[dict[str, str | int | float | None]]  # as `study.equations`, see data.md
 
 
 class AuditedRow(TypedDict):

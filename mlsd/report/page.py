@@ -25,6 +25,7 @@ from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables.compare import comparison_table
+from mlsd.report.tables.equations import equation_sentences, equation_table, traffic_sentences, traffic_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.servers.flags import advice
 from mlsd.stats import grouped
@@ -90,7 +91,7 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
     """The sections of a database of calibrations alone."""
     return (
         section("machine", "Machine and models", study, *_MACHINE),
-        section("costs", "What passes cost and memory gives", study, *_COSTS, figures=COST_FIGURES),
+        _costs(study),
         _experts(study),
         section("passes", "Parts of a pass", study, pass_table),
     )
@@ -110,14 +111,26 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, text=reasons or ()),
-        section("costs", "What passes cost and memory gives", study, *_COSTS, figures=COST_FIGURES),
+        _costs(study),
         _experts(study),
-        section("fits", "Cost models and fits", study, *_FITS, figures=ROUND_FIGURES),
+        section(
+            "fits", "The study's equations, and fits", study, *_FITS, text=_equations(study), figures=ROUND_FIGURES
+        ),
         section("claims", "Published claims", study, result_tables.claim_table),
         section("audit", "Audit", study, record_tables.audit_table),
         section("trials", "Every trial", study, record_tables.trial_table),
     )
     return tuple(one for one in sections if one)
+
+
+def _equations(study: Study) -> tuple[str, ...]:
+    found, _ = attempt(lambda: study.predictions)
+    return equation_sentences(found) if found else ()
+
+
+def _costs(study: Study) -> Section:
+    words, title = attempt(lambda: traffic_sentences(study))[0], "Bandwidth: what passes read, cost, and memory gives"
+    return section("costs", title, study, *_COSTS, text=words or (), figures=COST_FIGURES)
 
 
 def _experts(study: Study) -> Section:
@@ -137,11 +150,13 @@ def _comparisons(study: Study) -> Section:
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
 _STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_f]
 _COSTS: list[Callable[[Study], Table]] = [
+    traffic_table,
     lambda study: machine_tables.curve_table(study.machine.curves),
     lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
     lambda study: machine_tables.validation_table(study.machine.validation),
 ]
 _FITS: list[Callable[[Study], Table]] = [
+    lambda study: equation_table(study.predictions),
     lambda study: result_tables.gamma_table(study.pooled),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
 ]

@@ -131,7 +131,6 @@ def _curve_fits(study: Study) -> list[Any]:
     return [
         {
             "target": c.target,
-            "source": c.source,
             "fitted": [f.model for f in c.fits],
             "chosen": c.chosen,
             "predicted": _predicted(c.chosen, c.held_out),
@@ -155,7 +154,7 @@ def _claims(study: Study) -> list[Any]:
             "trials": len(v.trials),
             "printed": v.published_audit,
         }
-        for v in study.claims
+        for v in study.verdicts
     ]
 
 

@@ -73,7 +73,7 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 8 and page.chart.narrow
+    assert len({picture.id for picture in page.pictures}) == 10 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)

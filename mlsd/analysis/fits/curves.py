@@ -39,7 +39,7 @@ class Steps(Record, frozen=True, kw_only=True):
 
 
 def find_steps(rows: ArrayLike, times_ms: ArrayLike, max_steps: int = 5) -> Steps:
-    """Find kernel steps by forward selection: add the edge that explains most while BIC falls.
+    """Find kernel steps, all upwards, by forward selection: add the edge that explains most while BIC falls.
 
     Least squares on relative errors. Edges are at measured row counts; the BIC counts two parameters a step, its place
     and its height. Raises AnalysisError below four different row counts.
@@ -73,7 +73,7 @@ def _step_fit(k: Floats, times: Floats, edges: Sequence[int]) -> tuple[float, Fl
     design = np.column_stack([np.ones_like(k), k, step_columns(k, edges)]) / times[:, None]
     answer, _, rank, _ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
     solution = answer.astype(np.float64)
-    if rank < design.shape[1]:
+    if rank < design.shape[1] or np.any(solution[2:] <= 0):  # a kernel that takes over at more rows is never faster
         return np.inf, solution
     n = len(times)
     variance = max(float(np.mean((design @ solution - 1.0) ** 2)), 1e-18)

@@ -258,6 +258,7 @@ class HeldOut(Record, frozen=True, kw_only=True):
 
     model: str
     n_parameters: int
+    error: float  # root mean square of the log errors, blocks weighing the same: by it candidates are ranked
     median_error: float
     p95_error: float
     n_rows: int
@@ -292,6 +293,7 @@ def held_out(
     return HeldOut(
         model=model.name,
         n_parameters=len(model.parameters),
+        error=float(np.sqrt(np.mean(_group_means(squares, data.blocks[judged])))),
         median_error=float(np.median(np.abs(ratio - 1))),
         p95_error=float(np.quantile(np.abs(ratio - 1), 0.95)),
         n_rows=int(judged.sum()),
@@ -313,6 +315,10 @@ class Selection(Record, frozen=True, kw_only=True):
     chosen: str
     candidates: tuple[HeldOut, ...]
 
+    @property
+    def best(self) -> str:
+        return self.candidates[0].model
+
 
 def select(
     models: Sequence[Model], data: Observations, labels: ArrayLike, *, never: Sequence[float] = (), n_folds: int = 5
@@ -325,7 +331,7 @@ def select(
     fit predicts all blocks.
     """
     errors = [held_out(model, data, labels, never=never, n_folds=n_folds) for model in models]
-    ranked = sorted(errors, key=lambda e: float(np.mean(e.block_errors)))
+    ranked = sorted(errors, key=lambda e: e.error)
     best = ranked[0]
     as_good = []
     for candidate in ranked:
@@ -336,7 +342,7 @@ def select(
             allowed = max(allowed, 1.5 * _standard_error(by_label))
         if float(np.mean(by_block)) <= allowed:
             as_good.append(candidate)
-    chosen = min(as_good, key=lambda e: (e.n_parameters, float(np.mean(e.block_errors))))
+    chosen = min(as_good, key=lambda e: (e.n_parameters, e.error))
     return Selection(chosen=chosen.model, candidates=tuple(ranked))
 
 

@@ -94,7 +94,7 @@ def roofline(n_bytes: float, gflop_per_row: float) -> Model:
 def stepped(edges: Sequence[int]) -> Model:
     """A line with a jump where another kernel takes over, at given or found (`curves.find_steps`) row counts."""
     places = tuple(edges)
-    jumps = tuple(Parameter(f"jump_{edge}_ms", "ms", -np.inf) for edge in places)
+    jumps = tuple(Parameter(f"jump_{edge}_ms", "ms") for edge in places)
 
     def predict(p: Mapping[str, float], columns: Columns) -> Floats:
         raised: Floats = step_columns(columns["rows"], places) @ np.array([p[jump.name] for jump in jumps])
@@ -198,7 +198,7 @@ def classical() -> Model:
         return (1.0 - alpha ** (gamma + 1.0)) / (1.0 - alpha) / (p["draft_cost"] * gamma + 1.0)
 
     return Model(
-        "classical",
+        "equation 1",
         "S = (1 - a^(g+1)) / ((1 - a)(c g + 1))",
         (Parameter("alpha", "", 0.0, 1.0), Parameter("draft_cost", "T(1)")),
         ("gamma",),
@@ -224,7 +224,7 @@ def batch_published() -> Model:
         return {"pass_cost": intercept, "token_cost": slope}
 
     return Model(
-        "batch-published",
+        "equation 2",
         "S = g / (pass_cost + token_cost g)",
         (Parameter("pass_cost", "T(1)"), Parameter("token_cost", "T(1)")),
         ("gamma",),
@@ -251,7 +251,7 @@ def measured_cost() -> Model:
     Columns `mgl`, `draft_ratio` = T_draft / T(1), `verify_ratio` = T(gamma + 1) / T(1).
     """
     return Model(
-        "measured-cost",
+        "corrected",
         "S = MGL / (T_draft + T(g+1) + rest) T(1)",
         (Parameter("rest_cost", "T(1)"),),
         ("mgl", "draft_ratio", "verify_ratio"),

@@ -1,8 +1,8 @@
-"""All fits of a study: cost models of every target and drafter, and T(k) of every target."""
+"""All fits of a study: cost models of every target and drafter, and T(k) of every model that was calibrated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named
+from mlsd.units import counted
 
 
 class PairFit(Record, frozen=True, kw_only=True):
@@ -27,9 +28,11 @@ class PairFit(Record, frozen=True, kw_only=True):
     n_trials: int
     trials: tuple[int, ...]  # ids, baselines included
     fits: tuple[Fit, ...]
-    chosen: str | None  # the model that predicts held-out gammas; None below three gammas
+    measured: dict[str, float]  # what the trials say of parameters of these models, without any fit
+    chosen: str | None  # the simplest model that predicts held-out gammas as well as the best; None below three gammas
     held_out_gamma: tuple[HeldOut, ...]  # best predictor first
     held_out_prompt: tuple[HeldOut, ...]  # empty below two prompts
+    doubt: str | None  # why nothing is fitted, or nothing chosen
 
     @property
     def pair(self) -> str:
@@ -40,9 +43,10 @@ class CurveFit(Record, frozen=True, kw_only=True):
     """T(k) of one target."""
 
     target: str
-    source: str  # "calibration" or "rounds": timed passes, or the verifications of the trials
     fits: tuple[Fit, ...]
-    chosen: str | None  # the curve that predicts held-out k; None below four different k, or where none fits
+    chosen: (
+        str | None
+    )  # the simplest curve that predicts held-out k as well as the best; None where none has their shape
     doubt: str | None  # why no curve is chosen
     time_next: tuple[int, ...]  # the widths that would decide
     held_out: tuple[HeldOut, ...]
@@ -65,10 +69,18 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
     data = speedup_observations(pairs)
     gammas = data.columns["gamma"]
     models = [m for m in fit_models.speedup_models() if len(data) > len(m.parameters)]
-    n_gammas = len(np.unique(gammas))
-    selection = select(models, data, gammas) if n_gammas >= 3 else None
+    doubt: str | None = None if models else f"{counted(len(data), 'trial')} fit nothing"
+    selection, by_prompt = None, list[HeldOut]()
+    if len(np.unique(gammas)) >= 3:
+        try:
+            selection = select(models, data, gammas)
+        except AnalysisError as error:  # too few rows are left where some are held out
+            doubt = str(error)
+    elif models:
+        doubt = "below three gammas none can be held out"
     prompts = np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
-    by_prompt = [held_out(m, data, prompts, n_folds=99) for m in models] if prompts.max() > 0 else []
+    if selection is not None and prompts.max() > 0:
+        by_prompt = [held_out(m, data, prompts, n_folds=99) for m in models]
     ids = {pair.trial_id for pair in pairs} | {pair.baseline_id for pair in pairs}
     return PairFit(
         target=target,
@@ -78,10 +90,24 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
         n_trials=len(pairs),
         trials=tuple(sorted(ids)),
         fits=tuple(fit(model, data) for model in models),
+        measured=_measured(pairs),
         chosen=selection.chosen if selection else None,
         held_out_gamma=selection.candidates if selection else (),
-        held_out_prompt=tuple(sorted(by_prompt, key=lambda e: e.median_error)),
+        held_out_prompt=tuple(sorted(by_prompt, key=lambda e: e.error)),
+        doubt=doubt,
     )
+
+
+def _measured(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Parameters of the cost models that need no fit: acceptance, drafting a token and the rest of a round in T(1)."""
+    known = [pair for pair in pairs if pair.proposed]
+    if not known:
+        return {}
+    return {
+        "alpha": sum(pair.accepted for pair in known) / sum(pair.proposed for pair in known),
+        "draft_cost": float(np.mean([p.draft_ms * p.rounds / p.proposed / p.t_one_ms for p in known])),
+        "rest_cost": float(np.mean([pair.rest_ms / pair.t_one_ms for pair in known])),
+    }
 
 
 def speedup_observations(pairs: Sequence[Pair]) -> Observations:
@@ -97,38 +123,20 @@ def speedup_observations(pairs: Sequence[Pair]) -> Observations:
     )
 
 
-def held_out_targets(paired: PairedTrials) -> list[HeldOut]:
-    """Errors of each cost model when a whole target is predicted from fits to the others; empty below two targets."""
-    pairs = [pair for pair in paired.pairs if pair.draft is not None]
-    targets = np.unique([pair.target for pair in pairs], return_inverse=True)[1]
-    if len(pairs) == 0 or targets.max() == 0:
-        return []
-    data = speedup_observations(pairs)
-    errors = [held_out(model, data, targets, n_folds=99) for model in fit_models.speedup_models()]
-    return sorted(errors, key=lambda error: error.median_error)
-
-
 # --- T(k) --------------------------------------------------------------------------------------------------------
 
 
 def fit_curves(
-    paired: PairedTrials,
-    targets: Sequence[str],
     passes: Mapping[str, Sequence[CalibrationPoint]],
+    models: Mapping[str, ModelFacts],
     peak_gb_s: float | None = None,
 ) -> list[CurveFit]:
-    """T(k) of each target: from timed passes where they were measured, else from the verifications of its trials."""
+    """T(k) of each calibrated model, from its timed passes alone: rounds of trials hold too few widths."""
     result = []
-    for target in targets:
-        timed = [p for p in passes.get(target, ()) if p.kind == "target_pass"]
+    for target, points in passes.items():
+        timed = [p for p in points if p.kind == "target_pass"]
         if timed:
-            source, data = "calibration", curve_from_passes(timed)
-        else:
-            pairs = [p for p in paired.pairs if p.target == target and p.draft is not None]
-            if not pairs:
-                continue
-            source, data = "rounds", curve_from_rounds(pairs)
-        result.append(fit_curve(target, source, data, paired.models.get(target), peak_gb_s))
+            result.append(fit_curve(target, curve_from_passes(timed), models.get(target), peak_gb_s))
     return result
 
 
@@ -140,26 +148,8 @@ def curve_from_passes(points: Sequence[CalibrationPoint]) -> Observations:
     return observations(times, [p.repeat for p in chosen], rows=[p.rows for p in chosen])
 
 
-def curve_from_rounds(pairs: Iterable[Pair]) -> Observations:
-    """T(k) from trials of one target: T(1) from AR, T(gamma + 1) from verification of full-length drafts."""
-    rows, times, blocks = [], [], []
-    baselines: set[int] = set()
-    for pair in pairs:
-        if pair.draft is None:
-            continue
-        rows.append(1.0 + pair.proposed / pair.rounds)
-        times.append(pair.verify_ms)
-        blocks.append(pair.block)
-        if pair.baseline_id not in baselines:
-            baselines.add(pair.baseline_id)
-            rows.append(1.0)
-            times.append(pair.t_one_ms)
-            blocks.append(pair.block)
-    return observations(times, blocks, rows=np.round(rows))
-
-
 def fit_curve(
-    target: str, source: str, data: Observations, facts: ModelFacts | None = None, peak_gb_s: float | None = None
+    target: str, data: Observations, facts: ModelFacts | None = None, peak_gb_s: float | None = None
 ) -> CurveFit:
     """Fit all curves that the model's facts allow to times of passes of one target (column `rows`)."""
     rows = data.columns["rows"]
@@ -178,7 +168,6 @@ def fit_curve(
     bandwidth = chosen.values.get("bandwidth_gb_s") if chosen and known else None
     return CurveFit(
         target=target,
-        source=source,
         fits=fits,
         chosen=name,
         doubt=None if name else _doubt(len(different), selection is not None),

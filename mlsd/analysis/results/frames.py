@@ -107,7 +107,7 @@ OUTCOMES: tuple[Column, ...] = (
 
 def trials(store: Store) -> pd.DataFrame:
     """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
-    return _frame(_trial_rows(store), TRIALS)
+    return typed_frame(_trial_rows(store), TRIALS)
 
 
 def _trial_rows(store: Store) -> Iterator[tuple[Any, ...]]:
@@ -127,10 +127,10 @@ def _trial_rows(store: Store) -> Iterator[tuple[Any, ...]]:
 def outcomes(store: Store) -> pd.DataFrame:
     """How the rounds of each case and repeat ended: columns `OUTCOMES`. Only valid trials."""
     table = store.round_outcomes()
-    return _frame(table.rows, OUTCOMES)
+    return typed_frame(table.rows, OUTCOMES)
 
 
-def _frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
+def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
     """A frame of exactly these columns and types, built in chunks so that few rows exist as Python objects at once."""
     types = {column.name: column.dtype for column in columns}
     stream = iter(rows)

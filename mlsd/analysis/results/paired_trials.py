@@ -82,10 +82,11 @@ def pair_trials(results: Iterable[ArmResult], **more: Any) -> PairedTrials:
     if not found:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
     pairs = [pair for one in found if one.question.source == "engine" and one.n_valid for pair in one.pairs]
-    return PairedTrials(pairs=tuple(_pair(one) for one in pairs if one.own.whole.rounds), **more)
+    return PairedTrials(pairs=tuple(as_pair(one) for one in pairs if one.own.whole.rounds), **more)
 
 
-def _pair(one: TrialPair) -> Pair:
+def as_pair(one: TrialPair) -> Pair:
+    """What a round of a trial cost, beside plain decoding in its block."""
     case, trial, whole = one.own.case, one.own.trial, one.own.whole
     options, ms, plain_tok_s = case.drafter.options, whole.ms_per_round, speed(one.plain.trial)
     assert plain_tok_s is not None and whole.mgl is not None

@@ -13,6 +13,7 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interva
 from mlsd.analysis.predict.arms import Known, is_curve, newest, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
+from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
 from mlsd.measure.store.pass_shares import PassShares, part_key
@@ -35,23 +36,10 @@ class Bandwidth(Record, frozen=True, kw_only=True):
     verdict: BandwidthVerdict
     measured_at: str
 
-
-class PassWork(Record, frozen=True, kw_only=True):
-    """What a pass over k rows reads and computes, and how long it takes."""
-
-    k: int
-    n_bytes: float  # of weights: experts as counted, everything else once
-    gflop: float  # 10^9 operations, two a weight and row
-    ms: float
-
     @property
-    def gflop_s(self) -> float:
-        return 1e3 * self.gflop / self.ms
-
-    @property
-    def intensity(self) -> float:
-        """Operations a byte (Williams, Waterman, Patterson, CACM 2009)."""
-        return 1e9 * self.gflop / self.n_bytes
+    def best_gb_s(self) -> float:
+        """The faster of a plain read on as many threads as the passes had, and of llama.cpp's fastest quantization."""
+        return max(self.stream[self.n_threads].value, self.lines[0].bandwidth_gb_s.value)
 
 
 def bandwidth_findings(
@@ -137,26 +125,29 @@ class Machine:
         return bandwidth_findings(self.reads, self.passes, n_threads, run.started_at)
 
     @cached_property
-    def work(self) -> dict[str, tuple[PassWork, ...]]:
-        """Every timed pass whose bytes are known, by model: a mixture's where its experts were counted."""
-        mixtures, found = {one.name: one for one in (self.mixtures if self.known.coverage else ())}, {}
+    def timed_passes(self) -> list[Pass]:
+        """Every timed pass whose bytes are known, by model and k."""
+        mixtures = {one.name: one for one in (self.mixtures if self.known.coverage else ())}
+        found: list[Pass] = []
         for key in self.timed:
             name, facts = self.name_of(key), self.known.models.get(key)
-            if facts is None or not facts.active_bytes or not facts.n_parameters_active:
-                continue
             rows = mixtures[name].coverage.rows if name in mixtures else ()
-            ratios = {row.window: row.bytes_ratio for row in rows}
-            found[name] = tuple(
-                PassWork(
-                    k=timed.rows,
-                    n_bytes=facts.active_bytes * ratio,
-                    gflop=2e-9 * facts.n_parameters_active * timed.rows,
-                    ms=timed.ms.value,
-                )
-                for timed in self.curves[name].passes
-                if (ratio := ratios.get(timed.rows) if facts.n_experts else 1.0) is not None
-            )
+            if facts is not None:
+                found += timed_passes(name, facts, self.curves[name], {row.window: row for row in rows})
         return found
+
+    @cached_property
+    def roof(self) -> Roof:
+        """What memory and arithmetic gave here at most. Raises AnalysisError where no bandwidth was measured."""
+        memory, run = self.bandwidth, self.bandwidth_run
+        stated = None if run is None else run.environment.peak_bandwidth_gb_s
+        return Roof(
+            name="this machine",
+            gb_s=memory.best_gb_s,
+            gflop_s=compute_roof(self.timed_passes),
+            stated_gb_s=stated,
+            source=f"measured: {memory.best_gb_s:.1f} GB/s, and the fastest wide pass",
+        )
 
     @cached_property
     def validation(self) -> Validation:

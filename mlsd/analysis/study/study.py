@@ -18,11 +18,16 @@ from mlsd.analysis.audit.rows import Audit
 from mlsd.analysis.audit.trials import impossible_rows, trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
+from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
+from mlsd.analysis.predict.predict import Costs
 from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
+from mlsd.analysis.study import study_frames
+from mlsd.analysis.study.equations import Equations, equations
 from mlsd.analysis.study.machine_findings import Machine, read_machine
+from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Points, anchor_points
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
@@ -122,13 +127,75 @@ class Study:
 
     @cached_property
     def curve_fits(self) -> list[CurveFit]:
-        known = [target for target in self.targets if target in self.facts]
-        passes = {target: self.machine.passes_of(self.facts[target].ref) for target in known}
-        return fit_curves(self.paired, self.targets, passes, self.environment.peak_bandwidth_gb_s)
+        timed = self.machine.timed
+        passes = {name: timed[facts.ref.key] for name, facts in self.facts.items() if facts.ref.key in timed}
+        return fit_curves(passes, self.facts, self.environment.peak_bandwidth_gb_s)
 
     @cached_property
-    def claims(self) -> list[ClaimVerdict]:
+    def verdicts(self) -> list[ClaimVerdict]:
+        """Every published claim, decided on these trials."""
         return decide_all(self.paired)
+
+    @cached_property
+    def predictions(self) -> list[Equations]:
+        """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
+        known = self.machine.known
+
+        def costs(arm: ArmResult) -> Costs | None:
+            return known.costs(self.machine.key, arm.case.target, arm.case.drafter.draft)
+
+        return equations(self.pooled, costs)
+
+    @cached_property
+    def read_passes(self) -> list[Pass]:
+        """What plain tokens and timed passes read of memory."""
+        curves, _ = attempt(lambda: self.machine.timed_passes)
+        return plain_tokens(self.pooled, self.facts) + (curves or [])
+
+    # --- the same as frames; docs/data.md has every column ---
+
+    @cached_property
+    def arms(self) -> pd.DataFrame:
+        """Each arm on each text, then over all texts of a suite."""
+        pooled = [one for one in self.pooled if len(one.workloads) > 1]
+        return study_frames.made([*self.results, *pooled], study_frames.ARMS)
+
+    @cached_property
+    def passes(self) -> pd.DataFrame:
+        """T(k) and every other pass that was timed."""
+        rows = []
+        for key, points in self.machine.timed.items():
+            times = pass_times(points)
+            plain = {one.depth: one.ms.value for one in times if (one.kind, one.rows) == ("target_pass", 1)}
+            name = self.machine.name_of(key)
+            for one in times:
+                first = plain.get(one.depth) if one.kind == "target_pass" else None
+                rows.append(study_frames.TimedPasses(name, one, first))
+        return study_frames.made(rows, study_frames.PASSES)
+
+    @cached_property
+    def bandwidth(self) -> pd.DataFrame:
+        """What each pass reads, how fast, and what memory gave."""
+        memory, _ = attempt(lambda: self.machine.bandwidth)
+        roof, _ = attempt(lambda: self.machine.roof)
+        return study_frames.made(study_frames.traffic(self.read_passes, memory, roof), study_frames.BANDWIDTH)
+
+    @cached_property
+    def experts(self) -> pd.DataFrame:
+        """Experts counted in windows of k tokens, beside what theories expect."""
+        mixtures, _ = attempt(lambda: self.machine.mixtures)
+        return study_frames.of_mixtures(mixtures or ())
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """Every published claim with its decision here."""
+        verdicts, _ = attempt(lambda: self.verdicts)
+        return study_frames.made(verdicts or (), study_frames.CLAIMS)
+
+    @cached_property
+    def equations(self) -> pd.DataFrame:
+        """Speedups that the study's equations give with measured inputs, beside measured ones."""
+        return study_frames.made(self.predictions, study_frames.EQUATIONS)
 
     @cached_property
     def audit(self) -> Audit:

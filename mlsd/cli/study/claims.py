@@ -29,7 +29,7 @@ _COLORS = {
 @json_option
 def claims(db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
     """Test each published claim on a study's trials, next to the published figures and their audit."""
-    verdicts = open_study(db, machine, settings).claims
+    verdicts = open_study(db, machine, settings).verdicts
     if as_json:
         print_json(verdicts)
         return

@@ -49,7 +49,7 @@ def gains(study: Study, *, narrow: bool = False) -> Figure:
             ax.plot(ends, [place, place], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
         word = "a bound" if arm.control else _WORDS.get(arm.effect, arm.effect)
         ax.plot([arm.ratio.value], [place], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
-        value = f"{arm.ratio.value:.2f}x" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else " (too few blocks)")
+        value = f"{arm.ratio.value:.2f}x" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else " (one block)")
         look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
         if narrow:  # both stand above the bar
             ax.text(0.0, place + 0.5, label, ha="left", **look)
@@ -123,7 +123,7 @@ def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
 
 
 def _ends(ratio: Interval) -> tuple[float, float] | None:
-    return None if ratio.low is None or ratio.high is None or ratio.too_wide else (ratio.low, ratio.high)
+    return None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
 
 
 ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=partial(gains, narrow=True))

@@ -17,12 +17,14 @@ from mlsd.analysis.results import round_sums
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, Points, drift_of
+from mlsd.report.figures import draw
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import PART_NAMES
 
+_MOST_PAIRS = 9  # targets with a draft in one figure
 _LABEL_LETTERS = 38  # of a line beside an axis
 
 
@@ -141,7 +143,27 @@ def trend_words(trend: Drift) -> str:
     return f"{word} {100 * trend.change:+.1f} % over the run"
 
 
+def equation_curves(study: Study) -> Figure:
+    """The study's equations with times and acceptance of these rounds, beside the measured speedup (95 %)."""
+    found = study.equations
+    own = found[found["inputs"] == "rounds"]
+    groups = list(own.groupby(["suite", "target", "draft"], sort=False))[:_MOST_PAIRS]
+    if not groups:
+        raise AnalysisError("No valid trial of a draft model.", hint="Measure some: mlsd run B D.")
+    columns = min(3, len(groups))
+    figure, axes = plot.canvas(2.6 * -(-len(groups) // columns) + 0.5, columns, rows=-(-len(groups) // columns))
+    for ax, ((suite, target, draft), frame) in zip(axes, groups, strict=False):
+        draw.equations(frame, ax)
+        ax.set_title(f"{suite}: {target}\n+ {draft}", fontsize=8)
+        ax.set_ylim(0, 1.3 * float(frame[["speedup", "eq1", "eq2", "corrected"]].max().max()))
+    for ax in axes[len(groups) :]:
+        ax.set_visible(False)
+    plot.legend(axes[: len(groups)], 4)
+    return figure
+
+
 ROUND_FIGURES = (
+    FigureEntry("equations", "Equations 1 and 2 with measured inputs", equation_curves),
     FigureEntry("time-split", "Where the time of a round goes", time_split),
     FigureEntry("position-acceptance", "Acceptance by position", position_acceptance),
     FigureEntry("drift", "Drift over the run", baseline_drift),

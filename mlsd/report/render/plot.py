@@ -134,10 +134,10 @@ def dodged(ax: Axes, index: int, count: int) -> dict[str, Any]:
 
 
 def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], **look: Any) -> None:
-    """Each estimate with its interval, where there is one that says something."""
+    """Each estimate with its interval, where there is one; what leaves the axes is cut by them."""
     for x, one in zip(xs, found, strict=True):
         if one is not None:
-            known = one.low is not None and one.high is not None and not one.too_wide
+            known = one.low is not None and one.high is not None
             bars = [[one.value - one.low], [one.high - one.value]] if known else None  # type: ignore[operator]
             ax.update_datalim([(x, one.value)])  # matplotlib measures no mark that stands aside
             ax.errorbar([x], [one.value], yerr=bars, **look)

@@ -114,8 +114,6 @@ def interval(estimate: Interval | None, digits: int = 2, unit: str = "", tone: T
     if estimate is None:
         return Cell(text="-")
     shown = significant(estimate.value, digits) + unit
-    if unit == "x" and estimate.too_wide:
-        return Cell(text=f"{shown} [too few blocks]", sort=estimate.value, tone=tone, note=f"n = {estimate.n}")
     if estimate.low is not None and estimate.high is not None:
         shown += f" [{significant(estimate.low, digits)}, {significant(estimate.high, digits)}]"
     return Cell(text=shown, sort=estimate.value, tone=tone, note=f"n = {estimate.n}")

@@ -18,7 +18,8 @@ PIPED = 4000  # columns when nobody looks: no line is wrapped or cut
 # What stays longest where a terminal is narrow, whatever the table; the first column never leaves.
 WORTH = (
     "arm", "setting", "speedup", "ratio", "decision", "gamma", "tok/s", "95 % CI", "verdict", "time", "prompt",
-    "acceptance", "MGL",
+    "acceptance", "MGL", "model", "choice", "held-out error", "measured speedup", "corrected", "Eq. 2", "Eq. 1", "GB/s",
+    "here", "printed",
 )  # fmt: skip
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _SENTENCE = 14  # the least width of a column of sentences

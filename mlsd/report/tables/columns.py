@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
-from mlsd.stats import Interval
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import PART_NAMES
 
@@ -18,10 +17,8 @@ T = TypeVar("T")
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "undecided": "doubt"}
 
 
-def bounds(low: float | None, high: float | None, digits: int = 2, *, predicted: bool = False) -> Cell:
-    """An interval without its middle; no repeats narrow a predicted one."""
-    if low is not None and high is not None and Interval(value=low, low=low, high=high).too_wide and not predicted:
-        return text("too few repeats", "doubt")
+def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
+    """An interval without its middle."""
     return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
@@ -94,67 +95,66 @@ def gamma_table(pooled: Iterable[ArmResult]) -> Table:
     )
 
 
-_ERROR = "median of |predicted / observed - 1|"
+_ERROR = "root mean square of log errors of predictions for rows that the fit did not see"
+
+
+class _Fitted(NamedTuple):
+    of: str
+    fit: Fit
+    error: HeldOut | None  # held-out gamma or k
+    prompt: HeldOut | None
+    measured: Mapping[str, float]
+    best: str | None  # predicts best
+    chosen: str | None
 
 
 def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
-    """Cost models and curves with their estimates and errors of prediction."""
-    rows: list[tuple[str, Fit, HeldOut | None, HeldOut | None, str | None]] = []
+    """Cost models and curves with their estimates, what was measured of them, and errors of prediction."""
+    rows, doubts = list[_Fitted](), list[str]()
     for found in pairs:
-        errors = {e.model: e for e in found.held_out_gamma}
-        prompts = {e.model: e for e in found.held_out_prompt}
-        rows += [(found.pair, fit, errors.get(fit.model), prompts.get(fit.model), found.chosen) for fit in found.fits]
-    doubts = []
+        errors, prompts = ({e.model: e for e in own} for own in (found.held_out_gamma, found.held_out_prompt))
+        best = found.held_out_gamma[0].model if found.held_out_gamma else None
+        doubts += [f"{found.pair}: {found.doubt}."] if found.doubt else []
+        for fit in found.fits:
+            own = {name: value for name, value in found.measured.items() if name in fit.estimates}
+            error, prompt = errors.get(fit.model), prompts.get(fit.model)
+            rows.append(_Fitted(found.pair, fit, error, prompt, own, best, found.chosen))
     for curve in curves:
         errors = {e.model: e for e in curve.held_out}
+        best = curve.held_out[0].model if curve.held_out else None
         if curve.doubt is not None:
             widths = ",".join(map(str, curve.time_next))
             doubts.append(
                 f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {quoted(curve.target)} --rows {widths}."
             )
-        about = f"T(k) of {curve.target}, from {curve.source}"
-        rows += [(about, fit, errors.get(fit.model), None, curve.chosen) for fit in curve.fits]
+        about = f"T(k) of {curve.target}"
+        rows += [_Fitted(about, fit, errors.get(fit.model), None, {}, best, curve.chosen) for fit in curve.fits]
     return table(
         "Fitted models",
         rows,
-        words("of", lambda row: row[0]),
-        words("model", lambda row: Cell(text=row[1].model, sort=row[1].model, note=row[1].formula)),
+        words("of", lambda row: row.of),
+        words("model", lambda row: Cell(text=row.fit.model, sort=row.fit.model, note=row.fit.formula)),
         words(
             "estimates",
-            lambda row: _estimates(row[1]),
+            lambda row: _estimates(row.fit),
             "least squares on log ratios; interval from a bootstrap; not identified: others fit as well",
         ),
-        numbers("AICc", lambda row: text(significant(row[1].aicc, 1))),
-        numbers("held-out gamma or k", lambda row: percent(row[2].median_error if row[2] else None), _ERROR),
-        numbers("held-out prompt", lambda row: percent(row[3].median_error if row[3] else None), _ERROR),
-        words(
-            "choice",
-            lambda row: text("predicts best", "good") if row[1].model == row[4] else None,
-            "the simplest model whose held-out error is not worse than the best",
+        words("measured", lambda row: "; ".join(f"{n} {v:.3f}" for n, v in row.measured.items()) or None, detail=True),
+        numbers("AICc", lambda row: text(significant(row.fit.aicc, 1)), detail=True),
+        numbers(
+            "held-out error", lambda row: percent(row.error.error if row.error else None), f"of gamma or k; {_ERROR}"
         ),
+        numbers("held-out prompt", lambda row: percent(row.prompt.error if row.prompt else None), _ERROR, detail=True),
+        words("choice", _choice, "of models that predict as well as the best the simplest is used"),
         id="fits",
         note=" ".join(doubts),
     )
 
 
-def held_out_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit], whole: Iterable[HeldOut]) -> Table:
-    """How models predict what they were not fitted to: a gamma, a prompt, a k, a whole target."""
-    rows: list[tuple[str, str, HeldOut, str | None]] = []
-    for found in pairs:
-        rows += [(found.pair, "held-out gammas", error, found.chosen) for error in found.held_out_gamma]
-        rows += [(found.pair, "held-out prompts", error, None) for error in found.held_out_prompt]
-    rows += [(f"T(k) of {c.target}", "held-out k", error, c.chosen) for c in curves for error in c.held_out]
-    rows += [("every target", "a whole target held out", error, None) for error in whole]
-    return table(
-        "Errors of prediction",
-        rows,
-        words("of", lambda row: row[0]),
-        words("predicting", lambda row: row[1]),
-        words("model", lambda row: row[2].model),
-        numbers("median error", lambda row: percent(row[2].median_error)),
-        numbers("95th percentile", lambda row: percent(row[2].p95_error)),
-        words("choice", lambda row: "chosen" if row[2].model == row[3] else None),
-    )
+def _choice(row: _Fitted) -> Cell:
+    if row.fit.model == row.chosen:
+        return text("predicts best" if row.best == row.chosen else "as good within noise, simpler: used", "good")
+    return text("predicts best" if row.fit.model == row.best else None)
 
 
 def _estimates(fit: Fit) -> str:
@@ -182,7 +182,7 @@ def claim_table(study: Study) -> Table:
     """Every published claim, decided on these trials."""
     return table(
         "What was claimed, and what these trials say",
-        study.claims,
+        study.verdicts,
         words("claim", lambda v: v.claim.text),
         words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
         words(

@@ -36,6 +36,11 @@ def test_kernel_steps_are_found_where_they_are() -> None:
     assert (found.fixed_ms, found.per_row_ms) == (pytest.approx(10.0, abs=0.3), pytest.approx(0.2, abs=0.03))
 
 
+def test_a_fall_is_no_kernel_step() -> None:
+    times = 10.0 + 0.2 * ROWS - 3.0 * (ROWS >= 20)
+    assert all(jump > 0 for jump in curves.find_steps(ROWS, times).jumps_ms)
+
+
 def test_no_step_is_found_in_a_noisy_line() -> None:
     found = 0
     for seed in range(20):

@@ -74,7 +74,7 @@ def test_every_reader_takes_the_same_machine_of_two(two_machines: Path) -> None:
     study, db = study_of(two_machines), str(two_machines)
     assert len(study.trials) == 24
     decided = {v["claim"]["id"]: v["decision"] for v in ask("claims", "--db", db, "--json")}
-    assert decided == {v.claim.id: v.decision for v in study.claims}
+    assert decided == {v.claim.id: v.decision for v in study.verdicts}
     fits = ask("fit", "--db", db, "--json")["pairs"]
     assert [pair["n_trials"] for pair in fits] == [12] == [pair.n_trials for pair in study.pair_fits]
     assert len(study.audit.rows) == 24

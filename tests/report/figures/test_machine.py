@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,8 +11,10 @@ from mlsd.analysis.experts.amortization import mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
-from mlsd.analysis.study.machine_findings import Machine, PassWork
+from mlsd.analysis.study import study_frames
+from mlsd.analysis.study.traffic import Roof, timed_passes
 from mlsd.errors import AnalysisError
+from mlsd.records import ModelFacts, ModelRef
 from mlsd.report.figures.machine import (
     bytes_lines,
     expert_shares,
@@ -21,7 +22,6 @@ from mlsd.report.figures.machine import (
     roofline,
 )
 from mlsd.report.render import plot
-from mlsd.stats import Interval
 from tests.analysis.experts.test_coverage import MIXTURE, routed
 from tests.analysis.fits.test_bandwidth import passes
 from tests.analysis.fits.test_calibration import points
@@ -65,12 +65,18 @@ def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
     assert "mlsd" in error.value.hint
 
 
-def test_a_roofline_sets_passes_against_the_memory_that_was_measured() -> None:
-    work = {"a-model": [PassWork(k=k, n_bytes=1e8, gflop=0.2 * k, ms=10.0 + k) for k in (1, 2, 4)]}
-    memory = SimpleNamespace(stream={1: Interval(value=10.0)}, n_threads=1)
-    left, right = roofline(cast("Machine", SimpleNamespace(work=work, bandwidth=memory))).axes
-    assert [float(ms) for ms in np.asarray(left.lines[0].get_ydata())] == [11.0, 12.0, 14.0]
-    times, speeds = (np.asarray(ax.lines[-1].get_xydata()) for ax in (left, right))
-    assert times[:, 1] == pytest.approx(times[:, 0] / 10)  # MB over GB/s are ms
-    assert speeds[:, 1] == pytest.approx(10 * speeds[:, 0])
-    assert list(np.asarray(right.lines[0].get_xdata(), dtype=float)) == pytest.approx([2.0, 4.0, 8.0])
+def test_a_roofline_has_both_roofs_the_passes_and_an_m2_ultra() -> None:
+    facts = ModelFacts(
+        ref=ModelRef(id="m"), architecture="qwen2", weight_bytes=10**8, active_bytes=10**8, n_parameters_active=10**8
+    )
+    own = timed_passes("a-model", facts, target_curve(points({1: 10.0, 2: 11.0, 4: 13.0, 8: 20.0})))
+    roof = Roof(name="x", gb_s=12.0, gflop_s=80.0, stated_gb_s=24.0, source="")
+    frame = study_frames.made(study_frames.traffic(own, None, roof), study_frames.BANDWIDTH)
+    assert list(frame["of_stated"] * 2) == pytest.approx(list(frame["of_measured"]))
+    (ax,) = roofline(frame).axes
+    named = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float) for line in ax.lines}
+    assert list(named["a-model"][:, 0]) == pytest.approx([2.0, 4.0, 8.0, 16.0])  # operations a byte
+    here = next(line for label, line in named.items() if label.startswith("here, measured: 12 GB/s"))
+    assert here[0, 1] == pytest.approx(12.0 * here[0, 0]), "the slope of memory"
+    assert here[-1, 1] == pytest.approx(80.0, rel=0.1), "the level of arithmetic: the fastest wide pass"
+    assert any("M2 Ultra" in label and "ridge at 23.6" in label for label in named)

@@ -1,0 +1,122 @@
+"""The study's two equations with measured inputs, beside the form that counts what is committed: predicted, measured.
+
+Nothing is fitted here. Equation 1 (Leviathan, Kalman, Matias, ICML 2023) takes acceptance and the cost of drafting,
+equation 2 (the mixture-of-experts study, section 2.2) the times of a round; the corrected form takes the same times and
+the tokens that a round commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Literal
+
+from mlsd.analysis.predict.predict import Costs
+from mlsd.analysis.results.paired_trials import Pair, as_pair, groups_of
+from mlsd.records import DRAFT_MODEL, Record
+from mlsd.stats import Interval, mean_over
+from mlsd.trials.results import ArmResult
+
+Inputs = Literal["rounds", "calibration"]
+Times = tuple[float, float, float, float]
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """A speedup that an equation gives, and how far it is off."""
+
+    speedup: float  # geometric mean over trials
+    off: Interval  # predicted over measured; 1 is right
+
+
+class Equations(Record, frozen=True, kw_only=True):
+    """Both equations for one target, draft and gamma. Times are means of a round, in ms."""
+
+    arm: ArmResult
+    inputs: Inputs  # where the times are from: the rounds of these trials, or passes timed without them
+    alpha: float  # accepted / proposed, as the study counts
+    mgl: float
+    proposed_per_round: float  # gamma, less what short last rounds leave out
+    c: float  # drafting a token, in plain passes
+    t_seq_ms: float
+    t_draft_ms: float
+    t_verify_ms: float
+    t_rest_ms: float  # rollback, sampling, bookkeeping: in neither equation
+    eq1: Prediction
+    eq2: Prediction
+    corrected: Prediction
+
+    @property
+    def measured(self) -> Interval:
+        assert self.arm.ratio is not None
+        return self.arm.ratio
+
+    @property
+    def credited(self) -> float:
+        """Tokens that equation 2 counts for each one committed: it takes rejected tokens for output."""
+        return self.proposed_per_round / self.mgl
+
+
+def equation_1(alpha: float, c: float, gamma: float) -> float:
+    """``S = (1 - a^(g+1)) / ((1 - a)(c g + 1))``: verification takes one plain pass whatever gamma is."""
+    tokens = gamma + 1 if alpha >= 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return tokens / (c * gamma + 1)
+
+
+def equation_2(t_seq_ms: float, t_draft_ms: float, t_verify_ms: float, gamma: float) -> float:
+    """``S = g T_seq / (T_draft(g) + T_verify(g))``: all g proposed tokens count as output, rejected ones too."""
+    return gamma * t_seq_ms / (t_draft_ms + t_verify_ms)
+
+
+def corrected(t_seq_ms: float, round_ms: float, mgl: float) -> float:
+    """``S = MGL T_seq / (T_draft + T_verify + rest)``: the tokens that a round commits, over its whole time."""
+    return mgl * t_seq_ms / round_ms
+
+
+def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs | None]) -> list[Equations]:
+    """Every chain of a draft model: times from its own rounds, then from timed passes where there are any."""
+    found = []
+    for arm in arms:
+        pairs = [as_pair(one) for one in arm.pairs if one.own.whole.proposed]
+        if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None or not pairs:
+            continue
+        own = [(p.t_one_ms, p.draft_ms, p.verify_ms, p.rest_ms) for p in pairs]
+        found.append(_of_times(arm, pairs, "rounds", own))
+        costs, gamma = costs_of(arm), arm.case.gamma
+        if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:
+            rest = costs.rest_ms.get(gamma + 1, 0.0)
+            times = costs.verify_ms[1], gamma * costs.step_ms, costs.verify_ms[gamma + 1], rest
+            found.append(_of_times(arm, pairs, "calibration", [times] * len(pairs)))
+    return found
+
+
+def _of_times(arm: ArmResult, pairs: list[Pair], inputs: Inputs, times: list[Times]) -> Equations:
+    """`times` are T_seq, T_draft, T_verify and the rest, in ms, for each pair."""
+    groups, measured, whole = groups_of(pairs), [pair.speedup for pair in pairs], arm.whole
+    named: dict[str, list[float]] = {"eq1": [], "eq2": [], "corrected": []}
+    for pair, (seq, draft, verify, rest) in zip(pairs, times, strict=True):
+        gamma = pair.proposed / pair.rounds
+        proposed = gamma if inputs == "rounds" else float(arm.case.gamma)
+        named["eq1"].append(equation_1(pair.accepted / pair.proposed, draft / proposed / seq, proposed))
+        named["eq2"].append(equation_2(seq, draft, verify, proposed))
+        named["corrected"].append(corrected(seq, draft + verify + rest, pair.mgl))
+    means = [sum(each) / len(pairs) for each in zip(*times, strict=True)]
+    rounds = whole.proposed / whole.rounds if inputs == "rounds" else float(arm.case.gamma)
+    return Equations(
+        arm=arm,
+        inputs=inputs,
+        alpha=whole.accepted / whole.proposed,
+        mgl=whole.mgl or 1.0,
+        proposed_per_round=rounds,
+        c=means[1] / rounds / means[0],
+        t_seq_ms=means[0],
+        t_draft_ms=means[1],
+        t_verify_ms=means[2],
+        t_rest_ms=means[3],
+        eq1=_prediction(named["eq1"], measured, groups),
+        eq2=_prediction(named["eq2"], measured, groups),
+        corrected=_prediction(named["corrected"], measured, groups),
+    )
+
+
+def _prediction(values: list[float], measured: list[float], groups: Sequence[Hashable]) -> Prediction:
+    off = [value / known for value, known in zip(values, measured, strict=True)]
+    return Prediction(speedup=mean_over(values, groups, ratio=True).value, off=mean_over(off, groups, ratio=True))

@@ -1,0 +1,46 @@
+"""Sentences of a page from templates: analysis gives the numbers, `templates/prose/NAME.j2` the words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from mlsd.report.render.table import significant
+from mlsd.stats import Interval
+from mlsd.units import format_bytes, format_percent, quoted
+
+
+def prose(name: str, **values: Any) -> tuple[str, ...]:
+    """The sentences of a template, one for each of its lines that says something."""
+    lines = _environment().get_template(f"prose/{name}.j2").render(**values).splitlines()
+    return tuple(text for line in lines if (text := " ".join(line.split())))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("mlsd.report.render"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # plain text; whoever shows it escapes it
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "num": significant,
+        "pct": lambda share, digits=0: format_percent(share, digits),
+        "size": lambda n: format_bytes(round(n)),
+        "ends": _ends,
+        "shell": quoted,
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def _ends(estimate: Interval, digits: int = 2) -> str:
+    """``0.62 (95 % 0.51 to 0.75)``, or the value alone."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.{digits}f}"
+    return f"{estimate.value:.{digits}f} (95 % {estimate.low:.{digits}f} to {estimate.high:.{digits}f})"

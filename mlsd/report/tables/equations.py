@@ -1,0 +1,200 @@
+"""The study's equations and its bandwidth analysis in numbers: predicted beside measured, bytes beside times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.study.equations import Equations, equation_1
+from mlsd.analysis.study.study import Study, attempt
+from mlsd.analysis.study.traffic import M2_ULTRA, Pass, Roof
+from mlsd.errors import AnalysisError
+from mlsd.report.render.prose import prose
+from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, words
+from mlsd.report.tables.columns import of_their_arms, times
+from mlsd.stats import Interval
+from mlsd.units import format_bytes, quoted
+
+SHOWN = (2, 3, 5, 9, 17, 33, 64)  # k of the table of passes; the figure and the frame have all
+_PRINTED = (("moe_q4", "draft_0.8b", "16"), ("dense_9b", "draft_0.8b", "16"))  # rows that a sentence computes
+
+
+def equation_table(found: Sequence[Equations]) -> Table:
+    """Speedup by equation 1, equation 2 and the corrected form, beside the measured one. Raises AnalysisError."""
+    if not found:
+        raise AnalysisError(
+            "No draft model has valid trials beside plain decoding, so the equations have no inputs.",
+            hint="Measure some: mlsd run B D.",
+        )
+    return table(
+        "Equations 1 and 2 with measured inputs",
+        found,
+        *of_their_arms(attrgetter("arm"), "suite", "target", "setting"),
+        words("times from", attrgetter("inputs"), "rounds of these trials, or passes timed without them"),
+        numbers("alpha", lambda e: percent(e.alpha), "accepted / proposed, as the study counts", detail=True),
+        numbers("c", lambda e: number(e.c), "drafting a token, in plain passes", detail=True),
+        *(_ms(name) for name in ("t_seq", "t_draft", "t_verify", "t_rest")),
+        numbers("proposed", lambda e: number(e.proposed_per_round, 1), "a round; equation 2's gamma", detail=True),
+        numbers("MGL", lambda e: number(e.mgl), "tokens committed a round"),
+        numbers("measured speedup", lambda e: interval(e.measured, 2, "x")),
+        *_predicted("Eq. 1", lambda e: e.eq1, "(1 - a^(g+1)) / ((1 - a)(c g + 1))"),
+        *_predicted("Eq. 2", lambda e: e.eq2, "g T_seq / (T_draft + T_verify): counts rejected tokens as output"),
+        *_predicted("corrected", lambda e: e.corrected, "MGL T_seq / (T_draft + T_verify + rest)"),
+        id="equations",
+        note="Each predicted speedup is followed by itself over the measured one: 1 is right.",
+    )
+
+
+def _ms(name: str) -> Column[Equations]:
+    shown = name.replace("t_", "T_")
+    return numbers(shown, lambda e: number(getattr(e, f"{name}_ms"), 3), "mean of a round", unit="ms", detail=True)
+
+
+def _predicted(label: str, of: Callable[[Equations], Any], formula: str) -> tuple[Column[Equations], ...]:
+    return (
+        numbers(label, lambda e: times(of(e).speedup), formula),
+        numbers(f"{label} / measured", lambda e: interval(of(e).off), "1 is right", detail=True),
+    )
+
+
+def equation_sentences(found: Sequence[Equations]) -> tuple[str, ...]:
+    """How far each equation is off, and why; then what equation 1 gives with the study's own figures."""
+    own, timed = ([e for e in found if e.inputs == inputs] for inputs in ("rounds", "calibration"))
+    values: dict[str, Any] = {"worst_2": max(own, key=lambda e: e.eq2.off.value, default=None)}
+    if own:
+        values |= {"eq1": _span(e.eq1.off.value for e in own), "eq2": _span(e.eq2.off.value for e in own)}
+        values |= {"own": _span(e.corrected.off.value for e in own)}
+        values |= {"verify": _span(e.t_verify_ms / e.t_seq_ms for e in own)}
+        values |= {"timed": _span(e.corrected.off.value for e in timed) if timed else None}
+    return prose("equations", printed=_printed(), **values)
+
+
+def _span(values: Iterable[float]) -> tuple[float, float]:
+    known = sorted(values)
+    return known[0], known[-1]
+
+
+class _Printed(NamedTuple):
+    name: str
+    gamma: int
+    alpha: float
+    c: float
+    eq1: float
+    printed: str
+
+
+def _printed() -> list[_Printed]:
+    """Equation 1 with the study's own acceptance and throughputs."""
+    study = published.load("study")
+    plain = {cells["target"]: float(cells["tok_s"].split()[0]) for cells in study.table("table 4").cells}
+    timed_as = {model.id: model.draft_timed_as for model in study.models}
+    found = []
+    for cells in study.table("table 5").cells:
+        place = (cells["target"], cells["draft"], cells["gamma"])
+        if place in _PRINTED:
+            gamma, alpha = int(cells["gamma"]), float(cells["acceptance_percent"]) / 100
+            c = plain[cells["target"]] / plain[timed_as[cells["draft"]] or ""]
+            name = f"{cells['target']} with {cells['draft']}"
+            found.append(_Printed(name, gamma, alpha, c, equation_1(alpha, c, gamma), cells["speedup"]))
+    return found
+
+
+# --- section 5.2 --------------------------------------------------------------------------------------------------
+
+
+class _Read(NamedTuple):
+    """A pass of ours, or a plain token as the study printed it."""
+
+    model: str
+    source: str
+    k: int
+    ms: Interval
+    read_bytes: float
+    claimed_gb_s: float | None
+    roof: Roof | None
+    own: Pass | None = None
+
+    @property
+    def gb_s(self) -> float:
+        return self.read_bytes / self.ms.value / 1e6
+
+
+def traffic_table(study: Study) -> Table:
+    """What a plain token and a verification read, how fast, and what of it memory gives. Raises AnalysisError."""
+    passes, (roof, _) = shown_passes(study), attempt(lambda: study.machine.roof)
+    if not passes:
+        raise AnalysisError(
+            "No pass of known bytes was timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(study.source)}."
+        )
+    rows = [_Read(p.model, p.source, p.k, p.ms, p.read_bytes, p.claimed_gb_s, roof, p) for p in passes]
+    return table(
+        "Bandwidth (section 5.2): bytes, time, GB/s",
+        [*rows, *printed_reads()],
+        words("model", lambda r: r.model),
+        words("from", lambda r: r.source),
+        numbers("k", lambda r: r.k, "positions of the pass"),
+        numbers("reads", lambda r: Cell(text=format_bytes(round(r.read_bytes)), sort=r.read_bytes), "of weights"),
+        numbers("ms", lambda r: number(r.ms.value, 3)),
+        numbers("GB/s", lambda r: number(r.gb_s, 1), "what it reads over its time"),
+        numbers("of measured", lambda r: percent(r.gb_s / r.roof.gb_s if r.roof and r.own else None, 0)),
+        numbers("of the peak", lambda r: percent(_of_peak(r, r.gb_s), 0), "as published for the chip"),
+        numbers("all weights, GB/s", lambda r: number(r.claimed_gb_s, 1), "as the study computes it"),
+        numbers("of the peak, so", lambda r: percent(_of_peak(r, r.claimed_gb_s), 0), "of that", detail=True),
+        numbers("time a token", lambda r: number(r.own.time_a_token if r.own else None, 3), "T(k) / (k T(1))"),
+        numbers(
+            "bytes a token", lambda r: number(r.own.bytes_a_token if r.own else None, 3), "bytes(k) / (k bytes(1))"
+        ),
+        numbers("the study: 1/k", lambda r: number(1 / r.k, 3), "all weights loaded once for k positions"),
+        numbers("GFLOP/s", lambda r: number(r.own.gflop_s if r.own else None, 1), detail=True),
+        id="traffic",
+        note="Where all weights over the time exceed the memory, they were not all read, or stay in a cache.",
+    )
+
+
+def _of_peak(row: _Read, gb_s: float | None) -> float | None:
+    return gb_s / row.roof.stated_gb_s if gb_s is not None and row.roof and row.roof.stated_gb_s else None
+
+
+def shown_passes(study: Study) -> list[Pass]:
+    """Of each model its plain token, from the suite with most trials, then passes over a few k."""
+    found: list[Pass] = []
+    for model in dict.fromkeys(one.model for one in study.read_passes):
+        own = [one for one in study.read_passes if one.model == model]
+        plain = [one for one in own if one.source == "plain decoding"]
+        found += [max(plain, key=lambda one: one.ms.n)] if plain else [one for one in own if one.k == 1][:1]
+        found += [one for one in own if one.source == "timed passes" and one.k in SHOWN]
+    return found
+
+
+def printed_reads() -> list[_Read]:
+    """Plain tokens of the study: what routing makes them read, over the printed time."""
+    study = published.load("study")
+    pass_bytes = {model.id: model.pass_bytes for model in study.models}
+    claimed = {cells["target"]: float(cells["gb_claimed"]) for cells in study.table("section 4.1").cells}
+    found = []
+    for cells in study.table("table 4").cells:
+        tok_s, n_bytes = float(cells["tok_s"].split()[0]), pass_bytes[cells["target"]]
+        if n_bytes:
+            of_all = claimed[cells["target"]] * tok_s if cells["target"] in claimed else None
+            ms = Interval(value=1e3 / tok_s)
+            found.append(_Read(cells["target"], "printed, M2 Ultra", 1, ms, n_bytes, of_all, M2_ULTRA))
+    return found
+
+
+def traffic_sentences(study: Study) -> tuple[str, ...]:
+    """The same in words: what a plain token reads, what a verification saves, and the study's figure."""
+    passes, (roof, _) = shown_passes(study), attempt(lambda: study.machine.roof)
+    timed = [one for one in passes if one.source == "timed passes" and one.k > 1]
+    wide = {one.model: one for one in timed if one.k <= 5} if timed else {}
+    printed = next(one for one in printed_reads() if one.model == "moe_q4")
+    return prose(
+        "bandwidth",
+        plain=[one for one in passes if one.source == "plain decoding"],
+        wide=list(wide.values()),
+        roof=roof,
+        ultra=M2_ULTRA,
+        printed_bytes=printed.read_bytes,
+        printed_gb_s=printed.gb_s,
+    )
