@@ -21,6 +21,7 @@ SURFACE = {
     "audit",
     "bench",
     "calibrate",
+    "draw",
     "notebook",
     "open_study",
     "plan",
