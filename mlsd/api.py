@@ -83,7 +83,7 @@ def calibrate(
 
 
 def audit(source: FilePath) -> Audit:
-    """Whether the numbers of a table can be true: of a CSV file, a study database, or a published study by name."""
+    """Whether the numbers of a table can be true: of a file, a study database, or a published study by name."""
     if is_study(Path(source)):
         with Store.open(Path(source), read_only=True) as store:
             return rules.audit(str(source), *database_contexts(store))

@@ -1,9 +1,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
+from tests.analysis.pair_studies import Arm, Study, write_study
 
 HEADER = "target_model,draft_model,draft_len,n_predict,tokens_per_sec,draft_acceptance_rate\n"
 
@@ -15,7 +17,9 @@ def run(*arguments: str) -> Result:
 def test_the_study_is_audited_by_name_and_its_impossible_rows_are_printed() -> None:
     result = run("--published", "study")
     assert result.exit_code == 0
-    assert result.output.count("impossible  table 5:") == 18
+    assert "impossible  22 rows: round shorter than its parts\n    table 5: moe_q4" in result.output
+    assert "and 19 more (--all names them)" in result.output
+    assert run("--published", "study", "--all").output.count("impossible  table 5:") == 18
     assert "31 rows: 6 possible, 0 suspicious, 25 impossible" in result.output
 
 
@@ -35,14 +39,17 @@ def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_pa
     path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,90.0,0.01\n")
     result = run(str(path), "--strict")
     assert result.exit_code == 1
-    assert "The speedup is 1.80, a round commits at most 1.06 tokens under every meaning of the rate" in result.output
+    assert "impossible  1 row: round shorter than its parts" in result.output
+    assert (
+        "The speedup is 1.80, a round commits at most 1.06 tokens under every meaning" in run(str(path), "--all").output
+    )
 
 
 def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,60.0,0.5\n")
-    assert "row 2" not in run(str(path)).output
-    assert "possible    own.csv: row 2" in run(str(path), "--all").output
+    assert "m | d | 4" not in run(str(path)).output
+    assert "possible    own.csv: m | d | 4 | 64 | 60.0 | 0.5" in run(str(path), "--all").output
 
 
 def test_no_cell_of_a_table_is_markup_or_steers_the_terminal(tmp_path: Path) -> None:
@@ -57,10 +64,35 @@ def test_no_cell_of_a_table_is_markup_or_steers_the_terminal(tmp_path: Path) -> 
     assert len(output.splitlines()) == 4  # heading, one row, what it wants, counts
 
 
-def test_published_without_a_name_is_refused_with_the_names() -> None:
+def test_published_without_a_name_lists_what_ships() -> None:
     result = run("--published")
-    assert result.exit_code == 2
-    assert "mac-2026" in result.output and "vllm-eagle" in result.output
+    assert result.exit_code == 0
+    assert "mac-2026 " in result.output and "EAGLE and EAGLE-3 in vLLM" in result.output
+    assert any(note.startswith("mac-2026: ") for note in json.loads(run("--published", "--json").stdout)["notes"])
+
+
+def test_a_database_and_standard_input_are_audited_as_a_file_is(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
+    assert run(str(path)).output == run("--db", str(path)).output
+    text = HEADER + "m,none,0,64,50.0,\nm,d,4,64,90.0,0.01\n"
+    piped = CliRunner().invoke(cli, ["audit", "-", "--strict"], input=text)
+    assert piped.exit_code == 1 and "Audit of standard input" in piped.output
+    assert "standard input: m | d | 4 | 64 | 90.0 | 0.01" in piped.output
+
+
+@pytest.mark.parametrize(
+    ("asked", "of"),
+    [
+        (("{file}", "--machine", "ab"), "--machine: only for a study database"),
+        (("--published", "study", "--chip", "M1"), "--chip: only for a table that mlsd does not ship"),
+        (("{db}", "--variable-drafts"), "--full-drafts: only for tables, and none is imported here"),
+    ],
+)
+def test_no_option_is_ignored_in_silence(tmp_path: Path, asked: tuple[str, ...], of: str) -> None:
+    file, db = tmp_path / "t.csv", write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
+    file.write_text(HEADER + "m,none,0,64,50.0,\n")
+    result = run(*(word.format(file=file, db=db) for word in asked))
+    assert result.exit_code == 2 and of in result.output
 
 
 def test_only_one_source_is_taken() -> None:

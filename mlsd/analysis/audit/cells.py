@@ -45,12 +45,14 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
         tok_s = ms.inverse.scaled(1e3)
     drafter = cells.get("drafter", NO_DRAFTER)
     speculative = drafter != NO_DRAFTER
-    acceptance, meaning = _acceptance(cells)
+    acceptance, meaning, cannot_be = _acceptance(cells)
     accepted, proposed = _count(cells, "n_accepted"), _count(cells, "n_proposed")
     n_output, rounds = _count(cells, "n_output"), _figure(cells, "rounds")
     if accepted is not None and proposed and speculative:
         meaning = meaning or "proposed"
         acceptance = acceptance or (exact(accepted / proposed) if accepted <= proposed else None)
+        if accepted > proposed:
+            cannot_be = f"{accepted} of {proposed} proposed tokens are said to be accepted"
     if rounds is None and accepted is not None and n_output and 0 < accepted < n_output:
         # A program may count the token that prefill made, or not.
         rounds = Printed(
@@ -92,6 +94,8 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
         pass_bytes=_pass_bytes(cells, name, quantization),
         draft_ms=_figure(cells, "draft_ms"),
         bytes_claimed=None if (claimed := _figure(cells, "gb_claimed")) is None else claimed.scaled(1e9),
+        cannot_be=cannot_be if speculative else None,
+        failed_native_calls=_count(cells, "failed_calls") or 0,
         relative_sd=None if sd is None or scattered is None or scattered.value <= 0 else sd / scattered.value,
         label=label,
         **known | {name: value for name, value in stated.items() if value is not None},
@@ -121,8 +125,8 @@ def _pass_bytes(cells: Mapping[str, str], name: str, quantization: str) -> float
     return read_model_name(name, quantization).least_bytes
 
 
-def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None]:
-    """The rate and what it divides by."""
+def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None, str | None]:
+    """The rate, what it divides by, and what no rate can be."""
     of = cells.get("acceptance_of")
     for column, factor in (("acceptance_percent", 0.01), ("acceptance", 1.0), ("accepted_of_output", 1.0)):
         rate = _figure(cells, column)
@@ -131,10 +135,13 @@ def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None]:
         if column == "accepted_of_output":
             factor, of = 0.01 if rate.value > 1 else 1.0, "output"
         rate = rate.scaled(factor)
-        if rate.value > 1 or rate.value < 0:
+        in_percent = factor < 1 or "%" in cells[column]
+        if rate.value < 0 or (rate.value > 1 and not in_percent):
             raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
-        return rate.at_most(1.0), of
-    return None, of
+        if rate.low > 1:
+            return None, of, f"{100 * rate.value:.4g} % of tokens are said to be accepted"
+        return rate.at_most(1.0), of, None
+    return None, of, None
 
 
 def _with_deviation(cells: Mapping[str, str], column: str) -> tuple[Printed | None, float | None]:

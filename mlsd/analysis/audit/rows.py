@@ -81,9 +81,10 @@ class AuditRow(Record, frozen=True, kw_only=True):
     pooled_mgl: bool = False  # speedup is a mean over prompts, MGL a mean over their rounds
     program: str | None = None
     setting: str = ""  # what else the table says of the row, in words that no rule reads
+    lossless: bool = False  # its output was compared with plain decoding
     failed_native_calls: int = 0
     invalid_reason: str | None = None
-    cannot_be: str | None = None  # what an own trial breaks of the identities of `mlsd.trials.identities`
+    cannot_be: str | None = None  # what contradicts itself: an own trial's identities, more accepted than proposed
 
     @property
     def speculative(self) -> bool:
@@ -169,7 +170,7 @@ class RuleFinding(Record, frozen=True, kw_only=True):
     """What one rule says of one row."""
 
     rule: str
-    verdict: Credibility
+    verdict: Credibility = "possible"
     figures: dict[str, float]  # the numbers that decided, units in their names
     sentence: str
     ask: bool = False  # a question to the author, though nothing is doubted
@@ -179,9 +180,24 @@ class Baseline(Record, frozen=True, kw_only=True):
     """Plain decoding that a row may be judged by."""
 
     mean: Printed  # tok/s
-    fastest: Printed  # tok/s; bounds the time of a target pass from below, with a margin where the run is another's
+    fastest: Printed  # tok/s
+    margin: float = 1.0  # by how much faster the row's own plain run may be
+    words: str = ""  # why it may
     own: bool = True  # of the row's own prompt or depth
     n: int = 1  # rows behind the mean
+
+    @property
+    def most(self) -> float:
+        """The fastest plain run that the row may have had, tok/s: it bounds the time of a target pass from below."""
+        return self.fastest.high * self.margin
+
+
+class CaseMean(Record, frozen=True, kw_only=True):
+    """The mean of a row's repeats over the mean of its baselines."""
+
+    faster: float  # than the row itself
+    plain: float  # tok/s
+    error: float  # of the ratio, in deviations of one repeat
 
 
 class Slope(Record, frozen=True, kw_only=True):
@@ -209,12 +225,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         held = [one for one in bins(row.chip) if (one.max_memory_gib or 0) * 2**30 > (row.pass_bytes or 0.0)]
         return max((one.peak_bandwidth_gb_s for one in held if one.peak_bandwidth_gb_s), default=None)
 
+    @cached_property
+    def sound(self) -> tuple[AuditRow, ...]:
+        """The rows that others may be compared with."""
+        return tuple(row for row in self.rows if row.sound)
+
     # --- repeats and their noise
 
     @cached_property
     def repeats(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Rows of each case that were measured more than once."""
-        groups = grouped((row for row in self.rows if row.repeat is not None), lambda row: row.case)
+        groups = grouped((row for row in self.sound if row.repeat is not None), lambda row: row.case)
         return {case: rows for case, rows in groups.items() if len(rows) > 1}
 
     @cached_property
@@ -227,7 +248,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 squares, freedom = squares + statistics.variance(logs) * (len(logs) - 1), freedom + len(logs) - 1
         if freedom:
             return squares, freedom
-        printed = [row.relative_sd for row in self.rows if not row.speculative and row.relative_sd is not None]
+        printed = [row.relative_sd for row in self.sound if not row.speculative and row.relative_sd is not None]
         return sum(2.0 * sd**2 for sd in printed), 2 * len(printed)
 
     @cached_property
@@ -289,20 +310,20 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         paces, own = self.repeated_paces.get(row.case), row.pace
         return 1.0 if paces is None or own is None else min(1.0, paces[(len(paces) - 1) // 4] / own)
 
-    def case_mean(self, row: AuditRow) -> tuple[float, float]:
-        """Mean of the row's repeats over its mean baseline, as a factor on the row over the fastest; its error."""
+    def case_mean(self, row: AuditRow) -> CaseMean | None:
         paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
-        if paces is None or own is None or baseline is None:
-            return 1.0, 1.0
-        ratio = statistics.fmean(paces) / own * baseline.fastest.high / baseline.mean.value
-        return ratio, math.sqrt(1 / len(paces) + 1 / baseline.n)
+        if not row.sound or paces is None or own is None or baseline is None:
+            return None
+        error = math.sqrt(1 / len(paces) + 1 / baseline.n)
+        plain = baseline.mean.value * baseline.margin
+        return CaseMean(faster=statistics.fmean(paces) / own, plain=plain, error=error)
 
     # --- baselines
 
     @cached_property
     def plain(self) -> Mapping[tuple[str, str | None], list[AuditRow]]:
         """AR rows with a speed, by target and chip."""
-        plain = (row for row in self.rows if not row.speculative and row.tok_s is not None)
+        plain = (row for row in self.sound if not row.speculative and row.tok_s is not None)
         return grouped(plain, lambda row: row.host)
 
     def baselines(self, row: AuditRow) -> list[AuditRow]:
@@ -327,11 +348,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return self._judged_by[key]
 
     def _find_baseline(self, row: AuditRow) -> Baseline | None:
-        known, margin = self.baselines(row), 1.0
+        known, margin, words = self.baselines(row), 1.0, ""
         known = [r for r in known if r.setting == row.setting] or known
         own = [r for r in known if r.program == row.program]
         if not own and (own := [r for r in known if r.engine == row.engine]):
-            margin = PROGRAMS
+            margin, words = PROGRAMS, " (another program's plain run less 15 %)"
         # Another engine's plain run judges nobody but a row that states a ratio.
         known = own or [r for r in known if row.claims_ratio or None in (row.program, r.program)]
         known = [r for r in known if r.long_output == row.long_output] or known
@@ -339,12 +360,12 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         same_length = [r for r in known if r.n_prompt == row.n_prompt]
         for choice in ([r for r in same_length if r.prompt == row.prompt], same_length):
             if choice:
-                return _baseline(choice, margin)
+                return _baseline(choice, margin, words)
         for reach, deeper in ((0.0, 1.0), (max(NEAR_TOKENS, depth / 4), DEEPER)):
             choice = [r for r in known if r.n_prompt is None or r.n_prompt <= depth + reach]
             if choice:
                 own_depth = all(r.n_prompt is None and r.prompt is None for r in choice)
-                return _baseline(choice, margin * deeper, own=own_depth)
+                return _baseline(choice, margin * deeper, words, own=own_depth)
         return None
 
     def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
@@ -371,9 +392,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def baseline_sets(self) -> Mapping[tuple[str, str | None], dict[str, set[object]]]:
-        """Programs, token counts and prompts of the AR rows of each target; None where a row does not say."""
-        names = ("program", "n_predict", "prompt")
-        plain = grouped((row for row in self.rows if not row.speculative), lambda row: row.host)
+        """Engines and token counts of the AR rows of each target; None where a row does not say."""
+        names = ("engine", "n_predict")
+        plain = grouped((row for row in self.sound if not row.speculative), lambda row: row.host)
         return {host: {name: {getattr(r, name) for r in rows} for name in names} for host, rows in plain.items()}
 
     @cached_property
@@ -403,7 +424,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def accepted_per_round(self) -> Mapping[tuple[object, ...], dict[int, float]]:
         """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the mean of its rows."""
-        full = (row for row in self.rows if row.gamma and row.acceptance is not None and row.fixed_length)
+        full = (row for row in self.sound if row.gamma and row.acceptance is not None and row.fixed_length)
         groups = grouped(full, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
         return {
             key: {
@@ -416,12 +437,12 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def settings(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Speculative rows that differ in the length of their drafts, or in repeat."""
-        rows = (row for row in self.rows if row.speculative)
+        rows = (row for row in self.sound if row.speculative)
         return grouped(rows, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
 
     @cached_property
     def pairs(self) -> set[tuple[object, ...]]:
-        return {row.pair for row in self.rows}
+        return {row.pair for row in self.sound}
 
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
@@ -437,7 +458,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _rounds(self) -> Mapping[tuple[object, ...], list[tuple[AuditRow, float]]]:
-        known = [(row, found) for row in self.rows if row.speculative and (found := self.round_passes(row)) is not None]
+        known = [
+            (row, found) for row in self.sound if row.speculative and (found := self.round_passes(row)) is not None
+        ]
         groups = grouped(known, lambda item: item[1][0])
         return {key: [(row, found[1]) for row, found in items] for key, items in groups.items()}
 
@@ -527,10 +550,10 @@ def median_of_others(values: list[float], value: float) -> float:
     return (values[low] + values[high]) / 2
 
 
-def _baseline(rows: list[AuditRow], margin: float, *, own: bool = True) -> Baseline:
+def _baseline(rows: list[AuditRow], margin: float, words: str, *, own: bool = True) -> Baseline:
     speeds = [row.tok_s for row in rows if row.tok_s is not None]
-    fastest = max(speeds, key=lambda speed: speed.high).scaled(margin)
-    return Baseline(mean=_mean(speeds), fastest=fastest, own=own, n=len(speeds))
+    fastest = max(speeds, key=lambda speed: speed.high)
+    return Baseline(mean=_mean(speeds), fastest=fastest, margin=margin, words=words, own=own, n=len(speeds))
 
 
 def _mean(values: list[Printed]) -> Printed:
@@ -545,6 +568,10 @@ class RowAudit(Record, frozen=True, kw_only=True):
     verdict: Credibility
     findings: tuple[RuleFinding, ...]
     missing: tuple[str, ...] = ()  # what the table would have to state, where the row is not judged
+
+    @property
+    def asked(self) -> tuple[RuleFinding, ...]:
+        return tuple(finding for finding in self.findings if finding.ask)
 
 
 class Audit(Record, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Assumed(Record, frozen=True, kw_only=True):
 
 
 NOTHING = Assumed()
+STANDARD_INPUT = Path("-")
 
 
 def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]:
@@ -45,14 +47,18 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
 
     Raises: TableError naming file, line and column.
     """
-    pasted = read_pasted(read_given(path, TableError, "Give the path of a file."), path.name)
+    if path == STANDARD_INPUT:
+        data, name = sys.stdin.buffer.read(), "standard input"
+    else:
+        data, name = read_given(path, TableError, "Give the path of a file."), path.name
+    pasted = read_pasted(data, name)
     notes = list(pasted.notes)
     if pasted.unused:
         notes.append(f"Columns that no rule uses: {', '.join(pasted.unused)}.")
     found, broken = list[AuditContext](), list[TableError]()
     for rows in grouped(pasted.rows, lambda row: row.group).values():
         try:
-            found.append(rows_context(rows, path.name, assumed))
+            found.append(rows_context(rows, name, assumed))
         except TableError as error:
             broken.append(error)
     if not found:
@@ -93,7 +99,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     first = pasted[0].line - 1 if pasted else 0
     for row in alone:
         cells = _around(row, assumed) | row.cells
-        label = cells.get("label") or f"row {row.line - first}"
+        label = cells.get("label", "")
+        if not re.search("[^\\W\\d]", label):  # a number names nothing
+            label = row.quote or label or f"row {row.line - first}"
         try:
             if row.broken:
                 raise ValueError(row.broken)
@@ -200,7 +208,7 @@ def _is_whole(row: AuditRow, shift: float) -> bool | None:
         None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
     )
     found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
-    return None if found is None else found.verdict == "possible"
+    return None if found is None else found[0]
 
 
 def _with_knowledge(

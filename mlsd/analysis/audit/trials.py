@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from mlsd.analysis.audit.audit import audit_row
-from mlsd.analysis.audit.cells import row_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
 from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
+from mlsd.measure.exchange.printed import Printed, exact
 from mlsd.measure.store.store import Store
-from mlsd.records import Environment, ModelFacts
+from mlsd.records import Case, Environment, ModelFacts
 from mlsd.stats import grouped
+from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
 from mlsd.trials.sums import decode_tok_s, sums_of_row
+
+_AS_PLAIN = ("lossless", "near_tie")  # verdicts of an output that was compared with plain decoding
 
 
 def database_contexts(
@@ -34,11 +35,17 @@ def database_contexts(
     contexts = [imported_context(rows, assumed) for rows in tables]
     if store.measured_cases() or store.impossible or not contexts:
         chosen = choose(store, machine, settings)
-        table = chosen.summary(store)
-        broken = impossible_rows(store.impossible)
-        own = trials_context(table.columns, table.rows, chosen.environment, chosen.models, chosen.notes, broken)
-        contexts.insert(0, own)
+        contexts.insert(0, _of_chosen(store, chosen, impossible_rows(store.impossible), chosen.notes))
     return contexts
+
+
+def _of_chosen(
+    store: Store, chosen: Chosen, broken: tuple[AuditRow, ...] = (), notes: tuple[str, ...] = ()
+) -> AuditContext:
+    table = chosen.summary(store)
+    return trials_context(
+        table.columns, table.rows, chosen.environment, chosen.models, notes, broken, cases=chosen.cases
+    )
 
 
 def trials_context(
@@ -48,6 +55,8 @@ def trials_context(
     models: Mapping[str, ModelFacts] | None = None,
     notes: tuple[str, ...] = (),
     broken: tuple[AuditRow, ...] = (),
+    *,
+    cases: Mapping[str, Case] | None = None,
 ) -> AuditContext:
     """The context of a study's trials and of those that cannot be (`impossible_rows`); failed trials are left out.
 
@@ -60,7 +69,7 @@ def trials_context(
     failed = len(trials) - len(finished)
     facts = (models or {}).values()
     return AuditContext(
-        rows=(*map(trial_row, finished), *broken),
+        rows=(*(trial_row(trial, (cases or {}).get(trial["case_id"])) for trial in finished), *broken),
         peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
         pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
         notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
@@ -76,43 +85,49 @@ def impossible_rows(broken: Mapping[int, Broken]) -> tuple[AuditRow, ...]:
 
 
 def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
-    """By id the trials that no machine can have measured, though all their identities may hold: the reason."""
-    table = chosen.summary(store)
+    """By id the valid trials that no machine can have measured, though all their identities hold: the reason."""
     try:
-        context = trials_context(table.columns, table.rows, chosen.environment, chosen.models)
+        context = _of_chosen(store, chosen)
     except AnalysisError:  # nothing is finished
         return {}
-    impossible = (row.label for row in context.rows if audit_row(row, context).verdict == "impossible")
-    return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in impossible}
+    found = (row.label for row in context.sound if audit_row(row, context).verdict == "impossible")
+    return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in found}
 
 
-def trial_row(trial: Mapping[str, Any]) -> AuditRow:
-    """One trial as the audit reads it, from its summary."""
+def trial_row(trial: Mapping[str, Any], case: Case | None = None) -> AuditRow:
+    """One trial as the audit reads it, from its summary; its case says options and who decoded."""
     own, speculative = sums_of_row(trial), trial["arm"] == "sd"
-    counted = speculative and own.rounds > 0
+    counted, tok_s = speculative and own.rounds > 0, decode_tok_s(trial["n_tokens"], trial["decode_ns"])
     drafted = counted and trial["draft_ns"] is not None
-    cells = {
-        **{name: trial[name] for name in ("target", "drafter", "draft", "prompt", "n_prompt", "n_predict", "repeat")},
-        "gamma": trial["gamma"] or None,  # of a server nobody may know it
-        "tok_s": decode_tok_s(trial["n_tokens"], trial["decode_ns"]),
-        "acceptance": own.acceptance_rate if counted else None,
-        "mgl": own.mgl if counted else None,
-        "rounds": own.rounds if counted else None,
-        "draft_ms": own.ms_per_round["draft"] if drafted else None,
-    }
-    row = row_of(
-        {name: str(value) for name, value in cells.items() if value is not None},
+    failed, reason = trial["failed_native_calls"], None
+    if not trial["valid"]:
+        reason = trial["invalid_reason"] or "no reason recorded"
+    elif failed:  # its output was found to be right all the same
+        reason = f"{failed} native calls failed"
+    return AuditRow(
         table=trial["suite"],
         label=f"trial {trial['trial_id']}",
-        program="mlsd",
-    )
-    return msgspec.structs.replace(
-        row,
+        **{name: trial[name] for name in ("target", "drafter", "draft", "prompt", "n_prompt", "n_predict", "repeat")},
+        options="" if case is None else options_text(case.drafter),
+        gamma=trial["gamma"] or None if speculative else None,  # of a server nobody may know it
+        tok_s=_exact(tok_s),
+        acceptance=_exact(own.acceptance_rate if counted else None),
+        acceptance_of="proposed",
+        mgl=_exact(own.mgl if counted else None),
+        rounds=_exact(float(own.rounds) if counted else None),
+        n_output=trial["n_tokens"],
+        draft_ms=_exact(own.ms_per_round["draft"] if drafted else None),
+        program="mlsd" if case is None or case.server is None else case.server,
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
         fixed_length=counted
         and trial["draft"] is not None
         and trial["gamma"] > 0
         and own.proposed >= trial["gamma"] * (own.rounds - trial["gamma"]),
-        failed_native_calls=trial["failed_native_calls"],
-        invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
+        lossless=trial["verdict"] in _AS_PLAIN,
+        failed_native_calls=0 if trial["valid"] else failed,
+        invalid_reason=reason,
     )
+
+
+def _exact(value: float | None) -> Printed | None:
+    return None if value is None else exact(value)

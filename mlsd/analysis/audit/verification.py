@@ -84,13 +84,14 @@ def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
         import_record(store, file)
         for key in comparability.machines(store):
             try:
-                result = audit(key, *database_contexts(store, key))
+                contexts = database_contexts(store, key)
             except AnalysisError:  # nothing but failed trials
                 continue
+            result, valid = audit(key, *contexts), {row.label for context in contexts for row in context.sound}
             counts.update(row.verdict for row in result.rows)
             for row in result.rows:
                 for finding in row.findings:
-                    if finding.verdict == "impossible":
+                    if finding.verdict == "impossible" and row.identity["label"] in valid:
                         where = f"{row.identity['table']}, {row.identity['label']}"
                         found.append(Problem(where=where, rule=finding.rule, sentence=finding.sentence))
     return counts, found

@@ -201,7 +201,8 @@ class Study:
     def audit(self) -> Audit:
         columns, broken = [column.name for column in frames.TRIALS], impossible_rows(self.impossible)
         rows = _plain_rows(self.measured)
-        return audit(self.source, trials_context(columns, rows, self.environment, self.facts, broken=broken))
+        context = trials_context(columns, rows, self.environment, self.facts, broken=broken, cases=self.cases)
+        return audit(self.source, context)
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:

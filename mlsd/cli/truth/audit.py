@@ -8,15 +8,19 @@ from typing import Any
 import click
 
 from mlsd.analysis.audit.audit import audit as run_audit
-from mlsd.analysis.audit.rows import Audit
+from mlsd.analysis.audit.rows import Audit, RowAudit
+from mlsd.analysis.audit.tables import STANDARD_INPUT, Assumed, one_speed, table_contexts
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option
 from mlsd.cli.output import print_json, say
+from mlsd.measure.store.database import is_study
 from mlsd.stats import grouped
 from mlsd.units import counted
 
+_ORDER = ("impossible", "suspicious", "asked")
+_ARM = ("target", "drafter", "draft", "options", "gamma", "prompt")
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red", "not judged": "bright_black"}
-_NAMED = 3  # rows that lack the same
+_NAMED = 3  # rows of which the same is said
 
 
 @click.command()
@@ -27,7 +31,7 @@ _NAMED = 3  # rows that lack the same
     metavar="NAME",
     is_flag=False,
     flag_value="",
-    help="Audit a published study; without NAME, list them.",
+    help="Audit a published study; without NAME, list what ships.",
 )
 @click.option("--tok-s", type=Real(min=0.01), help="Ask whether a plain speed is normal; with --model and --chip.")
 @click.option("--model", metavar="NAME", help="The model of rows that name none, as in 'Qwen3.5-9B Q4_K_M'.")
@@ -56,58 +60,111 @@ def audit(
 ) -> None:
     """Check whether every row of results can be true, without running anything.
 
-    FILE is a table as people paste it (CSV or Markdown), or a log of llama-server. Without FILE,
-    --published or --tok-s the study database is checked: its trials, and the tables imported into it.
+    FILE is what people paste (CSV or Markdown tables, a whole page, a log of llama-server; `-` is
+    standard input), or a study database. Without FILE, --published or --tok-s the newest database
+    is checked: its trials, and the tables imported into it.
     """
     if sum(source is not None for source in (file, db, name, tok_s)) > 1:
         raise click.UsageError("Give only one of: a FILE, --published NAME, --db FILE, --tok-s SPEED.")
     if tok_s is not None and not (assumed["model"] and (assumed["chip"] or assumed["peak_gb_s"])):
         raise click.UsageError("--tok-s needs --model NAME and --chip NAME (or --peak-gb-s).")
-    from mlsd.analysis.audit import tables
+    if file is not None and file != STANDARD_INPUT and is_study(file):
+        file, db = None, file
+    of_database = file is None and name is None and tok_s is None
+    _refuse({"--machine": machine, "--settings": settings}, not of_database, "a study database")
+    of_table = {f"--{option.replace('_', '-')}": value for option, value in assumed.items()}
+    of_table["--full-drafts"] = assumed["full_drafts"]
+    _refuse(of_table, name is not None, "a table that mlsd does not ship")
+    if name == "":
+        from mlsd.analysis.audit import published_tables as published
 
-    given = tables.Assumed(**assumed)
+        shipped = {known: published.load(known).title for known in published.names()}
+        if as_json:
+            listed = tuple(f"{known}: {title}" for known, title in shipped.items())
+            _print_json(Audit(source="published studies", rows=(), notes=listed))
+        for known, title in shipped.items() if not as_json else ():
+            say(f"{known:<{max(map(len, shipped))}}  {title}")
+        return
     if name is not None:
         from mlsd.analysis.audit import published_tables as published
 
-        if not name:
-            raise click.UsageError(f"--published needs a name: {', '.join(published.names())}.")
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
-    elif tok_s is not None:
-        result, show_all = run_audit("one speed", tables.one_speed(tok_s, given)), True
-    elif file is not None:
-        result = run_audit(str(file), *tables.table_contexts(file, given))
-    else:
+    elif of_database:
         from mlsd.analysis.audit import trials
 
         with reading(db) as store:
-            contexts = trials.database_contexts(store, machine, settings, given)
+            _refuse(of_table, not any(True for _ in store.imported()), "tables, and none is imported here")
+            contexts = trials.database_contexts(store, machine, settings, Assumed(**assumed))
         result = run_audit(str(store.path), *contexts)
+    elif tok_s is not None:
+        result, show_all = run_audit("one speed", one_speed(tok_s, Assumed(**assumed))), True
+    else:
+        assert file is not None
+        result = run_audit(
+            file.name if file != STANDARD_INPUT else "standard input", *table_contexts(file, Assumed(**assumed))
+        )
     if as_json:
-        rows = [
-            {"identity": row.identity, "verdict": row.verdict, "rules": row.findings, "missing": row.missing}
-            for row in result.rows
-        ]
-        print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
+        _print_json(result)
     else:
         _print(result, show_all, every_finding=tok_s is not None)
     if strict and result.counts()["impossible"]:
         raise click.exceptions.Exit(1)
 
 
+def _refuse(options: dict[str, object], when: bool, of: str) -> None:
+    """Refuse options that would be ignored."""
+    given = [option for option, value in options.items() if value is not None]
+    if when and given:
+        raise click.UsageError(f"{', '.join(given)}: only for {of}.")
+
+
+def _print_json(result: Audit) -> None:
+    rows = [
+        {"identity": row.identity, "verdict": row.verdict, "rules": row.findings, "missing": row.missing}
+        for row in result.rows
+    ]
+    print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
+
+
 def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
+    """Rows by what was found of them, the worst first; with `show_all` row by row."""
     say(f"Audit of {result.source}")
-    for row in result.rows:
-        shown = [f for f in row.findings if every_finding or f.verdict != "possible" or f.ask]
-        if not shown and not show_all:
-            continue
-        say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), f"{row.identity['table']}: {row.identity['label']}")
-        for finding in shown:
-            say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
+    doubted = [row for row in result.rows if row.verdict in ("impossible", "suspicious") or row.asked]
+    if show_all:
+        for row in result.rows:
+            say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), _name(row))
+            for finding in row.findings:
+                if every_finding or finding.verdict != "possible" or finding.ask:
+                    say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
+        doubted = []
+    for (verdict, rule), same in sorted(grouped(doubted, _cause).items(), key=lambda one: _ORDER.index(one[0][0])):
+        color = _COLORS["suspicious" if verdict == "asked" else verdict]
+        say((f"{verdict:<10}  ", color), f"{counted(len(same), 'row')}: {rule.replace('_', ' ')}")
+        for row in same[:_NAMED]:
+            say(f"    {_name(row)}")
+            sentence = next(one.sentence for one in row.findings if one.rule == rule)
+            say((f"        {sentence}", color))
+        if len(same) > _NAMED:
+            say(f"    and {len(same) - _NAMED} more (--all names them)")
     for missing, same in grouped((row for row in result.rows if row.missing), lambda row: row.missing).items():
-        named = ", ".join(f"{row.identity['table']}: {row.identity['label']}" for row in same[:_NAMED])
-        more = f", and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
+        named = "; ".join(_name(row) for row in same[:_NAMED])
+        more = f"; and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
         say(("not judged  ", _COLORS["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
     for note in result.notes:
         say((f"note: {note}", "bright_black"))
     say(f"{counted(len(result.rows), 'row')}: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
+
+
+def _cause(row: RowAudit) -> tuple[str, str]:
+    """What is said of a row, and the first rule that says it."""
+    if row.verdict in ("possible", "not judged"):
+        return "asked", row.asked[0].rule
+    return row.verdict, next(one.rule for one in row.findings if one.verdict == row.verdict)
+
+
+def _name(row: RowAudit) -> str:
+    """A row as its source says it; a trial by its arm, too."""
+    label = f"{row.identity['table']}: {row.identity['label']}"
+    arm = [f"gamma {row.identity[f]}" if f == "gamma" else str(row.identity[f]) for f in _ARM if f in row.identity]
+    return f"{label} ({', '.join(arm)})" if str(row.identity["label"]).startswith("trial ") and arm else label

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -27,18 +27,19 @@ HEADS: dict[str, str] = {
     "draft": r"draft( model)?|drafter model|assistant|draft model",
     "gamma": r"gamma|γ|draft( |_)?len(gth)?|(spec )?(draft )?n max|draft max|max draft( tokens)?|k|d|draft tokens? max"
     r"|num speculative tokens|n draft max|mtp depth|n|(draft )?block( size)?",
-    "tok_s": r"(mean |median |avg |average |overall |decode |decoding |generation |gen |eval |output |tg )*"
+    "tok_s": r"(mean |median |avg |average |overall |eff(?:ective)? |decode |decoding |generation |gen |eval |output "
+    r"|tg )*"
     r"(tok(ens?)?( per |/| )s(ec(ond)?)?|t/s|tps|speed)( mean| median| avg| decode)?|tokens per sec|decode|generation"
     r"|throughput|tg|overall( median| mean)?|with (flag|mtp|spec\w*|draft\w*)",
     "baseline_tok_s": r"(baseline|plain|vanilla|classic|ar|no (spec\w*|draft|mtp)|without\b.*|off|mtp off|base)"
     r"( decode)?( tok(ens?)?/s| t/s| tps| tok s)?",
     "speedup": r"speed ?up( vs baseline)?( ratio)?|x|ratio|vs (baseline|plain|vanilla|ar|base|off)|times|加速比|gain"
     r"|delta|δ|change|improvement|uplift|overall gain",
-    "acceptance": r"(draft |avg |mean |aggregate |token )*(accept(ed|ance)?|acc)( rate| ratio| %|%)?|rate|alpha|α"
-    r"|接受率",
-    "n_accepted": r"(n )?accepted( tokens| drafts?)?|acc tokens|draft n accepted",
-    "n_proposed": r"(n )?(drafted|proposed)( tokens)?|draft n|drafts? generated|generated drafts?",
-    "mgl": r"mgl|mean (gen\w+ )?len(gth)?|accept(ance)? len(gth)?|tau|τ"
+    "acceptance": r"(draft |avg |mean |aggregate |token )*(accept(ed|ance)?|acc)( rate| ratio| pct| percent| %|%)?|rate"
+    r"|alpha|α|接受率",
+    "n_accepted": r"(n )?accepted( tokens| drafts?)?|n acc(ept)?|acc tokens|draft n accepted",
+    "n_proposed": r"(n )?(drafted|proposed)( tokens)?|n draft(s)?|draft n|drafts? generated|generated drafts?",
+    "mgl": r"mgl|mat|(m|a)al|(mean |avg |average )?(gen\w+ |accept(ed|ance)? )?len(gth)?|mean accepted tokens|tau|τ"
     r"|(tok(ens?)?|accepted)( per |/| )(step|round|cycle|pass)",
     "rounds": r"(n )?(rounds|cycles|verification steps|verify steps|target passes)",
     "n_output": r"n output|(output|generated|predicted|completion) tokens|pred|n predicted",
@@ -74,6 +75,7 @@ _SPEED = re.compile(
     re.IGNORECASE,
 )
 _NO_SPEED = re.compile(r"ms|mib|gib|gb|ttft|acc|prefill|%|size|len")
+_QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
 _GAMMA = re.compile(r"(?:n[-_ ]?max|draft[-_ ]max|gamma|γ|(?<![a-z])[knd])\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
 _GAIN = re.compile(r"gain|delta|δ|change|improvement|uplift|^vs ")
@@ -89,6 +91,7 @@ class PastedRow(Record, frozen=True, kw_only=True):
     cells: dict[str, str] = msgspec.field(default_factory=dict)
     heads: dict[str, str] = msgspec.field(default_factory=dict)  # field -> the column as it is headed
     setting: str = ""  # words of columns without a field: rows that differ in them may differ in anything
+    quote: str = ""  # the row as it stands
     broken: str = ""  # what is wrong with the line as a whole
 
 
@@ -225,10 +228,16 @@ def _rows(one: PastedRow, heads: dict[str, str], percent: Container[str]) -> Ite
         speed = {"tok_s": _cell("tok_s", head, filled[head]), "drafter": head.lower()} if head else {}
         yield msgspec.structs.replace(
             one,
+            quote=_quoted(one.cells.values()),
             setting=" ".join(" ".join(words).split()),
             cells=_method(_counts(own | speed)),
             heads=names | ({"tok_s": head} if head else {}),
         )
+
+
+def _quoted(cells: Iterable[str]) -> str:
+    text = " | ".join(" ".join(cell.split()) for cell in cells if cell.strip(" *_`"))
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
 def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:

@@ -3,13 +3,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.truth_audit import found_rates, honest_rates, mistakes_found
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.audit import RULES, audit
 from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.tables import Assumed, imported_context, table_contexts
 from mlsd.analysis.audit.trials import database_contexts, trials_context
@@ -63,7 +64,7 @@ def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
     result = audit("study", published.context(published.load("study")))
     by_table = {str(row.identity["table"]): row for row in result.rows if str(row.identity["table"]).startswith("sec")}
     in_16_rounds = {f.rule: f for f in by_table["section 5.2"].findings}
-    assert in_16_rounds["counts_disagree"].verdict == "impossible"  # 256 tokens in 16 rounds at 0.2 % acceptance
+    assert in_16_rounds["figures_disagree"].verdict == "impossible"  # 256 tokens in 16 rounds at 0.2 % acceptance
     claimed = {f.rule: f for f in by_table["section 4.1"].findings}
     assert claimed["more_bandwidth_than_the_chip"].figures["needed_gb_s"] > 1100  # all experts in every pass
 
@@ -118,7 +119,7 @@ def test_no_honest_row_on_a_mac_is_doubted_and_each_wrong_one_is_found_or_not_ju
 
 def test_two_lengths_of_draft_with_one_rate_and_one_speed_are_asked_about_and_not_doubted() -> None:
     result = audit("macs", *published.contexts(published.load("mac-2026")))
-    asked = [row for row in result.rows if any(f.ask and f.rule == "settings_equal" for f in row.findings)]
+    asked = [row for row in result.rows if any(f.ask and f.rule == "figures_copied" for f in row.findings)]
     assert [(row.identity["table"], row.identity["gamma"], row.verdict) for row in asked] == [
         ("mlxcel 1613", 7, "possible")
     ]
@@ -126,7 +127,7 @@ def test_two_lengths_of_draft_with_one_rate_and_one_speed_are_asked_about_and_no
 
 def test_a_ratio_to_the_wrong_column_is_a_slip_and_a_speedup_above_one_drafted_token_names_the_rate_that_fits() -> None:
     vllm = audit("vllm", published.context(published.load("vllm-eagle")))
-    assert flagged(vllm, "columns_disagree") == ["llama-3.1-8b, eagle, gamma 5", "llama-3.1-8b, eagle, gamma 6"]
+    assert flagged(vllm, "figures_disagree") == ["llama-3.1-8b, eagle, gamma 5", "llama-3.1-8b, eagle, gamma 6"]
     mlx = audit("mlx", published.context(published.load("mlx-mtp")))
     pro = next(row for row in mlx.rows if row.identity["label"] == "M4 Pro")
     assert pro.verdict == "possible"
@@ -281,7 +282,7 @@ def test_whether_drafts_have_full_length_is_decided_for_each_draft(tmp_path: Pat
     full = "".join(f"m,d,4,{n},60,{a / (4 * r):.6f},\n" for n, r, a in ((201, 70, 130), (251, 90, 160), (301, 99, 201)))
     context = audit_context(tmp_path, f"{header}m,none,0,256,50,,\n{full}m,look-up,8,256,55,0.5,1.15\n")
     assert {row.draft: row.fixed_length for row in context.rows if row.speculative} == {"d": True, "look-up": False}
-    assert flagged(audit("t", context), "counts_disagree") == []
+    assert flagged(audit("t", context), "figures_disagree") == []
     assert any(note.startswith("Full-length drafts of d, others of unknown length") for note in context.notes)
 
 
@@ -419,8 +420,74 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
         repeat |= {"decode_ns": repeat["decode_ns"] // 4}
     result = audit("own", trials_context(table.columns, [tuple(row.values()) for row in rows]))
     found = {str(row.identity["label"]): row.verdict for row in result.rows}
-    assert found[f"trial {broken['trial_id']}"] == "suspicious"
+    assert found[f"trial {broken['trial_id']}"] == "impossible"
     assert found[f"trial {fast['trial_id']}"] == "impossible"
+
+
+def repeats_of(base: AuditRow, speeds: list[float], **changes: object) -> list[AuditRow]:
+    rows = [msgspec.structs.replace(base, **changes) for _ in speeds]
+    return [
+        msgspec.structs.replace(row, label=f"{row.label} {i}", repeat=i, tok_s=exact(speed))
+        for i, (row, speed) in enumerate(zip(rows, speeds, strict=True))
+    ]
+
+
+PLAIN_ROW = AuditRow(table="t", label="plain", target="m", n_predict=96)
+DRAFTED = msgspec.structs.replace(
+    PLAIN_ROW, label="sd", drafter="draft-model", draft="d", gamma=4, fixed_length=True, acceptance=exact(0.5),
+    mgl=exact(3.0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"failed_native_calls": 400, "acceptance": exact(0.01), "mgl": exact(1.04)},
+        {"invalid_reason": "diverged"},
+        {"options": '{"p_min":0.6}'},
+    ],
+    ids=["failed calls", "diverged", "other options"],
+)
+def test_a_valid_trial_is_compared_with_no_invalid_one_and_with_none_of_other_options(other: dict[str, object]) -> None:
+    rows = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5]) + repeats_of(DRAFTED, [60.0, 61.0, 59.0])
+    fast = repeats_of(DRAFTED, [140.0, 141.0, 139.0], **{"label": "other", **other})
+    found = {str(row.identity["label"]): row.verdict for row in audit("t", AuditContext(rows=(*rows, *fast))).rows}
+    assert {verdict for label, verdict in found.items() if not label.startswith("other")} == {"possible"}
+    if "failed_native_calls" in other:
+        assert {found[row.label] for row in fast} == {"impossible"}
+
+
+def test_the_plain_runs_of_the_engine_and_of_a_server_are_no_repeats_of_each_other() -> None:
+    own = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5], program="mlsd")
+    server = repeats_of(PLAIN_ROW, [98.0, 97.0, 99.0], label="server", program="llama-server b1")
+    assert audit("t", AuditContext(rows=(*own, *server))).counts() == {"possible": 6, "suspicious": 0, "impossible": 0}
+    drafted = repeats_of(DRAFTED, [152.0, 153.0, 151.0], program="mlsd")  # 3.04 times its own plain run, 1.55 of others
+    context = AuditContext(rows=(*own, *server, *drafted))
+    judged_by = context.baseline(drafted[0])
+    assert judged_by is not None and judged_by.most == 50.5
+
+
+def test_a_bound_that_the_mean_of_repeats_breaks_says_so_in_figures_that_break_it() -> None:
+    plain = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5])
+    drafted = repeats_of(DRAFTED, [150.0, 182.0, 183.0])
+    first = audit("t", AuditContext(rows=(*plain, *drafted))).rows[3]
+    finding = next(one for one in first.findings if one.rule == "round_shorter_than_its_parts")
+    assert finding.verdict == "suspicious" and finding.sentence.startswith("In the mean of its repeats a round took")
+    assert finding.figures["round_ms"] < finding.figures["target_pass_ms"] + finding.figures["draft_ms"]
+
+
+def test_all_accepted_is_not_doubted_where_the_output_is_that_of_plain_decoding() -> None:
+    plain = msgspec.structs.replace(PLAIN_ROW, tok_s=exact(20.0))
+    row = msgspec.structs.replace(DRAFTED, tok_s=exact(70.0), acceptance=exact(1.0), mgl=exact(4.9))
+    doubted = [
+        audit("t", AuditContext(rows=(plain, msgspec.structs.replace(row, lossless=lossless)))).rows[1].verdict
+        for lossless in (False, True)
+    ]
+    assert doubted == ["suspicious", "possible"]
+
+
+def test_there_are_at_most_twelve_rules() -> None:
+    assert len({rule.__name__ for rule in RULES}) == len(RULES) <= 12
 
 
 def test_trials_and_imported_tables_are_judged_apart_each_among_its_own(tmp_path: Path) -> None:
