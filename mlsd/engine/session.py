@@ -120,8 +120,11 @@ class Session(Protocol):
     def load_state(self, rung: int | None = None) -> None:
         """Bring back what `save_state` remembered there; attention memory is cut with `truncate`."""
 
-    def take_memory(self, other: Any) -> None:
-        """Make this memory a copy of that of `other`, a session over the same model, which stays as it is."""
+    def copy_memory(self) -> Any:
+        """All memory, for `set_memory` of any session over the same model."""
+
+    def set_memory(self, data: Any, n_past: int) -> None:
+        """Hold what `copy_memory` gave of `n_past` positions, and nothing else."""
 
     def clear(self) -> None:
         """Forget everything."""

@@ -171,8 +171,9 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
     verdict = trial.losslessness
     if trial.valid == (trial.invalid_reason is not None):
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
-    if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
-        yield Broken("valid", "it is called valid, but calls failed or its output diverged")
+    is_wrong = verdict is not None and verdict.verdict in ("diverged", "not_judged")
+    if trial.valid and (trial.failed_native_calls or is_wrong):
+        yield Broken("valid", "it is called valid, but calls failed, or its output diverged or could not be judged")
     if verdict is None:
         return
     if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):
@@ -188,7 +189,7 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
     if verdict.verdict == "near_tie" and (verdict.first_difference or 0) >= max(1, trial.n_tokens):
         yield Broken("verdict", "it is called a near tie behind its last token")
     distance, limit = verdict.live_distance, verdict.live_limit
-    if verdict.verdict != "diverged" and distance is not None and limit is not None and distance > limit:
+    if verdict.verdict in ("lossless", "near_tie") and distance is not None and limit is not None and distance > limit:
         yield Broken(
-            "verdict", f"its memory is {distance:.3g} from a sound one, {limit:.3g} is the limit, and it diverged"
+            "verdict", f"its memory is {distance:.3g} from what it should be, {limit:.3g} is the limit, and it diverged"
         )

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import CONTROLS, Case, Losslessness, Record, Sampling, Source, Trial, Verdict, content_id
+from mlsd.records import CONTROLS, VERDICTS, Case, Losslessness, Record, Sampling, Source, Trial, Verdict, content_id
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
@@ -26,7 +26,6 @@ Pool = Literal["prompt", "workload", "all"]
 
 ALIKE = 0.02  # two processes of one program differ by so much
 MOST_REPEATS = 10**6  # of a block
-_SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
 
 
 class Measured(NamedTuple):
@@ -246,7 +245,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
     def losslessness(self) -> Losslessness | None:
         """The worst of its trials."""
         found = [one.trial.losslessness for one in self.trials if one.trial.losslessness is not None]
-        return max(found, key=lambda one: _SEVERITY.index(one.verdict), default=None)
+        return max(found, key=lambda one: VERDICTS.index(one.verdict), default=None)
 
     @property
     def verdict(self) -> Verdict | None:

@@ -241,10 +241,10 @@ class Arena:
 
     def assert_forgery_is_found_out(self, name: str, prompt: Sequence[int], run: Run) -> None:
         """The negative control: one token of the output that the model does not like at all is seen."""
-        reference, strategy = self.plain(name, prompt, len(run.tokens)), self.report(self._files[name]).target or ""
+        reference, is_tree = self.plain(name, prompt, len(run.tokens)), run.options.tree != "off"
         forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
         made = msgspec.structs.replace(run.generation, tokens=forged)
-        verdict = self._judge(name).judge_tokens(made, reference, prompt, run.options, strategy=strategy)
+        verdict = self._judge(name).judge_tokens(made, reference, prompt, is_tree=is_tree)
         assert verdict.verdict == "diverged"
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:

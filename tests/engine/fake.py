@@ -162,8 +162,11 @@ class FakeSession:
         self._clock.advance(self._costs.state_ns)
         self.context = list(self._saved[rung])
 
-    def take_memory(self, other: FakeSession) -> None:
-        self.context = list(other.context)
+    def copy_memory(self) -> list[int]:
+        return list(self.context)
+
+    def set_memory(self, data: Sequence[int], n_past: int) -> None:
+        self.context = list(data)
 
     def clear(self) -> None:
         self.context = []

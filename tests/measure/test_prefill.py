@@ -103,4 +103,6 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
             done.append(arms.run(slot))
     assert all(trial.valid for trial in done), [trial.invalid_reason for trial in done]
     assert [trial.prefill_ns is not None for trial in done] == [True, *(False,) * (len(done) - 1)]
-    assert sum(width > DEPTH for width in read) == 2, "once for all that is not timed, judging too, and once timed"
+    assert sum(width > DEPTH for width in read) == 3, (
+        "once for all that is not timed, once timed, and once to judge them by"
+    )

@@ -60,7 +60,7 @@ STORED: tuple[Column, ...] = (
     Column("rollback_draft", _TEXT, "how the draft forgets"),
     Column("fell_back", _TEXT, "why the draft worked in another way than was asked for"),
     Column("failed_native_calls", _COUNT, "llama.cpp calls that returned failure"),
-    Column("verdict", _TEXT, "lossless, near_tie or diverged"),
+    Column("verdict", _TEXT, "lossless, near_tie, not_judged or diverged"),
     Column("tolerance", _NUMBER, "gap up to which noise explains a token that differs"),
     Column("worst_gap", _NUMBER, "largest gap between the best and the emitted token, when single tokens are decoded"),
     Column("differences_per_1000", _NUMBER, "output tokens in a thousand that single tokens would not have chosen"),

@@ -295,7 +295,6 @@ class LlamaSession:
             raise device_failed()
 
     def copy_memory(self) -> Any:
-        """All memory as bytes, for `set_memory` of any session over the same model."""
         size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, 0))
         data = (ctypes.c_uint8 * size)()
         if self._native.llama_state_seq_get_data_ext(self.handle, data, size, 0, 0) != size:
@@ -303,14 +302,10 @@ class LlamaSession:
         return data
 
     def set_memory(self, data: Any, n_past: int) -> None:
-        """Hold what `copy_memory` gave of `n_past` positions, and nothing else."""
         self.clear()
         if self._native.llama_state_seq_set_data_ext(self.handle, data, len(data), 0, 0) != len(data):
             raise fail(f"Copying the memory of {self.model.path.name} ({len(data)} bytes) failed")
         self.n_past = n_past
-
-    def take_memory(self, other: LlamaSession) -> None:
-        self.set_memory(other.copy_memory(), other.n_past)
 
     def clear(self) -> None:
         self._native.llama_memory_clear(self.memory, True)

@@ -74,7 +74,7 @@ def _why_not(case: Case, trial: Trial) -> str | None:
         return "the trial failed"
     if not case.sampling.greedy:
         return "its tokens were drawn, not chosen"
-    if trial.losslessness is None or trial.losslessness.verdict == "diverged":
+    if trial.losslessness is None or trial.losslessness.verdict in ("diverged", "not_judged"):
         return "its output is not known to equal that of plain decoding"
     if trial.earlier or shipped_prompt_sha256(case.prompt.key) is None:
         return "its prompt is not one that mlsd ships"

@@ -19,7 +19,7 @@ import msgspec
 from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import Context, opening_of
 from mlsd.engine.llama.native import BackendInfo
-from mlsd.engine.losslessness import asking_options, feeding_options
+from mlsd.engine.losslessness import judge_options
 from mlsd.engine.probe import Role, assumed_strategy
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.engine.session import SessionOptions, session_options
@@ -239,7 +239,6 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
     first = next(iter(cases.values()))
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
     shared = session_options(first.engine, n_tokens)
-    asking = asking_options(shared)
     found = _Contexts(arms=[], verdicts=[], cut_bytes={})
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
@@ -256,8 +255,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
         opened = [_opened(one, target, draft, spec, cut=cut) for one in known]
         found.arms.append((arm_of(case).setting, opened))
         if case.sampling.greedy:
-            feeding = feeding_options(asking, contexts[0].options, case.gamma + 1)
-            found.verdicts.append([_OpenContext(target, asking, "all"), _OpenContext(target, feeding)])
+            found.verdicts.append([_OpenContext(target, judge_options(shared, case.gamma + 1), "all")])
     return found
 
 

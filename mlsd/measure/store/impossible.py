@@ -34,8 +34,7 @@ def impossible_trials(
                 raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
             if trial.case_id not in cases:
                 cases[trial.case_id] = _case(db, trial.case_id)
-            judged = None if trial.losslessness is None else trial.losslessness.verdict
-            if (n_tokens, verdict) != (trial.n_tokens, judged):
+            if (n_tokens, verdict) != (trial.n_tokens, rowcodec.verdict_column(trial.losslessness)):
                 found[row[0]] = Broken("columns", f"two columns count {n_tokens} and {trial.n_tokens} tokens")
             elif (first := no_figure(broken(cases[trial.case_id], trial))) is not None:
                 found[row[0]] = first

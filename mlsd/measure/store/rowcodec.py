@@ -15,7 +15,7 @@ import msgspec
 from mlsd.errors import StoreError
 from mlsd.measure.store.rows import Run, StoredTrial, environment_key
 from mlsd.names import clean_json
-from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial
+from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial, Verdict
 from mlsd.trials.results import SessionPlan
 
 # Fields of a Trial that are columns under their own name.
@@ -133,8 +133,12 @@ def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...
     stats = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
     values = [trial.tokens, trial.losslessness, stats, trial.conditions, trial.earlier]
     encoded = (None if value is None else encode(value) for value in values)
-    verdict = trial.losslessness.verdict if trial.losslessness else None
-    return (run_id, environment_key, *plain, *encoded, trial.n_tokens, verdict)
+    return (run_id, environment_key, *plain, *encoded, trial.n_tokens, verdict_column(trial.losslessness))
+
+
+def verdict_column(found: Losslessness | None) -> Verdict | None:
+    """What views read; a table of any schema knows verdicts alone, and not that there was none to be had."""
+    return None if found is None or found.verdict == "not_judged" else found.verdict
 
 
 def plan(plan: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ class Arms:
         self._options = session_options(engine, n_ctx)
         is_sd = any(case.arm == "sd" for case in job.cases.values())
         self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
-        self._judge = Judge(partial(open_session, self.target), self._options, self._saved.target)
+        self._judge = Judge(partial(open_session, self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
@@ -178,7 +178,6 @@ class Arms:
         rollback = make_rollback("trim", session)
         read = self._saved.target
         run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
-        self._judge.remember_plain_memory(session, prompt, run.past)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -308,12 +307,13 @@ class Arms:
         if not case.sampling.greedy:
             return None
         key = (tuple(prompt), case.n_predict)
-        if case.arm == "ar":
-            self._judge.remember_plain_memory(arm.session, prompt, run.past)
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        verdict = self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
+        if case.arm == "ar" and run.prefill_ns is not None:  # nothing was copied or taken back
+            verdict = self._judge.judge_tokens(run, reference, prompt)
+        else:
+            verdict = self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
         if case.arm == "ar":  # only now: one whose judging failed is no reference
             self._references.setdefault(key, run.tokens)
         return verdict
@@ -349,8 +349,10 @@ def invalid_reason(
         return None
     if losslessness is None:
         return "no plain decoding of the same prompt to compare with"
-    if losslessness.verdict != "diverged":
+    if losslessness.verdict in ("lossless", "near_tie"):
         return None
+    if losslessness.verdict == "not_judged":
+        return "not judged: memories of the same text differ by more than rounding does, whatever is taken back"
     if losslessness.first_difference is not None:
         return f"output differs from plain decoding at token {losslessness.first_difference}"
     if losslessness.n_positions_off:

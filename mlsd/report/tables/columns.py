@@ -73,7 +73,7 @@ _WORDS: dict[str, tuple[Callable[[ArmResult], object], str]] = {
     "suite": (lambda a: a.question.suite, "the suite that measured it"),
     "decision": (lambda a: a.decision, "the effect in words, or why the arm left the race"),
     "effect": (effect_cell, "faster, slower, no difference or undecided, by the interval"),
-    "verdict": (lambda a: "INVALID" if a.wrong else a.verdict, "lossless, near_tie, diverged; INVALID: not to be used"),
+    "verdict": (lambda a: "INVALID" if a.wrong else a.verdict, "lossless or near_tie; INVALID: not to be used"),
 }
 _NUMBERS: dict[str, tuple[Callable[[ArmResult], Cell | int | None], str]] = {
     "output tokens": (lambda a: a.question.n_predict, "most tokens of an answer"),

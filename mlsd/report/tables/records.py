@@ -201,7 +201,7 @@ def _arm(row: Mapping[str, Any]) -> Cell:
     return text(arm_named(row["drafter"], row["draft"], row.get("options") or "").name)
 
 
-_OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}
+_OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judged": "bad", "near_tie": "doubt"}
 
 
 def _output(row: Mapping[str, Any]) -> Cell:
