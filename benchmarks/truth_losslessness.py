@@ -108,7 +108,7 @@ class Target:
     """A model, what it writes alone after each prompt, and a judge."""
 
     def __init__(self, name: str, model: LlamaModel, n_predict: int, n_threads: int = 1) -> None:
-        self.name, self.model, self._n_predict = name, model, n_predict
+        self.name, self.model, self._n_predict, self.n_threads = name, model, n_predict, n_threads
         self._base = SessionOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
         self.judge = Judge(partial(open_session, model), self._base)
@@ -164,15 +164,22 @@ def opened(name: str, path: Path, n_predict: int, n_threads: int = 1) -> Iterato
         yield target
 
 
+def spoilable(target: Target) -> Iterator[tuple[Way, str]]:
+    """Every way to go back that the target has, with each fault that can spoil it."""
+    if target.model.is_recurrent:
+        ways = ((Way(gamma=1, strategy=strategy), STATE_FAULTS) for strategy in target.strategies)
+        return ((way, fault) for way, faults in ways for fault in faults)
+    trees = ((Way(gamma=1, tree=tree), fault) for tree in TREES for fault in TREE_FAULTS)
+    return itertools.chain(((Way(gamma=1), fault) for fault in CELL_FAULTS), trees)
+
+
 def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Every fault of every way to go back, at every rate; what was not injected is left out."""
-    ways = [(strategy, "off", STATE_FAULTS) for strategy in target.strategies if target.model.is_recurrent]
-    if not target.model.is_recurrent:
-        ways = [("trim", "off", CELL_FAULTS), *(("trim", tree, TREE_FAULTS) for tree in TREES)]
-    for prompt, (strategy, tree, faults) in itertools.product(prompts, ways):
+    for prompt in prompts:
         target.plain(prompt)
-        for seed, (gamma, fault, rate) in enumerate(itertools.product(gammas, faults, RATES)):
-            way = Way(gamma=gamma, seed=seed, strategy=strategy, tree=tree)
+        kinds = itertools.product(spoilable(target), gammas, RATES)
+        for seed, ((base, fault), gamma, rate) in enumerate(kinds):
+            way = msgspec.structs.replace(base, gamma=gamma, seed=seed)
             try:
                 with native_fault(fault, rate, seed) as injected:
                     tried = target.trial(prompt, way)
@@ -186,7 +193,6 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
 
 def honest(target: Target, widths: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
     """Honest runs: chains everywhere, trees of both kinds where the memory can hold one."""
-    n_threads = target.judge._options.n_threads
     for i, (prompt, gamma) in enumerate(itertools.product(PROMPTS, widths)):
         strategy = target.strategies[(i + seed) % len(target.strategies)]
         trees = TREES if strategy == "trim" and gamma > 2 else ()
@@ -195,7 +201,7 @@ def honest(target: Target, widths: Sequence[int], seed: int) -> Iterator[dict[st
                 gamma=gamma, wrong=(0.1, 0.3, 0.6)[(i + seed) % 3], seed=seed, strategy=strategy, tree=tree,
                 device_sampling=(i + seed) % 2 == 0,
             )  # fmt: skip
-            yield _case(target, prompt, way, target.trial(prompt, way), n_threads=n_threads)
+            yield _case(target, prompt, way, target.trial(prompt, way), n_threads=target.n_threads)
 
 
 def _case(target: Target, prompt: str, way: Way, tried: Tried, **more: Any) -> dict[str, Any]:
@@ -264,9 +270,9 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
         ways = f"{case['target']}, {case['strategy'] if case['tree'] == 'off' else 'tree ' + case['tree']}"
         for name in (f"{ways}, {case['fault']}", f"rate {case['rate']}", f"broken, half {1 + i % 2}", "broken, all"):
             groups.setdefault(name, []).append(caught)
-    for name, caught in groups.items():
-        share = 100 * sum(caught) / len(caught)
-        results.append(Result(f"{name} ({len(caught)})", share, share, share, "% caught", ">= 99", share >= 99))
+    for name, hits in groups.items():
+        share = 100 * sum(hits) / len(hits)
+        results.append(Result(f"{name} ({len(hits)})", share, share, share, "% caught", ">= 99", share >= 99))
     results.append(Result("broken, over 5 % of tokens differ, valid", missed, missed, missed, "count", "0", not missed))
     fair = [case for case in found if "fault" not in case]
     for name in sorted({case["target"] for case in fair}):

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.truth_losslessness import CAUGHT, TREES, Target, Way, opened
+from benchmarks.truth_losslessness import CAUGHT, TREES, Target, Way, opened, spoilable
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -25,7 +26,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
 from tests.conftest import ARCHITECTURES
 from tests.engine.broken_files import write_nan_norm
-from tests.engine.native_faults import CELL_FAULTS, STATE_FAULTS, TREE_FAULTS, native_fault
+from tests.engine.native_faults import native_fault
 from tests.engine.sabotage import leave_ghost
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
@@ -133,22 +134,18 @@ def test_an_honest_run_of_trees_has_not_diverged(target: Target, gamma: int, tre
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("gamma", [4, 8])
 def test_a_fault_that_run_and_judge_share_excuses_nothing(target: Target, gamma: int, rate: float) -> None:
-    ways = [(strategy, "off", STATE_FAULTS) for strategy in target.strategies]
-    if not target.model.is_recurrent:
-        ways = [("trim", "off", CELL_FAULTS), *(("trim", tree, TREE_FAULTS) for tree in TREES)]
     target.plain("factual")
     n_broken = 0
-    for strategy, tree, faults in ways:
-        for fault in faults:
-            way = Way(gamma=gamma, strategy=strategy, tree=tree)
-            try:
-                with native_fault(fault, rate):
-                    found = target.trial("factual", way)
-            except EngineError:  # llama.cpp itself refused to go on
-                continue
-            if found.differs and found.tokens != target.trial("factual", way).tokens:
-                n_broken += 1
-                assert found.verdict.verdict in CAUGHT, (way, fault, found.verdict)
+    for base, fault in spoilable(target):
+        way = msgspec.structs.replace(base, gamma=gamma)
+        try:
+            with native_fault(fault, rate):
+                found = target.trial("factual", way)
+        except EngineError:  # llama.cpp itself refused to go on
+            continue
+        if found.differs and found.tokens != target.trial("factual", way).tokens:
+            n_broken += 1
+            assert found.verdict.verdict in CAUGHT, (way, fault, found.verdict)
     assert n_broken
 
 
