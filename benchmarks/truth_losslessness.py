@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
@@ -35,6 +35,7 @@ from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import EngineError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
@@ -65,14 +66,14 @@ class Script(Drafter):
         """Start the text."""
         self._at, self._rng = 0, rng
 
-    def propose(self, k: int) -> Draft:
+    def propose(self, k: int) -> Proposal:
         """The next `k` tokens, some of them wrong."""
         if not self._depth:
-            return Draft(tokens=self._path(k))
+            return Proposal(tokens=self._path(k))
         n_nodes, depth = k, min(k, self._depth)
         paths = [self._path(depth) for _ in range(n_nodes)]
         self._rng.shuffle(paths)
-        return Draft(tree=merge([tuple(path) for path in paths], n_nodes, depth))
+        return Proposal(tree=merge([tuple(path) for path in paths], n_nodes, depth))
 
     def _path(self, k: int) -> tuple[int, ...]:
         tokens = [int(t) for t in self._rng.integers(0, self._n_vocab, k)]
@@ -80,9 +81,9 @@ class Script(Drafter):
         kept = self._rng.random(len(known)) >= self._wrong
         return (*(t if keep else x for t, x, keep in zip(known, tokens, kept, strict=False)), *tokens[len(known) :])
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, verification: Verification) -> None:
         """Count on."""
-        self._at += len(outcome.committed)
+        self._at += len(verification.committed)
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
