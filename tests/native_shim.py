@@ -67,6 +67,15 @@ struct longer { char bytes[176]; };
 struct longer llama_context_default_params(void) { struct longer all; memset(&all, 1, sizeof all); return all; }
 """
 
+# What ggml-metal registers where MTLCreateSystemDefaultDevice() returns nil: a device without name and memory.
+NO_GPU = """
+int llama_supports_gpu_offload(void) { return 1; }
+int ggml_backend_dev_type(void *device) { return 1; }
+const char *ggml_backend_dev_name(void *device) { return "MTL0"; }
+const char *ggml_backend_dev_description(void *device) { return ""; }
+void ggml_backend_dev_memory(void *device, size_t *free, size_t *total) { *free = *total = 0; }
+"""
+
 UNKNOWN = """
 struct params { char bytes[80]; };
 void *llama_model_load_from_file(const char *path, struct params params) {

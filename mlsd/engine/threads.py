@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import psutil
 
 from mlsd.errors import InputError
+from mlsd.hardware import darwin
 from mlsd.records import EngineOptions
 
 # With so few cores there is none to spare for the rest of the system, and llama.cpp's threads wait for the slowest:
@@ -34,12 +34,6 @@ def check_threads(n_threads: int) -> None:
 
 def default_threads() -> int:
     """Physical cores (performance cores where the machine tells them apart), one less where there are few."""
-    cores = _performance_cores() or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    told = darwin.performance_cores() if sys.platform == "darwin" else None
+    cores = told or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
     return max(1, cores - 1) if cores <= _FEW_CORES else cores
-
-
-def _performance_cores() -> int | None:
-    if sys.platform != "darwin":
-        return None
-    asked = subprocess.run(["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False)
-    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else None

@@ -12,7 +12,6 @@ import sys
 import uuid
 from importlib import metadata
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -22,10 +21,7 @@ from mlsd.errors import InputError
 from mlsd.folders import update_json, user_dir
 from mlsd.hardware import darwin, linux
 from mlsd.hardware.reading import MachineFacts
-from mlsd.records import Conditions, Environment
-
-if TYPE_CHECKING:
-    from mlsd.engine.llama.native import BackendInfo
+from mlsd.records import BackendInfo, Conditions, Environment
 
 _MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
 

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from mlsd.hardware import chips, command
-from mlsd.hardware.reading import MachineFacts, whole_number
+from mlsd.hardware.reading import MachineFacts, on_battery, whole_number
 from mlsd.records import Conditions, Environment, Record
 from mlsd.units import MIB
 
@@ -22,13 +26,12 @@ _SYSCTL_NAMES = (
 STATE_COMMANDS = {
     "pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"),
     "therm": ("pmset", "-g", "therm"),
-    "batt": ("pmset", "-g", "batt"),
     "custom": ("pmset", "-g", "custom"),
 }
 FACT_COMMANDS = {
     # Up to macOS 14.3 sysctl stops at the first unknown name: what only some Macs know stands last, or in its own call.
-    "sysctl": ("sysctl", *_SYSCTL_NAMES),
-    "wired": ("sysctl", "iogpu.wired_limit_mb"),
+    "sysctl": ("/usr/sbin/sysctl", *_SYSCTL_NAMES),
+    "wired": ("/usr/sbin/sysctl", "iogpu.wired_limit_mb"),
     "sw_vers": ("sw_vers",),
     "displays": ("system_profiler", "SPDisplaysDataType", "-json"),
     "hardware": ("system_profiler", "SPHardwareDataType", "-json"),
@@ -36,6 +39,7 @@ FACT_COMMANDS = {
 }
 # Chips whose second tier is known to be efficiency cores even where macOS does not name the tiers.
 _TWO_TIERS = re.compile(r"Apple M[1-4]\b")
+_RESIDENCY_SETS = 15  # the macOS from which Metal keeps a model's memory wired between passes
 _NOMINAL = "nominal"
 # OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of Apple's powermetrics.
 _PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
@@ -53,15 +57,27 @@ class Cores(Record, frozen=True, kw_only=True):
 
 def read_facts() -> MachineFacts:
     """Ask this Mac."""
-    return facts({name: command.run(words) for name, words in FACT_COMMANDS.items()})
+    outputs = {name: command.run(words) for name, words in FACT_COMMANDS.items()}
+    mode = parse_power_mode(command.run(STATE_COMMANDS["custom"]), on_battery=on_battery())
+    return facts(outputs, mode=mode, variables=os.environ)
+
+
+@functools.cache
+def performance_cores() -> int | None:
+    """Those of this Mac, counted as `facts` counts them, for whoever needs no more of it; one call of sysctl."""
+    values = parse_sysctl(command.run(FACT_COMMANDS["sysctl"]))
+    cores = parse_perf_levels(values, values.get("machdep.cpu.brand_string"))
+    if cores.performance is None:
+        cores = parse_number_processors(command.run(FACT_COMMANDS["hardware"])) or cores
+    return cores.performance
 
 
 def read_state() -> Conditions:
     """Ask this Mac; some tens of milliseconds."""
-    return state({name: command.run(words) for name, words in STATE_COMMANDS.items()})
+    return state({name: command.run(words) for name, words in STATE_COMMANDS.items()}, on_battery=on_battery())
 
 
-def facts(outputs: Outputs) -> MachineFacts:
+def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, str] | None = None) -> MachineFacts:
     """What the outputs of FACT_COMMANDS say of the machine, and why a field is missing."""
     values = parse_sysctl(outputs.get("sysctl")) | parse_sysctl(outputs.get("wired"))
     chip = values.get("machdep.cpu.brand_string") or None
@@ -97,16 +113,19 @@ def facts(outputs: Outputs) -> MachineFacts:
         peak_bandwidth_gb_s=peak.gb_s if peak else None,
         peak_bandwidth_source=peak.source if peak and peak.gb_s is not None else None,
     )
+    metal = sorted(f"{key}={value}" for key, value in (variables or {}).items() if key.startswith("GGML_METAL_"))
+    settings = [environment.os.partition(" (")[0], *([] if mode is None else [f"powermode {mode}"]), *metal]
+    environment = msgspec.structs.replace(environment, speed_settings=", ".join(filter(None, settings)) or None)
     identity = parse_platform_uuid(outputs.get("identity"))
     return MachineFacts(environment=environment, missing=missing, identity=identity)
 
 
-def state(outputs: Outputs) -> Conditions:
+def state(outputs: Outputs, *, on_battery: bool | None) -> Conditions:
     """What the outputs of STATE_COMMANDS say of this moment."""
-    on_battery = parse_on_battery(outputs.get("batt"))
+    mode = parse_power_mode(outputs.get("custom"), on_battery=on_battery)
     return Conditions(
         on_battery=on_battery,
-        low_power_mode=parse_low_power_mode(outputs.get("custom"), on_battery=on_battery),
+        low_power_mode=None if mode is None else mode == 1,
         thermal_state=parse_pressure_level(outputs.get("pressure")) or parse_thermal(outputs.get("therm")),
     )
 
@@ -170,23 +189,31 @@ def parse_platform_uuid(text: str | None) -> str | None:
     return found[1] if found else None
 
 
-def parse_on_battery(text: str | None) -> bool | None:
-    """Whether `pmset -g batt` names a battery, its own or of a UPS."""
-    found = re.search(r"Now drawing from '(AC|Battery|UPS) Power'", text or "")
-    return None if found is None else found[1] != "AC"
-
-
-def parse_low_power_mode(text: str | None, *, on_battery: bool | None) -> bool | None:
-    """Low-power mode of the source in use, by `pmset -g custom` (`powermode`: 0 automatic, 1 low, 2 high)."""
+def parse_power_mode(text: str | None, *, on_battery: bool | None) -> int | None:
+    """The energy mode of the source in use, by `pmset -g custom`: 0 automatic, 1 low, 2 high power."""
     section, modes = "", {}
     for line in (text or "").splitlines():
         if line.rstrip().endswith(":"):
             section = line.strip().rstrip(":")
         elif found := re.fullmatch(r"\s*(lowpowermode|powermode)\s+(\d+)\s*", line):
-            modes[section] = found[2] == "1"
+            modes[section] = int(found[2])
     if on_battery is None:
         return next(iter(modes.values())) if len(set(modes.values())) == 1 else None
     return modes.get("Battery Power" if on_battery else "AC Power")
+
+
+def advice(environment: Environment) -> list[str]:
+    """What about a Mac's system stands in the way of steady times, with what to do."""
+    found = []
+    version = re.match(r"macOS (\d+)", environment.os)
+    if version and int(version[1]) < _RESIDENCY_SETS:
+        found.append(
+            f"macOS {version[1]} keeps nothing wired between passes: after a second's pause one takes 250 to 300 ms "
+            f"more. macOS {_RESIDENCY_SETS} or later for steady times."
+        )
+    if environment.machine == "x86_64" and (environment.chip or "").startswith("Apple"):
+        found.append("This Python was made for Intel and runs under Rosetta, where llama.cpp has no Metal.")
+    return found
 
 
 def parse_thermal(text: str | None) -> str | None:

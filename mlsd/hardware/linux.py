@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from mlsd.hardware.reading import MachineFacts, whole_number
+from mlsd.hardware.reading import MachineFacts, on_battery, whole_number
 from mlsd.records import Conditions, Environment
 
 FACT_FILES = {
@@ -21,7 +21,6 @@ FACT_FILES = {
     "cgroup-v1": "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 }
 _PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
-_SUPPLIES = Path("/sys/class/power_supply")
 
 
 def read_facts() -> MachineFacts:
@@ -39,14 +38,8 @@ def read_facts() -> MachineFacts:
 def read_state() -> Conditions:
     """Ask this machine; a few files."""
     profile = _read(_PROFILE_FILE)
-    supplies = []
-    if _SUPPLIES.is_dir():
-        supplies = [
-            (_read(folder / "type") or "", _read(folder / "online") or "", _read(folder / "status") or "")
-            for folder in sorted(_SUPPLIES.iterdir())
-        ]
     return Conditions(
-        on_battery=parse_power_supplies(supplies),
+        on_battery=on_battery(),
         low_power_mode=None if profile is None else profile == "low-power",
     )
 
@@ -115,16 +108,6 @@ def count_cpu_list(text: str | None) -> int:
         first, _, last = part.partition("-")
         count += int(last or first) - int(first) + 1
     return count
-
-
-def parse_power_supplies(supplies: list[tuple[str, str, str]]) -> bool | None:
-    """Whether (type, online, status) of each power supply mean a battery; None where they do not say."""
-    states = {status for kind, _, status in supplies if kind == "Battery"}
-    if any(kind in ("Mains", "USB") and online == "1" for kind, online, _ in supplies):
-        return False
-    if "Discharging" in states:
-        return True
-    return False if states & {"Charging", "Full", "Not charging"} else None
 
 
 def _read(path: Path) -> str | None:

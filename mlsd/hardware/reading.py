@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import psutil
+
 from mlsd.records import Environment, Record
 
 
@@ -11,6 +13,13 @@ class MachineFacts(Record, frozen=True, kw_only=True):
     environment: Environment
     missing: dict[str, str]
     identity: str | None = None  # what distinguishes this machine from others; never stored
+
+
+def on_battery() -> bool | None:
+    """Whether this machine runs on its battery; one without a battery does not, and some batteries do not say."""
+    battery = psutil.sensors_battery()
+    plugged: bool | None = True if battery is None else battery.power_plugged
+    return None if plugged is None else not plugged
 
 
 def whole_number(text: object) -> int | None:

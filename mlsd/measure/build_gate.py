@@ -12,13 +12,12 @@ from pathlib import Path
 import msgspec
 
 from mlsd import __version__
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, read_json, write_atomically
 from mlsd.measure.builds import THIS, Build, find_build, installed
 from mlsd.measure.messages import BuildFits, BuildJob
 from mlsd.measure.process import ask
-from mlsd.records import Record
+from mlsd.records import BackendInfo, Record
 
 _OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
 _OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice

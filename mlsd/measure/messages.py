@@ -12,14 +12,13 @@ import msgspec
 
 from mlsd import errors
 from mlsd.engine.llama.build.loaded import LoadedLibraries
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
 from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import Anchors, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Trial
+from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Trial
 
 
 class Turn(Record, frozen=True, kw_only=True):

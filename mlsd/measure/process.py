@@ -17,7 +17,6 @@ from typing import Protocol, Self, TypeVar
 import msgspec
 
 from mlsd.children import end_session, start_child
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.cool_down import STEP_S
@@ -43,7 +42,7 @@ from mlsd.measure.messages import (
     failed_trial,
 )
 from mlsd.planning.job import Job
-from mlsd.records import EngineOptions
+from mlsd.records import BackendInfo, EngineOptions
 from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.hardware.setup import launcher
 from tests.hub_server import HubServer, stand_ins_of, write_manifest
+from tools.install import launcher
 
 ROOT = Path(__file__).parents[2]
 PROFILE = "mac-16gb"

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from mlsd.engine.threads import default_threads
 from mlsd.hardware import darwin
 from mlsd.hardware.darwin import Cores
+from mlsd.measure.store.rows import environment_key
 from mlsd.records import Conditions, Environment
 
 # Where the texts come from. sysctl: lines recorded on an M2 Ultra, an M2 Pro, an M5 Pro and an M6 (three tiers of
@@ -48,7 +50,6 @@ THROTTLED = (
     "2026-08-31 14:21:16 +1000 CPU Power notify\n"
     "\tCPU_Scheduler_Limit \t= 100\n\tCPU_Available_CPUs \t= 10\n\tCPU_Speed_Limit \t= 78\n"
 )
-ON_AC = "Now drawing from 'AC Power'\n -InternalBattery-0 (id=123)\t38%; charging; 2:11 remaining present: true\n"
 CUSTOM = """\
 Battery Power:
  lidwake              1
@@ -88,7 +89,7 @@ def test_a_mac_that_answers_nothing_yields_no_guess_and_reasons() -> None:
     facts = darwin.facts({})
     assert facts.environment == Environment(host="", os="", machine="") and facts.identity is None
     assert facts.missing["peak_bandwidth_gb_s"] == "the chip is not known"
-    assert darwin.state({}) == Conditions()
+    assert darwin.state({}, on_battery=None) == Conditions()
 
 
 @pytest.mark.parametrize(("mb", "n_bytes"), [("0", None), ("14000", 14000 << 20), ("", None)])
@@ -144,21 +145,50 @@ def test_gpu_cores_come_from_apples_own_card() -> None:
     assert darwin.parse_gpu_cores("[]") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "on_battery"),
-    [(ON_AC, False), ("Now drawing from 'Battery Power'\n", True), ("", None), (None, None)],
-)
-def test_the_power_source(text: str | None, on_battery: bool | None) -> None:
-    assert darwin.parse_on_battery(text) == on_battery
-
-
-def test_low_power_mode_is_that_of_the_source_in_use() -> None:
-    assert darwin.parse_low_power_mode(CUSTOM, on_battery=False) is True
-    assert darwin.parse_low_power_mode(CUSTOM, on_battery=True) is False
+def test_the_power_mode_is_that_of_the_source_in_use() -> None:
+    assert darwin.parse_power_mode(CUSTOM, on_battery=False) == 1
+    assert darwin.parse_power_mode(CUSTOM, on_battery=True) == 0
     tabbed = CUSTOM.replace("lowpowermode         ", "lowpowermode\t")
-    assert darwin.parse_low_power_mode(tabbed, on_battery=False) is True
-    assert darwin.parse_low_power_mode(CUSTOM, on_battery=None) is None  # the two sections differ
-    assert darwin.parse_low_power_mode("AC Power:\n displaysleep 10\n", on_battery=False) is None
+    assert darwin.parse_power_mode(tabbed, on_battery=False) == 1
+    assert darwin.parse_power_mode(CUSTOM, on_battery=None) is None  # the two sections differ
+    assert darwin.parse_power_mode("AC Power:\n displaysleep 10\n", on_battery=False) is None
+
+
+def test_what_decides_a_macs_speed_keeps_its_results_apart() -> None:
+    def key(mode: int | None = 0, version: str = "15.6", **variables: str) -> str:
+        text = f"ProductName:\tmacOS\nProductVersion:\t{version}\nBuildVersion:\t24G84\n"
+        facts = darwin.facts(outputs(sw_vers=text), mode=mode, variables={"PATH": "/bin", **variables})
+        return environment_key(facts.environment)
+
+    kinds = [
+        key(),
+        key(2),
+        key(1),
+        key(version="26.1"),
+        key(GGML_METAL_BF16_DISABLE="1"),
+        key(GGML_METAL_NO_TENSOR="1"),
+    ]
+    assert len(set(kinds)) == len(kinds)
+    assert key(OTHER="1") == key()
+    before = Environment(host="h", os="macOS 15.6", machine="arm64", backend="Metal")
+    assert environment_key(before) == "2f3ec531176ddc31", "what was stored before keeps its key"
+
+
+@pytest.mark.parametrize(("version", "warned"), [("14.7", True), ("15.0", False), ("26.1", False)])
+def test_a_macos_without_residency_sets_is_told_of(version: str, warned: bool) -> None:
+    environment = Environment(host="h", os=f"macOS {version} (23A344)", machine="arm64")
+    assert any("macOS 15 or later for steady times" in text for text in darwin.advice(environment)) is warned
+
+
+def test_cores_are_counted_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless = '"number_processors" : "proc 18:6:0:12"'
+    printed = {darwin.FACT_COMMANDS["sysctl"]: M5_CLASS, darwin.FACT_COMMANDS["hardware"]: nameless}
+    monkeypatch.setattr("mlsd.hardware.command.run", printed.get)
+    monkeypatch.setattr("mlsd.engine.threads.sys.platform", "darwin")
+    darwin.performance_cores.cache_clear()
+    facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=nameless)).environment
+    assert default_threads() == facts.performance_cores
+    darwin.performance_cores.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +219,7 @@ def test_the_thermal_state(text: str | None, state: str | None) -> None:
 )
 def test_the_systems_pressure_level_is_read_without_root(text: str | None, state: str | None) -> None:
     assert darwin.parse_pressure_level(text) == state
-    assert darwin.state({"pressure": text, "therm": HEALTHY}).thermal_state == state
+    assert darwin.state({"pressure": text, "therm": HEALTHY}, on_battery=None).thermal_state == state
 
 
 @pytest.mark.parametrize(("mode", "low"), [("0", False), ("1", True), ("2", False)])
@@ -197,7 +227,8 @@ def test_macs_with_high_power_mode_print_another_name(mode: str, low: bool) -> N
     text = (
         f"Battery Power:\n lidwake              1\nAC Power:\n powermode            {mode}\n womp                 0\n"
     )
-    assert darwin.parse_low_power_mode(text, on_battery=False) is low
+    assert darwin.state({"custom": text}, on_battery=False).low_power_mode is low
+    assert darwin.parse_power_mode(text, on_battery=False) == int(mode)
 
 
 def test_a_sysctl_that_ends_at_an_unknown_name_costs_only_what_stands_behind_it() -> None:
@@ -205,6 +236,6 @@ def test_a_sysctl_that_ends_at_an_unknown_name_costs_only_what_stands_behind_it(
     cut = "".join(line for line in M2_ULTRA.splitlines(keepends=True) if "wired" not in line)
     facts = darwin.facts(outputs(sysctl=cut, wired="iogpu.wired_limit_mb: 14000\n"))
     assert facts.environment.wired_limit_bytes == 14000 << 20
-    assert darwin.FACT_COMMANDS["wired"] == ("sysctl", "iogpu.wired_limit_mb")
+    assert darwin.FACT_COMMANDS["wired"] == ("/usr/sbin/sysctl", "iogpu.wired_limit_mb")
     names = darwin.FACT_COMMANDS["sysctl"]
     assert [name for name in names if "perflevel2" in name] == list(names[-2:])

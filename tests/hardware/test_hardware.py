@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from mlsd import hardware
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.hardware import command, darwin
-from mlsd.records import Environment
+from mlsd.records import BackendInfo, Environment
 from tests.hardware import test_darwin as mac
 
 BACKEND = BackendInfo(
@@ -39,7 +38,6 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
         darwin.FACT_COMMANDS["identity"]: mac.IDENTITY,
         darwin.STATE_COMMANDS["pressure"]: "com.apple.system.thermalpressurelevel 0\n",
         darwin.STATE_COMMANDS["therm"]: mac.HEALTHY,
-        darwin.STATE_COMMANDS["batt"]: mac.ON_AC,
         darwin.STATE_COMMANDS["custom"]: mac.CUSTOM,
     }
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from mlsd.hardware import linux
+from mlsd.hardware.reading import on_battery
 
 CPUINFO = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n"
 OS_RELEASE = 'NAME="Debian GNU/Linux"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
@@ -47,19 +50,15 @@ def test_kernel_cpu_lists_are_counted(text: str | None, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("supplies", "on_battery"),
-    [
-        ([], None),
-        ([("Mains", "1", ""), ("Battery", "", "Charging")], False),
-        ([("Mains", "0", ""), ("Battery", "", "Discharging")], True),
-        ([("Battery", "", "Full")], False),
-        ([("Battery", "", "Unknown")], None),
-    ],
-)
-def test_power_supplies_say_whether_it_is_a_battery(
-    supplies: list[tuple[str, str, str]], on_battery: bool | None
+    ("battery", "on"),
+    [(None, False), (SimpleNamespace(power_plugged=True), False), (SimpleNamespace(power_plugged=False), True),
+     (SimpleNamespace(power_plugged=None), None)],
+)  # fmt: skip
+def test_a_machine_without_a_battery_does_not_run_on_one(
+    battery: object, on: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert linux.parse_power_supplies(supplies) == on_battery
+    monkeypatch.setattr("psutil.sensors_battery", lambda: battery)
+    assert on_battery() is on
 
 
 def test_arm_systems_that_name_no_model_have_no_chip() -> None:

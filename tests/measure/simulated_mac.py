@@ -18,7 +18,6 @@ import msgspec
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.measure.messages import Event, Turn, trial_of
@@ -27,7 +26,7 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Anchors, Case, Conditions, Losslessness, ModelRef, Trial
+from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Trial
 from tests.engine.fake import FakeClock, FakeSession
 from tests.engine.test_decode import PROMPT, truth
 from tests.measure.examples import case

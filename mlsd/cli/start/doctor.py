@@ -10,7 +10,7 @@ import click
 from mlsd.cli.options import build_option, json_option, output_option
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.errors import InputError
-from mlsd.hardware import setup
+from mlsd.hardware import darwin
 from mlsd.models.library import Library
 from mlsd.planning.suite import load_profiles, load_suites, suite_names
 from mlsd.report.render.table import Table, Tone, table, text, words
@@ -51,8 +51,8 @@ def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
         return
     print_table(_card(found))
     print_table(_profiles(found.profiles))
-    for problem in setup.here():
-        say(f"Warning: {problem}")
+    for sentence in darwin.advice(found.environment):
+        say(f"Warning: {sentence}")
     for warning in found.warnings:
         say(f"Warning: {warning.message} {warning.advice}")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlsd.engine.llama.native import LOG, fail, library
+from mlsd.engine.llama.native import LOG, fail, library, working_device
 from mlsd.engine.vocabulary import Vocabulary
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.source import Source
@@ -34,6 +35,8 @@ class LlamaModel:
         """Load the file. `n_experts_used` goes in place of what it says of its router."""
         check_gguf(path)
         self._native = native = library()
+        if not vocab_only:
+            working_device(n_gpu_layers)
         params = native.llama_model_default_params()
         params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
         params.load_mtp = load_mtp
@@ -58,6 +61,7 @@ class LlamaModel:
                 hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
             )
         self.path = path
+        atexit.register(self.close)  # Metal's own clean-up aborts where a model is still open
         try:
             self._read_facts()
         except BaseException:
@@ -124,6 +128,7 @@ class LlamaModel:
 
     def close(self) -> None:
         if self.handle:
+            atexit.unregister(self.close)
             self._native.llama_model_free(self.handle)
             self.handle = None
 

@@ -20,8 +20,8 @@ from typing import Any
 from mlsd.engine.llama.build.layouts import fit
 from mlsd.engine.llama.build.loaded import Identity, check_content, require, required_identity
 from mlsd.engine.llama.build.prebuilt import build_number, files_of, libraries_of
-from mlsd.errors import DeviceError, NativeError, UnsupportedError
-from mlsd.records import Record
+from mlsd.errors import DeviceError, NativeError, NoDeviceError, UnsupportedError
+from mlsd.records import BackendInfo, Device
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
 PINNED_VERSION = "0.3.36"
@@ -31,27 +31,6 @@ _LOG_LINES_KEPT = 200
 _LOG_LEVEL_WARN, _LOG_LEVEL_ERROR, _LOG_LEVEL_CONTINUE = 3, 4, 5
 _ACCELERATORS = ("GPU", "iGPU")
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
-
-
-class Device(Record, frozen=True, kw_only=True):
-    """One compute device as the native library names it."""
-
-    name: str
-    description: str
-    kind: str  # CPU, GPU, iGPU, accelerator
-    memory_bytes: int | None = None  # all that models may take of it; on Metal the recommended working set
-
-
-class BackendInfo(Record, frozen=True, kw_only=True):
-    """Which build of the native library runs on which devices."""
-
-    backend: str  # Metal, CUDA, CPU, ... : where layers are offloaded
-    device: str  # description of the device that does the work
-    devices: tuple[Device, ...]
-    binding_version: str
-    build: str  # commit of ggml inside the library
-    system_info: str
-    memory_bytes: int | None = None  # of that device
 
 
 class NativeLog:
@@ -374,11 +353,23 @@ def _build() -> str:
 
 
 def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
-    """The device that layers are offloaded to, else the CPU; and ggml's handle of it, None where it names no CPU."""
+    """The device that layers are offloaded to, else the CPU; and ggml's handle of it, None where it names no CPU.
+
+    Raises: NoDeviceError for a GPU without a description or without memory: where the system gives this process none,
+    ggml-metal registers such a one all the same, and the first model seems to need too much memory.
+    """
     offloads = n_gpu_layers != 0 and library().llama_supports_gpu_offload()
     devices = _devices()
     found = [pair for pair in devices if offloads and pair[0].kind in _ACCELERATORS]
     found += [pair for pair in devices if pair[0].kind == "CPU"]
+    for device, _ in found:
+        if device.kind in _ACCELERATORS and not (device.description.strip() and device.memory_bytes):
+            what = "Metal" if device.name.startswith(("MTL", "Metal")) else device.name
+            raise NoDeviceError(
+                f"{what} gives this process no GPU.",
+                hint="macOS gives none to some ssh, tmux, CI and sandboxed shells: run this in Terminal, as the user "
+                "who is logged in at the screen, or on the CPU with --n-gpu-layers 0.",
+            )
     return found[0] if found else (Device(name="CPU", description="CPU", kind="CPU"), None)
 
 

@@ -18,7 +18,6 @@ import msgspec
 
 from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import Context, opening_of
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import judge_options
 from mlsd.engine.probe import Role, assumed_strategy
 from mlsd.engine.rollback import STRATEGIES
@@ -37,7 +36,7 @@ from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
+from mlsd.records import BackendInfo, Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
 

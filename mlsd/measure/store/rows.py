@@ -201,7 +201,7 @@ def model_key(sha256: str | None, model_id: str) -> str:
 
 
 def environment_key(environment: Environment) -> str:
-    """Equal for two runs exactly when host, backend, device and llama.cpp build are the same (16 hex digits)."""
+    """Equal for two runs exactly when host, backend, device, llama.cpp build and a Mac's settings are the same."""
     parts = (
         environment.host,
         environment.backend,
@@ -209,7 +209,7 @@ def environment_key(environment: Environment) -> str:
         environment.llama_cpp_build,
         environment.llama_cpp_python_version,
     )
-    return _digest(parts)
+    return _digest(parts if environment.speed_settings is None else (*parts, environment.speed_settings))
 
 
 def comparability_key(case: Case, environment_key: str) -> str:

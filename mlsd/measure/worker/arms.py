@@ -20,7 +20,6 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
@@ -35,7 +34,7 @@ from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text,
 from mlsd.measure.worker.models import Models, Strategies
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
-from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, Trial
+from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, Trial
 
 _LEAST_WIDTH = 5  # of the wide passes that show heat
 _ANCHOR_TOKENS, _ANCHOR_PASSES = 32, 8  # of one reading of the anchors: too few to heat, enough for a median

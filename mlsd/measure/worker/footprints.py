@@ -12,7 +12,7 @@ from pathlib import Path
 from mlsd.drafters import find_method
 from mlsd.engine.llama.footprint import attached_footprints, footprints
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
@@ -20,7 +20,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
-from mlsd.records import DrafterSpec, Footprint, content_id
+from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
 
 _FORMAT = 1  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.

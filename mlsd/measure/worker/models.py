@@ -8,14 +8,14 @@ from pathlib import Path
 
 from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.probe import ProbeReport, Role, choose_strategy
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.planning.job import Job
-from mlsd.records import Case, ModelRef
+from mlsd.records import BackendInfo, Case, ModelRef
 
 
 class Models:

@@ -1,8 +1,9 @@
 """What keeps mlsd from being installed on a machine, and how llama.cpp gets there.
 
-Run before any package is there, so it imports none: `check`; `install` (libraries that others compiled where
-`prebuilt.toml` trusts some, else compiled here); `gate`, which tries what is there and compiles where it does not fit,
-once more without the newest extensions where it dies; `launcher`. BUILD=source always compiles, BUILD=prebuilt never.
+Run before any package is there, and by any Python, so it imports none and is written as Python 3.8 reads it: `check`;
+`install` (libraries that others compiled where `prebuilt.toml` trusts some, else compiled here); `gate`, which tries
+what is there and compiles where it does not fit, once more without the newest extensions where it dies; `launcher`.
+BUILD=source always compiles, BUILD=prebuilt never.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import time
 from pathlib import Path
 
 BINDING = "llama-cpp-python==0.3.36"
-PINS = Path(__file__).parent.parent / "engine" / "llama" / "build" / "prebuilt.toml"
+CHECKOUT = Path(__file__).resolve().parents[1]
+PINS = CHECKOUT / "mlsd" / "engine" / "llama" / "build" / "prebuilt.toml"
 # The bindings are Python alone; their build asks for a compiler all the same, and then uses none.
 _BINDING_ALONE = (
     *("-DLLAMA_BUILD=OFF", "-DLLAVA_BUILD=OFF"),
@@ -27,8 +29,8 @@ _BINDING_ALONE = (
     *(f"-DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
 )
 _OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothing needs the system's permission
-_OLDEST, _NEWEST = (3, 11), (3, 15)
-CHECKOUT = Path(__file__).resolve().parents[2]
+_OLDEST, _NEWEST = (3, 11), (3, 14)
+_OLDEST_MACOS = 14
 SIGN_OF_LIFE_S = 30.0
 CPUINFO = Path("/proc/cpuinfo")
 # Uses one tile register as llama.cpp does; without the system's permission llama.cpp leaves AMX alone.
@@ -58,6 +60,7 @@ def problems(
     translated: str | None,
     tools: str | None,
     *,
+    macos: str = "",
     has_compiler: bool = True,
 ) -> list[str]:
     """Every reason, with what to do; `translated` and `tools` are what sysctl and xcode-select printed on a Mac."""
@@ -66,8 +69,8 @@ def problems(
         known = f"{_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
         how = " (brew install python@3.12)" if is_mac else ""
         found.append(
-            f"This is Python {version[0]}.{version[1]}; numpy and scipy have wheels for {known}. Install one of "
-            f"those{how}, then name it: make PYTHON=python3.12 setup"
+            f"This is Python {version[0]}.{version[1]}; numpy, scipy and PyYAML have wheels for {known}. Install one "
+            f"of those{how}, then name it: make PYTHON=python3.12 setup"
         )
     if is_mac and machine == "x86_64" and (translated or "").strip().endswith("1"):
         found.append(
@@ -75,8 +78,16 @@ def problems(
             "Apple silicon, in a terminal that does not run under Rosetta: /opt/homebrew/bin/brew install python@3.12; "
             "then name it: make PYTHON=/opt/homebrew/bin/python3.12 setup"
         )
+    if is_mac and macos and int(macos.split(".")[0]) < _OLDEST_MACOS:
+        found.append(
+            f"This is macOS {macos}; the libraries that others compiled, and Metal's kernels in them, need macOS "
+            f"{_OLDEST_MACOS} or later: update it in System Settings, General, Software Update."
+        )
     if is_mac and not (tools or "").strip().startswith("/"):
-        found.append("The command line tools are missing, and llama.cpp needs their compiler: xcode-select --install")
+        found.append(
+            "The command line tools are missing: git, make and python3 are theirs, and so is the compiler that "
+            "llama.cpp needs. Install them: xcode-select --install"
+        )
     if not is_mac and not has_compiler:
         found.append("llama.cpp needs a C and C++ compiler: apt-get install build-essential")
     return found
@@ -85,7 +96,7 @@ def problems(
 def warnings(system: str, checkout: Path, home: Path) -> list[str]:
     """What may break an installation later, with what to do."""
     kept = [home / name for name in ("Desktop", "Documents", "Library/Mobile Documents")]
-    if system != "Darwin" or not any(checkout.is_relative_to(folder) for folder in kept):
+    if system != "Darwin" or not any(folder in (checkout, *checkout.parents) for folder in kept):
         return []
     return [
         f"{checkout} may be kept by iCloud, which hides what lies in .venv (Python then skips files of it) and takes "
@@ -108,6 +119,7 @@ def here() -> list[str]:
         platform.machine(),
         _ask("sysctl", "-n", "sysctl.proc_translated"),
         _ask("xcode-select", "-p"),
+        macos=platform.mac_ver()[0],
         has_compiler=any(map(shutil.which, ("cc", "c++"))),
     )
     if requirement() is not None and os.environ.get("BUILD") != "source":  # nothing is compiled
@@ -215,6 +227,8 @@ def gate() -> None:
     """Try the build that is installed, and compile another where it fails. Raises: SystemExit."""
     if (refusal := _refusal()) is None:
         return
+    if _NO_GPU in refusal:
+        raise SystemExit("Set-up stops here: compiling would not help. See the reason above.")
     if not _compiled():
         if os.environ.get("BUILD") == "prebuilt":
             raise SystemExit("This build of llama.cpp cannot be used; see the reason above.")
@@ -235,7 +249,7 @@ def gate() -> None:
     raise SystemExit("The llama.cpp that was compiled here cannot be used; see the reason above.")
 
 
-_DIED = "killed by SIG"  # as a verdict says it
+_DIED, _NO_GPU = "killed by SIG", "gives this process no GPU"  # as a verdict says it
 
 
 def _refusal() -> str | None:

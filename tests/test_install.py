@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import platform
 import re
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
-from mlsd.hardware import setup
-from mlsd.hardware.setup import problems
-from tests.native_shim import ABORTS, faulty_build
+from tests.native_shim import ABORTS, NO_GPU, faulty_build
+from tools import install as setup
+from tools.install import problems
 
 TOOLS = "/Library/Developer/CommandLineTools\n"
 # As recorded many times in public repositories: without the tools `xcode-select -p` prints its error ("Unable to get
@@ -25,7 +26,7 @@ TOOLS = "/Library/Developer/CommandLineTools\n"
 XCODE = "/Applications/Xcode.app/Contents/Developer\n"
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 15)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 14)])
 @pytest.mark.parametrize("tools", [TOOLS, XCODE])
 def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple[int, int], tools: str) -> None:
     assert problems(version, "Darwin", "arm64", "0\n", tools) == []
@@ -34,7 +35,7 @@ def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple
 @pytest.mark.parametrize(
     ("version", "machine", "translated", "tools", "reason"),
     [
-        ((3, 16), "arm64", "0\n", TOOLS, "This is Python 3.16; numpy and scipy have wheels for 3.11 to 3.15"),
+        ((3, 15), "arm64", "0\n", TOOLS, "This is Python 3.15; numpy, scipy and PyYAML have wheels for 3.11 to 3.14"),
         ((3, 9), "arm64", "0\n", TOOLS, "This is Python 3.9"),  # what macOS itself brings
         ((3, 12), "x86_64", "1\n", TOOLS, "runs under Rosetta"),
         ((3, 12), "arm64", "0\n", "", "xcode-select --install"),
@@ -46,6 +47,18 @@ def test_what_is_wrong_is_reported_with_what_to_do(
     (found,) = problems(version, "Darwin", machine, translated, tools)
     assert reason in found and any(word in found for word in ("brew install", "xcode-select --install"))
     assert "make PYTHON=" not in found or found.endswith("python3.12 setup"), "`make` alone lists the targets"
+
+
+@pytest.mark.parametrize(("macos", "fits"), [("13.7.1", False), ("14.0", True), ("15.6", True), ("26.1", True)])
+def test_a_macos_older_than_the_libraries_is_named(macos: str, fits: bool) -> None:
+    found = problems((3, 12), "Darwin", "arm64", "0\n", TOOLS, macos=macos)
+    assert not found if fits else "need macOS 14 or later" in found[0]
+
+
+def test_python_3_8_which_old_macs_have_reads_it_and_tells_what_to_install() -> None:
+    source = Path(setup.__file__).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 8))
+    assert ".is_relative_to(" not in source and ".removeprefix(" not in source, "methods of Python 3.9"
 
 
 def test_an_intel_mac_is_not_under_rosetta_and_linux_needs_a_compiler_alone() -> None:
@@ -152,6 +165,7 @@ def test_the_program_that_tries_amx_is_compiled() -> None:
 
 
 MISFIT, DEATH = "structures lie otherwise", "The worker process died while checking the build: killed by SIGILL."
+NO_DEVICE = "Metal gives this process no GPU."
 
 
 @pytest.mark.parametrize(
@@ -162,6 +176,8 @@ MISFIT, DEATH = "structures lie otherwise", "The worker process died while check
         ("", False, [MISFIT, MISFIT], [""], "compiled here cannot be used"),
         ("", True, [MISFIT], [], "cannot be used"),
         ("prebuilt", False, [DEATH], [], "cannot be used"),
+        ("", False, [NO_DEVICE], [], "compiling would not help"),
+        ("source", True, [NO_DEVICE], [], "compiling would not help"),
         # An extension that the processor announces and does not grant.
         ("source", True, [DEATH, None], ["-DGGML_NATIVE=OFF"], None),
         ("", False, [MISFIT, DEATH, None], ["", "-DGGML_NATIVE=OFF"], None),
@@ -203,6 +219,18 @@ def test_a_build_that_dies_is_known_by_what_the_gate_prints(tmp_path: Path, monk
     assert setup._DIED in (setup._refusal() or "")
 
 
+def test_a_process_that_metal_gives_no_gpu_is_told_so_and_nothing_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(LIBRARIES_VARIABLE, str(faulty_build(tmp_path / "lib", NO_GPU)))
+    monkeypatch.setattr(setup, "_pip", lambda *_, **__: pytest.fail("it compiles"))
+    with pytest.raises(SystemExit, match="compiling would not help"):
+        setup.gate()
+    said = capfd.readouterr().out
+    assert "Metal gives this process no GPU" in said and "Terminal" in said
+
+
 def test_the_bindings_alone_are_asked_for_under_a_path_with_a_space(
     asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,12 +269,12 @@ def test_a_checkout_that_icloud_may_keep_is_warned_of() -> None:
 
 
 def test_make_asks_the_gate_after_it_installed() -> None:
-    makefile = Path(setup.__file__).parents[2] / "Makefile"
+    makefile = Path(setup.__file__).parents[1] / "Makefile"
     done = subprocess.run(
         ["make", "-n", "-B", "setup"], cwd=makefile.parent, capture_output=True, text=True, check=True
     )
-    steps = [line for line in done.stdout.splitlines() if "setup.py" in line or "install" in line]
-    order = ["setup.py check", "setup.py install", "-e .", "setup.py launcher", "setup.py gate", "-e '.[dev]'"]
+    steps = [line for line in done.stdout.splitlines() if "install.py" in line or "install" in line]
+    order = ["install.py check", "install.py install", "-e .", "install.py launcher", "install.py gate", "-e '.[dev]'"]
     places = [next(i for i, line in enumerate(steps) if wanted in line) for wanted in order]
     assert places == sorted(places), steps
 
