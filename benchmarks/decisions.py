@@ -128,12 +128,12 @@ def _case(gamma: int, prompt: str) -> Case:
 
 
 def _trial(case: Case, block: int, log: float) -> Measured:
-    """A valid trial that decodes e^log tok/s; half of its rounds accept one token."""
+    """A valid trial that decodes e^log tok/s; each of its rounds accepts seven tokens."""
     trial = Trial(
         case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
         started_at="", tokens=_TOKENS, decode_ns=round(_TOKENS[-1] * NS_PER_S / math.exp(log)), valid=True,
     )  # fmt: skip
-    return Measured(case, trial, Sums(rounds=24, proposed=24, accepted=8, committed=32))
+    return Measured(case, trial, Sums(rounds=4, proposed=28, accepted=28, committed=32))
 
 
 def race(logs: Values, truth: Values | None = None, *, apart: bool = False) -> Ended:
@@ -286,7 +286,7 @@ def waves(logs: Values) -> Ended:
             return ended
         if beside and leader.effect != "slower":
             wave = (*beside, gamma)
-        elif leader.effect == "undecided" and most == 4:
+        elif leader.effect == "not decided yet" and most == 4:
             wave, most = (gamma,), 30
         else:
             return ended
@@ -314,7 +314,7 @@ def comparisons(
                 for measure, (a, b, control) in zip(measures, own, strict=True)
             ]
             findings = judge(series, 0.02 if n_blocks else 0.05, "end" if n_blocks else "any")
-            if any(one.verdict not in ("same", "undecided") for one in findings):
+            if any(one.verdict not in ("same", "not decided yet") for one in findings):
                 found += 1
                 break
             if not n_blocks and precise_enough(findings, 0.05):

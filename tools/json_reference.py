@@ -157,6 +157,7 @@ class Advise(TypedDict):
 
     answer: str
     flags: list[str]
+    measured: list[AnswerObject]  # what trials of this machine say, of each text by itself
     advice: Recommendation
     quant: str | None
     chip: str | None

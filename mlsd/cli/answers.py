@@ -9,18 +9,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.cli.output import say
-from mlsd.records import DRAFT_MODEL, ModelRef
+from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, Record, Sampling
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
+from mlsd.trials.answers import DECIDED
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
+    from mlsd.planning.prompts import Prompt
     from mlsd.report.objects import AnswerObject
     from mlsd.trials.answers import Answer
     from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
 _FIRST_BLOCKS = 4  # where one block says nothing of scatter yet
+_BREAKING = ("unchecked", "sabotage")  # rollbacks after which no trial counts: asking again so would not help
+
+
+class Question(Record, frozen=True, kw_only=True):
+    """What a command was asked, as far as the command that goes on from it must say it again."""
+
+    database: str | None = None  # None: the default of `bench`
+    models: Mapping[str, str] = {}  # id -> path, or id that a command knows
+    prompts: Mapping[str, str] = {}  # key -> name, or path of its file
+
+    @classmethod
+    def of(cls, models: Iterable[LocalModel], prompts: Iterable[Prompt], database: str | Path | None) -> Question:
+        """Of what was resolved for a command; a database that was not chosen is left out."""
+        return cls(
+            database=None if database is None else str(database),
+            models={model.ref.id: model.called for model in models},
+            prompts={prompt.key: prompt.asked for prompt in prompts},
+        )
+
+    def bench(self, arm: ArmResult, *more: str) -> str:
+        """The command that measures this arm beside plain decoding, as it was measured."""
+        spec, words = arm.case.drafter, ["mlsd", "bench", self._called(arm.case.target)]
+        draft = self._called(spec.draft) if spec.draft else ""
+        if spec.name == DRAFT_MODEL and not spec.options:
+            words += ["--draft", draft]
+        else:
+            options = {**({"draft": draft} if draft else {}), **spec.options}
+            own = ",".join(f"{name}={_option(value)}" for name, value in options.items())
+            words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
+        words += ["--gamma", str(arm.case.gamma)]
+        for prompt in arm.prompts:
+            words += ["--prompt", self.prompts.get(prompt, prompt)]
+        words += ["--n-predict", str(arm.question.n_predict), *_settings(arm)]
+        return shlex.join([*words, *(("--db", self.database) if self.database else ()), *more])
+
+    def _called(self, model: ModelRef) -> str:
+        return self.models.get(model.id, model.id)
+
+
+def _settings(arm: ArmResult) -> list[str]:
+    """Options of everything that is not as by default."""
+    case, words = arm.case, []
+    for record, default, names in (
+        (case.sampling, Sampling(), ("temperature", "top_k", "top_p", "seed")),
+        (case.engine, EngineOptions(), ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")),
+    ):
+        for name in names:
+            if (value := getattr(record, name)) != getattr(default, name):
+                words += [f"--{name.replace('_', '-')}", str(value)]
+    words += [] if case.ignore_eog else ["--stop-at-eog"]
+    return words + ([] if case.rollback in ("auto", *_BREAKING) else ["--rollback", case.rollback])
+
+
+def _option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
@@ -33,12 +90,12 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
     return [head_line(own, runs[own[0].session], facts) for own in of_target]
 
 
-def answer_objects(found: Sequence[Answer], models: Iterable[LocalModel]) -> list[AnswerObject]:
-    """Each answer with its flags; `models` are those that were measured."""
+def answer_objects(found: Sequence[Answer], models: Iterable[LocalModel], question: Question) -> list[AnswerObject]:
+    """Each answer with its flags, or the command that goes on from it; `models` are those that were measured."""
     from mlsd.report.objects import answer_object
 
     named = {model.ref.id: model for model in models}
-    return [answer_object(one, _flags(one, named), _next_step(one, named)) for one in found]
+    return [answer_object(one, _flags(one, named), next_step(one, question)) for one in found]
 
 
 def say_answers(found: Sequence[AnswerObject]) -> None:
@@ -52,39 +109,23 @@ def say_answers(found: Sequence[AnswerObject]) -> None:
 
 
 def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
-    from mlsd.servers.flags import advice
+    from mlsd.servers.flags import flags_of
 
-    if found.use == "not decided yet":
-        return ()
-    case = found.best.case if found.use == "on" and found.best is not None else None
-    spec, gamma = (None, 0) if case is None else (case.drafter, case.gamma)
-    draft = models.get(spec.draft.id) if spec is not None and spec.draft is not None else None
-    return advice(spec, gamma, None if draft is None else str(draft.path), models[found.target].path)
+    ref = None if found.best is None else found.best.case.drafter.draft
+    draft = None if ref is None else models.get(ref.id)
+    target = models.get(found.target)
+    return flags_of(found, None if draft is None else str(draft.path), None if target is None else target.path)
 
 
-def _next_step(found: Answer, models: Mapping[str, LocalModel]) -> str | None:
-    if found.use != "not decided yet" or found.best is None:
+def next_step(found: Answer, question: Question) -> str | None:
+    """The command that decides what is open; where nothing could be judged, the one that tries what can be."""
+    if found.use in DECIDED:
         return None
+    again = [arm for arm in found.open if any(one.trial.status != "failed" for one in arm.trials)]
+    if not again:  # what failed each time would fail again: the methods and drafts that fit the target are tried
+        return shlex.join(["mlsd", "bench", question.models.get(found.target, found.target)])
     seconds = found.seconds
     wanted_s = _FIRST_BLOCKS * (found.block_s or 0.0) if seconds is None else seconds
     budget = max(_LEAST_S, math.ceil(wanted_s * 2 / 10) * 10)
     time = "" if seconds is None else f" (about {max(1.0, seconds):.0f} s of decoding)"
-    return f"{_bench_command(found.best, models)} --until decided --budget-s {budget}{time}"
-
-
-def _bench_command(arm: ArmResult, models: Mapping[str, LocalModel]) -> str:
-    def called(model: ModelRef) -> str:
-        return models[model.id].called if model.id in models else model.id
-
-    spec, words = arm.case.drafter, ["mlsd", "bench", called(arm.case.target)]
-    draft = called(spec.draft) if spec.draft else ""
-    if spec.name == DRAFT_MODEL and not spec.options:
-        words += ["--draft", draft]
-    else:
-        options = {**({"draft": draft} if draft else {}), **spec.options}
-        own = ",".join(f"{name}={value}" for name, value in options.items())
-        words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
-    words += ["--gamma", str(arm.case.gamma)]
-    for prompt in arm.prompts:
-        words += ["--prompt", Path(prompt).name]
-    return shlex.join([*words, "--n-predict", str(arm.question.n_predict)])
+    return f"{question.bench(again[0], '--until', 'decided', '--budget-s', str(budget))}{time}"

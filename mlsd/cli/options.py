@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from mlsd.cli import complete
 from mlsd.engine.threads import check_threads
@@ -233,6 +235,34 @@ def request_options(command: F) -> F:
         return command(*arguments, goal=goal, sampling=sampling, ignore_eog=ignore_eog, **options)
 
     return with_request  # type: ignore[return-value]
+
+
+def same_command(ctx: click.Context, without: Container[str] = (), **changes: Any) -> str:
+    """The command that runs, as it was typed: all that it was asked, some parameters left out or changed."""
+    words, last = ctx.command_path.split(), []
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in without or not (given or name in changes):
+            continue
+        value: Any = changes.get(name, ctx.params.get(name))
+        if isinstance(parameter, click.Argument):
+            last += [str(one) for one in (value if parameter.nargs != 1 else (value,))]
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            words += [parameter.opts[-1]] if value else []
+        else:
+            for one in value if parameter.multiple else (value,):
+                words += [max(parameter.opts, key=len), _typed(parameter.type, one)]
+    return shlex.join([*words, *last])
+
+
+def _typed(kind: click.ParamType[Any], value: Any) -> str:
+    """A value as somebody types it."""
+    if isinstance(kind, Until) and value == 0.0:
+        return "decided"
+    if isinstance(kind, Share):
+        return f"{100 * value:g}%"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:

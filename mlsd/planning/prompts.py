@@ -49,6 +49,12 @@ class Prompt(Record, frozen=True, kw_only=True):
     earlier: tuple[str, ...] = ()  # the user's turns before it, the target's answers between; only with `chat`
     context: str = ""  # another text, whose first `depth` tokens stand before all of it
     depth: int = 0
+    path: str | None = None  # of the file that it was read from
+
+    @property
+    def asked(self) -> str:
+        """What to give to `--prompt` for it."""
+        return self.key if self.path is None else self.path + (f"@{self.depth}" if self.depth else "")
 
     @property
     def ref(self) -> PromptRef:
@@ -189,7 +195,7 @@ def prompt_from_file(path: Path | str) -> Prompt:
     text = read_text(place, "The prompt file", PromptError, "a text file")
     if not text.strip():
         raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
-    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD)
+    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD, path=str(path))
 
 
 def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ class AnswerObject(Record, frozen=True, kw_only=True):
     """Which setting to use for one target on one text."""
 
     target: str
+    source: Source
     prompt: str
     n_predict: int
     use: Use
@@ -60,7 +61,8 @@ class AnswerObject(Record, frozen=True, kw_only=True):
     ci_low: float | None
     ci_high: float | None
     words: str
-    next: str | None  # the command that decides it, where it is not decided yet
+    reason: str | None  # why nothing could be judged, where nothing could
+    next: str | None  # the command that decides it, where nothing is decided
     flags: tuple[str, ...] = ()  # what to set, where it is
 
 
@@ -95,6 +97,7 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
     ratio = found.ratio
     return AnswerObject(
         target=found.target,
+        source=found.source,
         prompt=found.text,
         n_predict=found.n_predict,
         use=found.use,
@@ -103,6 +106,7 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
         words=found.words,
+        reason=found.reason or None,
         next=next_step,
         flags=flags,
     )

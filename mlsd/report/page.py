@@ -27,7 +27,7 @@ from mlsd.report.tables import results as result_tables
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.equations import equation_sentences, equation_table, traffic_sentences, traffic_table
 from mlsd.report.tables.passes import pass_table
-from mlsd.servers.flags import advice
+from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
 from mlsd.trials.answers import Answer, first_line
 from mlsd.units import counted, quoted
@@ -54,15 +54,11 @@ def _advice(answers: list[Answer]) -> tuple[Advice, ...]:
     """What to set for each target: one entry for all texts with the same answer, those to switch on first."""
     found, lengths = [], len({answer.n_predict for answer in answers}) > 1
     on_first = sorted(answers, key=lambda answer: answer.use != "on")
-    for (target, use, _), own in grouped(on_first, lambda a: (a.target, a.use, a.setting)).items():
+    for (subject, use, _), own in grouped(on_first, lambda a: (a.subject, a.use, a.setting)).items():
         texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if lengths else a.text for a in own)
-        best = own[0].best
-        if use == "on" and best is not None:
-            lines = advice(best.case.drafter, best.case.gamma)
-        else:
-            open_ = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in own)
-            lines = advice(None, 0) if use == "off" else tuple(open_)
-        found.append(Advice(title=f"{target}, {texts}: {own[0].setting}", lines=lines))
+        words = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in own)
+        lines = (*words, *dict.fromkeys(line for a in own for line in flags_of(a)))
+        found.append(Advice(title=f"{subject}, {texts}: {own[0].setting}", lines=lines))
     return tuple(found)
 
 

@@ -13,24 +13,47 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from mlsd.drafters import METHODS, find_method
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import empty_dir
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.outside import output_of
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
+from mlsd.trials.answers import DECIDED, Answer
 
-# Our methods -> the server's types; a type of the server goes by its own name as well.
-TYPES = {
-    DRAFT_MODEL: "draft-simple",
-    "mtp": "draft-mtp",
-    "eagle3": "draft-eagle3",
-    "dflash": "draft-dflash",
-    "pld": "ngram-simple",
-    "ngram-cache": "ngram-cache",
+
+class _Drafting(Record, frozen=True, kw_only=True):
+    """How llama-server does one of our methods, and with which of its options it does the same."""
+
+    type: str
+    # Ours -> the ending of the server's flag. Given where ours is not 0, for defaults differ.
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    # What the server does whatever it is told; the name of another option stands for that one's value.
+    always: dict[str, OptionValue] = msgspec.field(default_factory=dict)
+    other: str = ""  # it is another method under that name, and why
+
+
+_P_MIN = {"p_min": "p-min"}
+_DRAFTINGS = {
+    DRAFT_MODEL: _Drafting(type="draft-simple", options=_P_MIN, always={"p_min_mode": "drop"}),
+    "mtp": _Drafting(type="draft-mtp", options=_P_MIN, always={"p_min_mode": "drop"}),
+    "eagle3": _Drafting(type="draft-eagle3", options=_P_MIN, always={"p_min_mode": "drop"}),
+    "dflash": _Drafting(type="draft-dflash"),
+    # `common_ngram_simple_draft` of b11524: one length, the last occurrence, no draft shorter than that length.
+    "pld": _Drafting(
+        type="ngram-simple",
+        options={"ngram": "size-n"},
+        always={"min_ngram": "ngram", "match": "last", "full": False, "no_match": "ar"},
+    ),
+    "ngram-cache": _Drafting(type="ngram-cache", other="it takes no most tokens a round and other thresholds"),
 }
-# Options of ours -> the end of the server's flag of that type.
-_OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
+# Our methods -> the server's types; a type of the server goes by its own name as well.
+TYPES = {name: one.type for name, one in _DRAFTINGS.items()}
+# Options of the server's own types -> the end of the flag of that type.
+_OPTIONS = {"ngram": ("size-n", "n-match")}
 # What llama-server keeps snapshots of a recurrent state for (`need_n_rs_seq` in common.h of b11434, and before).
 _SNAPSHOTS = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 _TIMEOUT_S = 30
@@ -96,18 +119,39 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
         given += [least, "1"]  # its default may be more than gamma
     if sampling := binary.known("--spec-draft-sampling"):
         given += [sampling, "greedy"]  # its default, given so that it is recorded: it decides what a temperature means
-    return given + _options(binary, kind, spec.options)
+    return given + _options(binary, kind, spec)
 
 
-def _options(binary: Binary, kind: str, options: Mapping[str, OptionValue]) -> list[str]:
+def _options(binary: Binary, kind: str, spec: DrafterSpec) -> list[str]:
     given: list[str] = []
-    for name, value in options.items():
-        ends = _OPTIONS.get(name, (name,))
-        flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), f"--spec-draft-{name}")
+    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
+    for name in spec.options if own is None else _told(own, spec):
+        ends = _OPTIONS.get(name, (name.replace("_", "-"),))
+        flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), *(f"--spec-draft-{end}" for end in ends))
         if flag is None:
-            raise InputError(f"llama-server has no setting {name!r} for {kind}.", hint="Leave it out, or use --flags.")
-        given += [flag, str(value)]
+            raise _no_flag(name, kind)
+        given += [flag, str(values[name])]
+    if own is not None:
+        like = {name for name in own.always if values.get(name) == _done(own, name, values)}
+        if other := spec.options.keys() - own.options.keys() - like:
+            raise _no_flag(min(other), kind)
     return given
+
+
+def _no_flag(name: str, kind: str) -> InputError:
+    return InputError(f"llama-server has no setting {name!r} for {kind}.", hint="Leave it out, or use --flags.")
+
+
+def _told(own: _Drafting, spec: DrafterSpec) -> list[str]:
+    """Options that a server is told: those that were given, and defaults of ours that switch something on."""
+    values = _all_options(spec)
+    return [name for name in own.options if name in spec.options or values.get(name)]
+
+
+def _done(own: _Drafting, name: str, options: Mapping[str, OptionValue]) -> OptionValue:
+    """What the server does of an option that it has no flag for."""
+    done = own.always[name]
+    return options.get(done, done) if isinstance(done, str) else done
 
 
 def read_flags(text: str) -> list[str]:
@@ -128,42 +172,101 @@ def read_flags(text: str) -> list[str]:
     return [str(Path(word).absolute()) if "." in word and os.path.isfile(word) else word for word in given]  # noqa: PTH113
 
 
+def flags_of(found: Answer, draft: str | None = None, target: Path | None = None) -> tuple[str, ...]:
+    """What to set for an answer, where one is decided; files as `advice` has them."""
+    if found.use not in DECIDED or found.best is None:
+        return ()
+    case, is_on = found.best.case, found.use == "on"
+    if found.source == "server" and case.gamma == 0:  # somebody else set it up, and knows how
+        return (f"{'Leave' if is_on else 'Switch'} the server's speculation {found.use}.",)
+    if not is_on:
+        return advice(None, 0)
+    return advice(case.drafter, case.gamma, draft, target, by_server=found.source == "server")
+
+
 def advice(
-    spec: DrafterSpec | None, gamma: int, draft: str | None = None, target: Path | None = None
+    spec: DrafterSpec | None,
+    gamma: int,
+    draft: str | None = None,
+    target: Path | None = None,
+    *,
+    by_server: bool = False,
 ) -> tuple[str, ...]:
     """What to set in llama-server and in LM Studio for a recommended setting; None: to leave drafting off.
 
     `draft` is the path of its file, or an id where it is not here: a server takes files only. `target` is the file of
-    the target, where it is here: one with a recurrent state costs a server more than it costs mlsd.
+    the target, where it is here: one with a recurrent state costs a server more than it costs mlsd. Every option is
+    translated, or named where the server has none like it, unless it was measured `by_server`.
     """
     if spec is None or gamma == 0:
         return (
             "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
-    kind, name = TYPES.get(spec.name, spec.name), draft or (spec.draft.id if spec.draft else None)
-    if not kind.startswith(("draft-", "ngram-")):
+    own, name = _drafting(spec), draft or (spec.draft.id if spec.draft else None)
+    studio = "LM Studio: leave Speculative Decoding off; it drafts with a second model only."
+    if own is None:
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
-    most = f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
-    most = "--spec-ngram-mod-n-max" if kind == "ngram-mod" else most
+    if own.other and not by_server:
+        return (f"llama-server: no flags do this: its {own.type} is another method ({own.other}).", studio)
+    line = [f"--spec-type {own.type}"]
     missing = name is not None and not Path(name).is_file()
-    file = "DRAFT.gguf" if missing else shlex.quote(name or "")
-    model = f" --spec-draft-model {file}" if name and kind.startswith("draft-") else ""
-    own = "".join(
-        f" --spec-{kind}-{_OPTIONS[key][-1 if kind == 'ngram-mod' else 0]} {value}"
-        for key, value in spec.options.items()
-        if key in _OPTIONS and kind.startswith("ngram-") and kind != "ngram-cache"
-    )
-    where = f" (DRAFT.gguf: the file of {name})" if model and missing else ""
-    lines = [f"llama-server: --spec-type {kind}{model} {most} {gamma}{own}{where}"]
-    if spec.name == DRAFT_MODEL and name:
-        lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}.")
-    else:
-        lines.append("LM Studio: leave Speculative Decoding off; it drafts with a second model only.")
-    if target is not None and kind not in _SNAPSHOTS and state_layers(Source(target)):
+    if name and own.type.startswith("draft-"):
+        line.append(f"--spec-draft-model {'DRAFT.gguf' if missing else shlex.quote(name)}")
+    line.append(f"{_most_flag(own.type)} {gamma}")
+    values, prefix = _all_options(spec), "draft" if own.type.startswith("draft-") else own.type
+    line += [f"--spec-{prefix}-{own.options[name]} {values[name]}" for name in _told(own, spec)]
+    where = f" (DRAFT.gguf: the file of {name})" if len(line) > 2 and "DRAFT.gguf" in line[1] else ""
+    lines = [f"llama-server: {' '.join(line)}{where}"]
+    if differs := [] if by_server else _differs(own, values):
         lines.append(
-            f"llama-server keeps no snapshots of this target's recurrent state for {kind} (n_rs_seq stays 0; seen in "
-            "b11434): it copies the state each round, which mlsd does not, so it may gain less or lose. Measure it: "
+            f"llama-server differs: {', '.join(differs)}; it may draft otherwise than measured here. Measure it: mlsd "
+            "server TARGET --launch llama-server."
+        )
+    if spec.name == DRAFT_MODEL and name:
+        left = "".join(f"; it has no {option}" for option in own.options if values.get(option))
+        lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}{left}.")
+    else:
+        lines.append(studio)
+    if target is not None and not by_server and own.type not in _SNAPSHOTS and state_layers(Source(target)):
+        lines.append(
+            f"llama-server keeps no snapshots of this target's recurrent state for {own.type} (n_rs_seq stays 0; seen "
+            "in b11434): it copies the state each round, which mlsd does not, so it may gain less or lose. Measure it: "
             "mlsd server TARGET --launch llama-server."
         )
     return tuple(lines)
+
+
+def _drafting(spec: DrafterSpec) -> _Drafting | None:
+    """Of our method, or of a type of the server's own."""
+    if spec.name in _DRAFTINGS or not spec.name.startswith(("draft-", "ngram-")) or spec.name in METHODS:
+        return _DRAFTINGS.get(spec.name)
+    ends = {name: _OPTIONS.get(name, (name.replace("_", "-"),)) for name in spec.options}
+    place = -1 if spec.name == "ngram-mod" else 0
+    return _Drafting(type=spec.name, options={name: own[place] for name, own in ends.items()})
+
+
+def _most_flag(kind: str) -> str:
+    if kind == "ngram-mod":
+        return "--spec-ngram-mod-n-max"
+    return f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
+
+
+def _all_options(spec: DrafterSpec) -> dict[str, OptionValue]:
+    """With those that were left at their defaults, which differ between programs."""
+    if spec.name not in METHODS:
+        return dict(spec.options)
+    chosen = find_method(spec.name).read(spec)
+    return {name: value for name, value in msgspec.to_builtins(chosen).items() if isinstance(value, str | int | float)}
+
+
+def _differs(own: _Drafting, values: Mapping[str, OptionValue]) -> list[str]:
+    """Options that the server has nothing like, with what it does instead."""
+    found = []
+    for name, value in values.items():
+        if name in own.options:
+            continue
+        done = _done(own, name, values) if name in own.always else None
+        if value != done:
+            found.append(f"{name} {value} was measured" + ("" if done is None else f", it does {done}"))
+    return found

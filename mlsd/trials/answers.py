@@ -1,43 +1,48 @@
-"""Which setting to use on which text: on, off, or not decided yet, with the one setting that stands for it."""
+"""Which setting to use on which text: on, off, not decided yet, or no usable measurement, each with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from mlsd.records import Record
+from mlsd.records import Record, Source
 from mlsd.stats import Interval, grouped
-from mlsd.trials.decisions import Effect
+from mlsd.trials.decisions import NOTHING_PROPOSED
 from mlsd.trials.results import ArmResult
 
-Use = Literal["on", "off", "not decided yet"]
+Use = Literal["on", "off", "not decided yet", "no usable measurement"]
+DECIDED: tuple[Use, ...] = ("on", "off")  # what there is something to set for
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What was measured to be best for one target on one text, of all arms that answer it."""
+    """What was measured of one target on one text by one program, of all arms that a user can have."""
 
     target: str
+    source: Source
     text: str  # prompt or workload, in words
     n_predict: int
-    arms: tuple[ArmResult, ...]  # that something can be decided of, controls left out
-    best: ArmResult | None  # the fastest decided to be faster, else the best tried; None: nothing could be paired
+    arms: tuple[ArmResult, ...]  # controls left out
+    best: ArmResult | None  # the fastest decided to be faster, else the fastest open, else tried; None: none is judged
+    reason: str = ""  # why nothing could be judged, where nothing could
 
     @property
-    def n_open(self) -> int:
-        return sum(arm.is_open for arm in self.arms)
+    def open(self) -> tuple[ArmResult, ...]:
+        """Arms that may still turn out to be faster, the most promising first."""
+        return tuple(sorted((arm for arm in self.arms if arm.is_open), key=_speedup, reverse=True))
 
     @property
     def use(self) -> Use:
         """Whether to switch speculation on."""
-        if self.best is not None and self.best.effect == "faster":
+        if self.best is None:
+            return "no usable measurement"
+        if self.best.effect == "faster":
             return "on"
-        return "not decided yet" if self.n_open else "off"
+        return "not decided yet" if self.open else "off"
 
     @property
-    def effect(self) -> Effect:
-        """The same as an effect: undecided while nothing is faster and some setting may be."""
-        own: Effect = "undecided" if self.best is None else self.best.effect
-        return "undecided" if self.use == "not decided yet" else own
+    def subject(self) -> str:
+        """The target; of a server it says so."""
+        return self.target if self.source == "engine" else f"{self.target} (server)"
 
     @property
     def setting(self) -> str:
@@ -50,18 +55,20 @@ class Answer(Record, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """The answer in a sentence without its text."""
-        best = self.best
+        best, use = self.best, self.use
         if best is None or best.ratio is None:
-            return "leave speculation off: no valid pair of trials to judge by"
-        if self.use == "on":
-            rest = f"; {self.n_open} settings are not decided yet" if self.n_open else ""
+            return f"{use}: {self.reason}"
+        if use == "on":
+            n_open = len(self.open)
+            rest = f"; {n_open} setting{'s are' if n_open > 1 else ' is'} not decided yet" if n_open else ""
             return f"use {best.setting}: {times(best.ratio)}{rest}"
-        if self.use == "off":
-            why = {"slower": "is slower", "no difference": "makes no difference"}.get(best.effect, "cannot win")
-            return f"leave speculation off: the best tried, {best.setting}, {why}: {times(best.ratio)}"
+        if use == "off":
+            return f"leave speculation off: the best tried, {best.setting}, {_why_off(best)}"
+        if not best.is_open:
+            return f"{use}: {best.setting} {_why_off(best)}, but {_why_unusable(self.open)}"
         more = best.standing.more_blocks if best.standing is not None else None
         blocks = "" if more is None else f"; about {more} more block{'s' if more > 1 else ''} would decide it"
-        return f"not decided yet: {best.setting} looks like {times(best.ratio)}{blocks}"
+        return f"{use}: {best.setting} looks like {times(best.ratio)}{blocks}"
 
     @property
     def block_s(self) -> float | None:
@@ -80,19 +87,59 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 def answers(results: Iterable[ArmResult]) -> list[Answer]:
-    """One answer for each target, text and length of output."""
-    own = [one for one in results if not one.is_plain and not one.control]
-    groups = grouped(own, lambda one: (one.question.target, one.text, one.question.n_predict))
-    return [_answer(*key, arms) for key, arms in groups.items()]
+    """One answer for each target, program, text and length of output; of two servers neither is plain, so none."""
+    known = [one for one in results if not one.question.rivals and not one.control]
+    plain = grouped((one for one in known if one.is_plain), lambda one: one.question)
+    groups = grouped(
+        (one for one in known if not one.is_plain),
+        lambda one: (one.question.target, one.question.source, one.text, one.question.n_predict),
+    )
+    return [
+        _answer(*key, arms, [one for question in {arm.question for arm in arms} for one in plain.get(question, ())])
+        for key, arms in groups.items()
+    ]
 
 
-def _answer(target: str, text: str, n_predict: int, arms: Sequence[ArmResult]) -> Answer:
-    found = [arm for arm in arms if arm.standing is not None]
-    faster = [arm for arm in found if arm.effect == "faster"]
-    best = max(faster or found, key=lambda arm: arm.ratio.value if arm.ratio else 0.0, default=None)
-    return Answer(target=target, text=text, n_predict=n_predict, arms=tuple(found), best=best)
+def _answer(
+    target: str, source: Source, text: str, n_predict: int, arms: Sequence[ArmResult], plain: Sequence[ArmResult]
+) -> Answer:
+    judged = [arm for arm in arms if arm.standing is not None]
+    faster = [arm for arm in judged if arm.effect == "faster"]
+    best = max(faster or [arm for arm in judged if arm.is_open] or judged, key=_speedup, default=None)
+    reason = "" if judged else _no_plain(plain) or _why_unusable(arms)
+    return Answer(
+        target=target, source=source, text=text, n_predict=n_predict, arms=tuple(arms), best=best, reason=reason
+    )
 
 
+def _no_plain(plain: Sequence[ArmResult]) -> str:
+    if not plain or any(arm.n_valid for arm in plain):
+        return ""
+    why = next((arm.why_not for arm in plain if arm.why_not), None)
+    return "there is no valid trial of plain decoding" + (f": {_clause_of(why)}" if why else "")
+
+
+def _why_unusable(arms: Sequence[ArmResult]) -> str:
+    """Why nothing could be judged of arms, each reason once."""
+    reasons = grouped((arm for arm in arms if arm.standing is None), lambda arm: _clause_of(arm.decision or ""))
+    named = [f"{', '.join(arm.setting for arm in own)}: {why}" for why, own in reasons.items()]
+    return "; ".join(named[:_MOST_REASONS]) + ("; and others" if len(named) > _MOST_REASONS else "")
+
+
+def _why_off(best: ArmResult) -> str:
+    """Why the best tried is no reason to switch drafting on."""
+    assert best.ratio is not None
+    if best.standing is not None and best.standing.out == NOTHING_PROPOSED:
+        return "proposed nothing, so it decoded plainly"
+    why = {"slower": "is slower", "no difference": "makes no difference"}.get(best.effect, "cannot win")
+    return f"{why}: {times(best.ratio)}"
+
+
+def _clause_of(reason: str) -> str:
+    return reason.strip().removesuffix(".")
+
+
+_MOST_REASONS = 3
 _MOST_WORDS = 15  # of the first line
 
 
@@ -100,22 +147,26 @@ def first_line(found: Sequence[Answer]) -> str:
     """All answers at a glance, with one number: in how many cases something is faster, and the best."""
     if not found:
         return "No speculative decoding was measured here, so there is no setting to choose."
-    tried = [answer for answer in found if answer.best is not None]
-    if not tried:
-        return "Leave speculation off: no pair of trials is valid."
-    on = [answer for answer in tried if answer.use == "on"]
-    is_open = any(answer.use == "not decided yet" for answer in tried)
-    shown = max(on or tried, key=_value)
-    assert shown.best is not None and shown.ratio is not None
-    several = len({answer.target for answer in found}) > 1
-    setting = f"{shown.target} + {shown.setting if on else shown.best.setting}" if several else shown.best.setting
+    uses: tuple[tuple[Use, str], ...] = (
+        ("on", "Faster"),
+        ("not decided yet", "Not decided yet"),
+        ("off", "Leave speculation off"),
+        ("no usable measurement", "No usable measurement"),
+    )
+    use, start, own = next(
+        (use, start, own) for use, start in uses if (own := [answer for answer in found if answer.use == use])
+    )
+    start += "" if len(own) == len(found) else f" in {len(own)} of {len(found)}"
+    shown = max(own, key=_value)
+    if shown.best is None or shown.ratio is None:
+        return f"{start}: no pair of trials is valid, so nothing is decided."
+    several = len({answer.subject for answer in found}) > 1
+    setting = f"{shown.subject} + {shown.best.setting}" if several else shown.best.setting
     number = f"{shown.ratio.value:.2f}x"
-    if on:
-        start = "Faster" if len(on) == len(found) else f"Faster in {len(on)} of {len(found)}"
+    if use == "on":
         ways = [f"{start}: {setting} gives {number} on {shown.text}.", f"{start}: {setting} gives {number}."]
         ways.append(f"{start}: {shown.best.arm.name} gives {number}.")
     else:
-        start = "Not decided yet" if is_open else "Leave speculation off"
         ways = [
             f"{start}; best tried: {setting}, {number} on {shown.text}.",
             f"{start}; best tried: {setting}, {number}.",
@@ -127,10 +178,14 @@ def first_line(found: Sequence[Answer]) -> str:
 def by_target(found: Sequence[Answer]) -> list[str]:
     """The answer for each target; what is the same for several texts stands once."""
     sentences = []
-    for target, own in grouped(found, lambda answer: answer.target).items():
-        groups = grouped(own, lambda answer: (answer.setting, answer.effect, answer.best is None))
-        sentences.append(f"{target}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
+    for subject, own in grouped(found, lambda answer: answer.subject).items():
+        groups = grouped(own, lambda answer: (answer.setting, answer.best and answer.best.effect, answer.reason))
+        sentences.append(f"{subject}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
+
+
+def _speedup(arm: ArmResult) -> float:
+    return arm.ratio.value if arm.ratio is not None and arm.standing is not None else 0.0
 
 
 def _value(answer: Answer) -> float:
@@ -142,7 +197,7 @@ def _clause(group: Sequence[Answer], n_texts: int = 0) -> str:
     names = ", ".join(f"{a.text} ({a.n_predict} tokens)" if lengths else a.text for a in group)
     names = f"all {n_texts} texts ({names})" if len(group) == n_texts > 1 else names
     shown = max(group, key=_value)
-    on = f" on {shown.text}" if len(group) > 1 else ""
+    on = f" on {shown.text}" if len(group) > 1 and shown.best is not None else ""
     if shown.use == "on" and shown.ratio is not None:
         worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
         span = times(shown.ratio) if len(group) == 1 else f"{times(worst)} to {times(shown.ratio)}"

@@ -23,13 +23,15 @@ import msgspec
 from mlsd.records import Record
 from mlsd.stats import Interval, anytime_quantile, dunnett_quantile
 
-Effect = Literal["faster", "slower", "no difference", "undecided"]
+Effect = Literal["faster", "slower", "no difference", "not decided yet"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
 Looks = Literal["end", "any"]
 
 ALPHA = 0.05  # chance that anything a session decides is wrong
 NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
+ALIKE = 0.02  # two processes of one program differ by so much
 PROCESSES = 0.012  # standard deviation of ln of the ratio of two processes of one program
+NOTHING_PROPOSED = "nothing was proposed"
 _SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plain trials that both divide by
 _SHARED_TEXT = 0.5  # likewise of their prompts: what a text gains one arm it gains others, in part
 _LEAST_FREEDOM = 2.0  # of prompts that are looked at more than once
@@ -43,6 +45,13 @@ class Design(Record, frozen=True, kw_only=True):
     n_questions: int = 1  # in which these arms are, each with plain trials and scatter of its own
     looks: Looks  # fixed repeats that nobody looks at before their end; any: --until, resumed, races
     apart: bool = False  # each arm is one process throughout, as a server is
+
+
+class Most(NamedTuple):
+    """What an arm's counts allow: each of its rounds costs at least a pass of plain decoding."""
+
+    mgl: float  # so many times as fast
+    proposed: bool = True  # else it is plain decoding
 
 
 class Estimate(NamedTuple):
@@ -62,7 +71,7 @@ class Standing(Record, frozen=True, kw_only=True):
     ratio: Interval  # speedup; all intervals of a session hold together in 95 %
     effect: Effect
     out: str | None = None  # why it cannot win any more
-    more_blocks: int | None = None  # of an undecided one: about so many more would be needed
+    more_blocks: int | None = None  # of one not decided yet: about so many more would be needed
     control: bool = False  # a bound that nobody can use: it neither wins nor drops out
 
     @property
@@ -72,11 +81,11 @@ class Standing(Record, frozen=True, kw_only=True):
             return "a control, cannot be used"
         if self.effect == "no difference":
             return f"no difference above {_percent(NO_DIFFERENCE)}"
-        if self.effect != "undecided":
+        if self.effect != "not decided yet":
             return self.effect
         if self.more_blocks is None:
-            return "undecided"
-        return f"undecided: {_blocks(self.more_blocks)} would be needed"
+            return "not decided yet"
+        return f"not decided yet: {_blocks(self.more_blocks)} needed"
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -85,6 +94,7 @@ class Decision(Record, frozen=True, kw_only=True):
     standings: tuple[Standing, ...]  # in the order in which arms were given
     leader: str | None  # the fastest that is not out
     behind: float  # so much faster than the leader another one in the race may still be, a share; inf: unknown
+    impossible: tuple[str, ...] = ()  # faster than their most, so that a clock is wrong: they decide nothing
 
     @property
     def racing(self) -> tuple[str, ...]:
@@ -100,7 +110,7 @@ class Decision(Record, frozen=True, kw_only=True):
         """
         asked = [one for one in self.standings if among is None or one.name in among]
         asked = [one for one in asked if not one.control] or asked
-        if any(one.effect == "undecided" and one.out is None for one in asked):
+        if any(one.effect == "not decided yet" and one.out is None for one in asked):
             return False
         if within is None or self.leader is None:
             return True
@@ -118,18 +128,27 @@ def decide(
     *,
     controls: Container[str] = (),
     anchor: str | None = None,
+    limits: Mapping[str, Most] | None = None,
 ) -> Decision:
     """What is decided of the arms beside plain decoding in the same blocks, and which of them cannot win any more.
 
-    Out is what is slower than plain decoding, or slower than the leader in the blocks that both were in; never the
-    `anchor`, which shows what heat does to passes wider than those of plain decoding. `controls` stay in every block,
-    and nothing is out for being slower than one.
+    No speedup is above what an arm's counts allow (`limits`): its interval ends there, and one that lies beyond it is
+    `impossible` and left out. Out is what proposed nothing or is slower than plain decoding, or slower than the leader
+    in the blocks that both were in; never the `anchor`, which shows what heat does to passes wider than those of plain
+    decoding. `controls` stay in every block, and nothing is out for being slower than one.
     """
-    estimates = _estimates(plain, arms)
+    estimates, limits = _estimates(plain, arms), limits or {}
     several, shared = _several(plain), _shared(plain)
     scatters = _scatters(list(estimates.values()), shared)
     ratios = dict(zip(estimates, intervals(list(estimates.values()), design, shared=shared), strict=True))
-    running = [name for name, ratio in ratios.items() if name not in controls and effect_of(ratio) != "slower"]
+    if impossible := [name for name, own in limits.items() if name in ratios and _beyond(ratios[name], own)]:
+        rest = {name: logs for name, logs in arms.items() if name not in impossible}
+        found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits)
+        return msgspec.structs.replace(found, impossible=tuple(impossible))
+    ratios = {name: _cut(ratio, limits[name].mgl) if name in limits else ratio for name, ratio in ratios.items()}
+    idle = {name for name, own in limits.items() if not own.proposed}
+    able = [name for name in ratios if name not in controls and name not in idle]
+    running = [name for name in able if effect_of(ratios[name]) != "slower"]
     leader = max(running, key=lambda name: (ratios[name].value, name), default=None)
     # Only the upper end is read of how far behind an arm is, so all of the chance to be wrong is that end's.
     others = {name: own for name, own in arms.items() if name != leader}
@@ -140,9 +159,11 @@ def decide(
         if name != anchor and name not in controls:
             if effect == "slower":
                 out = "slower than plain decoding"
+            elif name in idle:
+                out = NOTHING_PROPOSED
             elif (most := behind[name].high if name in behind else None) is not None and most < 1 + NO_DIFFERENCE:
                 out = f"{'slower' if most < 1 else 'no faster'} than {leader}"
-        if effect == "undecided" and not several:
+        if effect == "not decided yet" and not several:
             more = _more_blocks(estimates[name], scatter, design)
         control = name in controls
         standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more, control=control))
@@ -186,13 +207,22 @@ def quantile(design: Design, n: int, freedom: float, alpha: float = ALPHA) -> fl
 def effect_of(ratio: Interval | None) -> Effect:
     """What an interval decides: beyond 1 on one side, else within `NO_DIFFERENCE` of it (Schuirmann 1987)."""
     if ratio is None or ratio.low is None or ratio.high is None:
-        return "undecided"
+        return "not decided yet"
     if ratio.low > 1:
         return "faster"
     if ratio.high < 1:
         return "slower"
     near = 1 + NO_DIFFERENCE
-    return "no difference" if ratio.low > 1 / near and ratio.high < near else "undecided"
+    return "no difference" if ratio.low > 1 / near and ratio.high < near else "not decided yet"
+
+
+def _beyond(ratio: Interval, most: Most) -> bool:
+    return most.proposed and ratio.low is not None and ratio.low > (1 + ALIKE) * most.mgl
+
+
+def _cut(ratio: Interval, most: float) -> Interval:
+    low, high = (None if end is None else min(end, most) for end in (ratio.low, ratio.high))
+    return msgspec.structs.replace(ratio, value=min(ratio.value, most), low=low, high=high)
 
 
 # --- inside -------------------------------------------------------------------------------------------------------

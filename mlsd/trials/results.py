@@ -18,13 +18,12 @@ from mlsd.records import CONTROLS, VERDICTS, Case, Losslessness, Record, Samplin
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Standing, against, decide
+from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Most, Standing, against, decide
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import Sums, client_speed, counts_of, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
 
-ALIKE = 0.02  # two processes of one program differ by so much
 MOST_REPEATS = 10**6  # of a block
 
 
@@ -218,13 +217,15 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> Effect:
-        return "undecided" if self.standing is None else self.standing.effect
+        return "not decided yet" if self.standing is None else self.standing.effect
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still turn out to be faster."""
+        """Whether it may still turn out to be faster: nothing is decided of it, or nothing could be judged."""
         found = self.standing
-        return found is not None and found.effect == "undecided" and found.out is None and not self.control
+        if found is None:
+            return not (self.is_plain or self.control)
+        return found.effect == "not decided yet" and found.out is None and not self.control
 
     @property
     def decision(self) -> str | None:
@@ -368,7 +369,20 @@ def _decision(
     sound = {name: rows for name, rows in arms.items() if name is not None and not any(map(spoils, rows))}
     controls = {name for name, rows in sound.items() if rows[0].case.drafter.name in CONTROLS}
     logs = {name: own for name, rows in sound.items() if (own := _logs(rows, speed)).keys() & base.keys()}
-    return decide(base, logs, plan.design(question), controls=controls, anchor=anchor)
+    limits = {name: most for name in logs if not question.rivals and (most := _most(sound[name])) is not None}
+    return decide(base, logs, plan.design(question), controls=controls, anchor=anchor, limits=limits)
+
+
+def _most(rows: Sequence[Measured]) -> Most | None:
+    """What the rounds of an arm's valid trials allow: MGL, as a speedup the geometric mean over prompts."""
+    own = [one for one in rows if one.trial.valid and one.case.arm == "sd"]
+    prompts = [total(one.whole for one in some) for some in grouped(own, lambda one: _place(one)[0]).values()]
+    known = [found for one in prompts if (found := one.mgl) is not None]
+    if not known:
+        gamma = next((one.case.gamma for one in own), 0)
+        return Most(gamma + 1.0) if gamma else None
+    mgl = math.exp(statistics.fmean(math.log(max(1.0, one)) for one in known))
+    return Most(mgl, proposed=any(one.proposed or one.accepted for one in prompts))
 
 
 def _result(
@@ -388,13 +402,10 @@ def _result(
     ratio = None if standing is None else standing.ratio
     if ratio is None and tok_s is not None and plain_tok_s is not None:
         ratio = Interval(value=tok_s / plain_tok_s, n=len(pairs))
-    impossible, most = "", None
-    if question.source == "server" and not question.rivals and any(one.trial.valid for one in own):
-        gamma = rows[0].case.gamma  # each round costs at least a plain pass
-        most = total(one.whole for one in own if one.case.arm == "sd").mgl or (gamma + 1.0 if gamma else None)
-    if ratio is not None and most is not None and (ratio.low or ratio.value) > (1 + ALIKE) * most:
-        impossible = f"{ratio.value:.2f}x is more than its MGL of {most:.2f} allows"
-        ratio = standing = None
+    impossible = ""
+    if ratio is not None and decision is not None and name in decision.impossible and (most := _most(rows)):
+        impossible = f"{ratio.value:.2f}x is more than its MGL of {most.mgl:.2f} allows"
+        ratio = None
     return ArmResult(
         question=question,
         session=session,

@@ -11,18 +11,25 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlsd.analysis.advise import ask
+from mlsd.analysis.advise.answer import Place
 from mlsd.analysis.study.study import Study, read_study
+from mlsd.cli.answers import Question, answer_objects, say_answers
 from mlsd.measure.exchange.record import make_record
 from mlsd.measure.run.runs import BenchResult, bench
+from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.sessions import latest, sessions
 from mlsd.measure.store.store import Store
+from mlsd.planning.passes import apple_chip
 from mlsd.planning.request import bench_request
-from mlsd.records import EngineOptions
+from mlsd.records import Case, EngineOptions, Trial
+from mlsd.report import notebook
 from mlsd.report.figures.answer import gains
 from mlsd.report.figures.paper import speedup_over_gamma
 from mlsd.report.objects import arm_object
@@ -32,8 +39,9 @@ from mlsd.report.render.table import Table
 from mlsd.report.tables.arms import bench_table
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
+from mlsd.trials.answers import DECIDED
 from mlsd.trials.results import ArmResult
-from tests.analysis.studies import DENSE, MOE, blocks, write
+from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, failed, write
 from tests.cli.conftest import Mlsd
 from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
@@ -53,7 +61,7 @@ READ: dict[str, Callable[[ArmResult], Sequence[float | None]]] = {
     "MGL": lambda one: [one.mgl],
     "break-even MGL": lambda one: [one.break_even_mgl],
 }
-WORDS = {"faster", "slower", "no difference", "undecided"}
+WORDS = {"faster", "slower", "no difference", "not decided yet"}
 
 
 def _ends(one: ArmResult, *, value: bool) -> list[float | None]:
@@ -179,7 +187,7 @@ def figures(study: Study) -> None:
         assert set(xs) <= ratios | ends, line.get_label()
     words = {str(line.get_label()) for line in ax.get_lines()} - {"_interval"}
     effects = {one.effect for one in study.results if one.ratio is not None and not one.is_plain and not one.control}
-    assert words and words - {"a bound"} <= {"not decided" if one == "undecided" else one for one in effects}
+    assert words and words - {"a bound"} <= effects
     for ax in speedup_over_gamma(study).axes:
         for line in ax.get_lines():
             if "(published" not in str(line.get_label()) and not str(line.get_label()).startswith("_"):
@@ -268,3 +276,51 @@ def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
     )  # fmt: skip
     assert [answer.words for answer in study.answers] == [answer.words for answer in served.answers]
     everywhere(study)
+
+
+# --- one statement of every answer --------------------------------------------------------------------------------
+
+
+def failing(kind: str) -> list[tuple[Case, Trial]]:
+    """Blocks of which nothing can be judged: their drafts did not finish."""
+    made = blocks(DENSE, gammas=(4,), prompts=("code",))
+    return [(of, one if of.arm == "ar" else failed(of, one.block, one.repeat, kind)) for of, one in made]
+
+
+@pytest.mark.parametrize(
+    ("use", "made"),
+    [
+        ("on", blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))),
+        ("off", blocks(DENSE, alpha=0.1, gammas=(4,), prompts=("code",))),
+        ("not decided yet", blocks(DENSE, noise=0.3, gammas=(4,), prompts=("code",))),
+        ("no usable measurement", failing("the vocabularies differ")),
+    ],
+)
+def test_an_answer_is_one_statement_on_every_surface(
+    use: str, made: list[tuple[Case, Trial]], mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = write(tmp_path / "s.sqlite", made)
+    here = Place(environment_key=environment_key(MACHINE), chip=apple_chip("Apple M2"), safe_bytes=None)
+    monkeypatch.setattr(ask, "_here", lambda engine: here)
+    study = study_of(path)
+    (found,) = study.answers
+    assert found.use == use
+    (shown,) = answer_objects([found], [], Question())
+    say_answers([shown])
+    page = build(study)
+    said = {
+        "terminal": capfd.readouterr().out,
+        "object": shown.words,
+        "page": unescape(re.sub(r"<[^>]+>", "", html.render(page))),
+        "Markdown": markdown.render(page),
+        "notebook": str(notebook.answer(study)),
+        "advice": mlsd("advise", "tiny-dense", "--db", path).out,
+    }
+    flat = {surface: " ".join(text.replace("\\", "").split()) for surface, text in said.items()}
+    rest = found.words.removeprefix(f"{use}: ")
+    assert [surface for surface, text in flat.items() if rest not in text] == []
+    (advised,) = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--json").out)["measured"]
+    assert (advised["use"], advised["words"]) == (use, found.words)
+    has_flags = {surface for surface, text in flat.items() if "llama-server: " in text}
+    assert has_flags - {"advice"} == ({"terminal", "page", "Markdown"} if use in DECIDED else set())

@@ -155,7 +155,7 @@ def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_m
 
 def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
     shown, render = [], terminal.render
-    widest = {"decision": "undecided: 12 more blocks would be needed", "95 % CI": "0.47 .. 0.95", "tok/s": "1701.5"}
+    widest = {"decision": "not decided yet: 12 more blocks needed", "95 % CI": "0.47 .. 0.95", "tok/s": "1701.5"}
 
     def narrow(table: Table, **_: Any) -> str:
         rows = [

@@ -9,18 +9,29 @@ from tests.trials.made import result
 
 
 def test_a_win_is_said_only_where_it_is_decided_and_always_with_its_bound() -> None:
-    oracle = result(1.4, 1.5, 1.6, drafter="oracle")
-    assert "THE HONEST WIN" in win([result(1.2, 1.3, 1.4, drafter="pld"), oracle])
-    for undecided in (result(0.9, 1.3, 1.7, drafter="pld"), result(0.7, 0.8, 0.9, drafter="pld")):
-        said = win([undecided, oracle])
+    slow, oracle = result(1.0, 1.1, 1.2, drafter="oracle"), result(1.4, 1.5, 1.6, drafter="oracle", gamma=8)
+    said = win([result(0.9, 1.0, 1.1, drafter="pld"), result(1.2, 1.3, 1.4, drafter="pld", gamma=8), slow, oracle])
+    assert "THE HONEST WIN" in said and "decodes 1.30 times (1.20 to 1.40)" in said and "1.50 times (1.40" in said
+    for no_win in (result(0.9, 1.3, 1.7, drafter="pld"), result(0.7, 0.8, 0.9, drafter="pld")):
+        said = win([no_win, oracle])
         assert said.startswith("NO WIN on this machine") and "1.50 times" in said
+
+
+def test_a_bound_is_compared_by_its_interval_and_one_that_is_passed_is_called_failed() -> None:
+    oracle = result(1.02, 1.42, 1.99, drafter="oracle")
+    said = win([result(1.15, 1.71, 2.52, drafter="pld"), oracle])
+    assert "the two cannot be told apart" in said and "control failed" not in said
+    assert "the control failed" in win([result(2.1, 2.2, 2.3, drafter="pld"), oracle])
+    lost = result(None, None, None, drafter="oracle", fates={"failed": 1})
+    assert "the control failed" in win([result(2.1, 2.2, 2.3, drafter="pld"), lost])
+    assert win([result(None, None, None, drafter="pld"), oracle]).startswith("NO USABLE MEASUREMENT")
 
 
 def test_a_loss_is_said_only_where_there_is_one() -> None:
     assert "THE HONEST LOSS" in loss([result(0.5, 0.6, 0.7)])
     assert "not decided" in loss([result(0.7, 0.9, 1.1)])
     assert "NO LOSS" in loss([result(0.9, 1.1, 1.3)])
-    wrong = result(0.5, 0.6, 0.7)
+    wrong = result(None, None, None)
     trial = msgspec.structs.replace(wrong.trials[0].trial, valid=False, invalid_reason="diverged")
     wrong = msgspec.structs.replace(wrong, fates={"diverged": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
-    assert loss([wrong]) == "NO LOSS that counts: diverged."
+    assert loss([wrong]) == "NO USABLE MEASUREMENT: diverged."

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mlsd.drafters import METHODS, find_method
 from mlsd.errors import InputError, ServerError, UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
-from mlsd.servers.flags import advice, read_binary, read_flags, read_help, speculation
+from mlsd.servers.flags import TYPES, advice, read_binary, read_flags, read_help, speculation
 from mlsd.servers.launch import Launched
 
 HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def test_what_a_binary_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"by draft-model \(draft-simple\)") as caught:
         speculation(older, DrafterSpec(name=DRAFT_MODEL), 4, "d.gguf")
     assert "no speculation at all" in caught.value.hint
-    with pytest.raises(InputError, match="no setting 'colour' for ngram-simple"):
+    with pytest.raises(InputError, match="has no option 'colour'"):
         speculation(BINARY, DrafterSpec(name="pld", options={"colour": 1}), 4, None)
 
 
@@ -96,9 +97,15 @@ def test_advice_says_what_to_set() -> None:
     )
     assert f"--spec-draft-model {shlex.quote(__file__)} " in advice(spec, 6, __file__)[0]
     assert "leave it off" in advice(None, 0)[0] and "leave it off" in advice(spec, 0)[0]
-    assert advice(DrafterSpec(name="pld", options={"ngram": 3}), 8)[0] == (
-        "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
-    )
+    flags = "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
+    for options in ({}, {"ngram": 3}):  # its own default would be 12
+        line, differs, _ = advice(DrafterSpec(name="pld", options=options), 8)
+        assert line == flags and "min_ngram 1" in differs and "match first" in differs
+    like = {"ngram": 3, "min_ngram": 3, "match": "last"}
+    assert advice(DrafterSpec(name="pld", options=like), 8)[0] == flags
+    assert not any("differs" in line for line in advice(DrafterSpec(name="pld", options=like), 8))
+    assert "--spec-type" not in " ".join(advice(DrafterSpec(name="ngram-cache"), 4))
+    assert "--spec-type ngram-cache" in advice(DrafterSpec(name="ngram-cache"), 4, by_server=True)[0]
     assert advice(DrafterSpec(name="lookahead"), 4) == ("llama-server and LM Studio cannot draft by lookahead.",)
 
 
@@ -129,3 +136,28 @@ def test_a_launched_server_that_dies_is_reported_with_its_signal_and_its_last_li
     dying = Launched(msgspec.structs.replace(BINARY, path=str(program)), [], 20.0)
     with dying, pytest.raises(ServerError, match="server ended with SIGSEGV: cannot go on"):
         assert dying.endpoint
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_of_a_method_is_translated_or_named_as_left_out(method: str) -> None:
+    for name in find_method(method).options.__struct_fields__:
+        if (value := _OTHER.get(name)) is None:
+            assert TYPES.get(method) is None, name
+            continue
+        said = " ".join(advice(DrafterSpec(name=method, options={name: value}), 4))
+        assert any(words in said for words in ("cannot draft by", "no flags do this", f" {value}", f"{name} ")), said
+
+
+_OTHER = {
+    "p_min": 0.6, "p_min_mode": "include", "ngram": 2, "min_ngram": 2, "match": "first", "full": True,
+    "no_match": "dummy", "thresholds": "strict",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [DRAFT_MODEL, "mtp", "eagle3"])
+def test_a_threshold_has_one_name_in_a_bench_and_in_a_launched_server(method: str) -> None:
+    spec = DrafterSpec(name=method, options={"p_min": 0.6})
+    assert "--spec-draft-p-min 0.6" in " ".join(speculation(BINARY, spec, 4, "d.gguf"))
+    assert "--spec-draft-p-min 0.6" in advice(spec, 4)[0]
+    with pytest.raises(InputError, match="no setting 'p_min_mode'"):
+        speculation(BINARY, DrafterSpec(name=method, options={"p_min_mode": "include"}), 4, "d.gguf")

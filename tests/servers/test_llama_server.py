@@ -155,7 +155,7 @@ def test_until_decided_starts_a_server_for_each_of_its_turns_and_says_why_it_end
     assert len(result.trials) == 2
     assert [started.count(one) for one in dict.fromkeys(started)] == [2, 2]  # to be prepared, and for its turn
     (row,) = (r for r in result.results if not r.is_plain)
-    assert row.effect == "undecided"  # one block decides nothing
+    assert row.effect == "not decided yet"  # one block decides nothing
     # A plain server starved of its processor cannot be timed, or makes the other one impossibly fast.
     assert result.stopped == "budget" or row.ratio is None
 

@@ -10,6 +10,7 @@ import pytest
 from mlsd.analysis.results.server_arms import recommend, row_name, server_costs, verdict_words
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
 from mlsd.servers.judge import margin
+from mlsd.trials.answers import answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, as_measured
 
 DRAWN = 400
@@ -69,7 +70,7 @@ def drafted(found: list[Measured]) -> ArmResult:
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])
 def test_two_equal_servers_are_neither_faster_nor_slower_in_95_of_100_runs(noise: float) -> None:
-    right = sum(drafted(arms(1.0, noise, seed)).effect in ("undecided", "no difference") for seed in range(DRAWN))
+    right = sum(drafted(arms(1.0, noise, seed)).effect in ("not decided yet", "no difference") for seed in range(DRAWN))
     # Exactly 95 % of t intervals cover 1; below that only by chance (4 standard deviations), above by the floor.
     assert right >= 0.95 * DRAWN - 4 * (0.95 * 0.05 * DRAWN) ** 0.5
 
@@ -77,23 +78,25 @@ def test_two_equal_servers_are_neither_faster_nor_slower_in_95_of_100_runs(noise
 def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
     found = rows(arms(1.5, 0.01, 1))
     assert drafted(arms(1.5, 0.01, 1)).effect == "faster"
-    assert recommend(found, "small.gguf")[0] == (
+    assert recommend(found)[0].startswith("Use d, gamma 4: 1.5")
+    assert recommend(found, "small.gguf")[1] == (
         "llama-server: --spec-type draft-simple --spec-draft-model DRAFT.gguf --spec-draft-n-max 4 "
         "(DRAFT.gguf: the file of small.gguf)"
     )
 
 
 def test_a_loss_and_a_lie_are_left_off_and_a_draw_is_not_decided() -> None:
-    assert recommend(rows(arms(0.7, 0.01, 1)))[0].startswith("Leave it off: no setting is decided")
+    assert recommend(rows(arms(0.7, 0.01, 1)))[0].startswith("Leave speculation off: the best tried, d, gamma 4, is")
     assert recommend(rows(arms(1.0, 0.01, 1)))[0].startswith("Not decided yet: d, gamma 4 looks like 1.0")
     lies = [
         one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)
     ]
-    assert recommend(rows(lies))[0].startswith("Leave it off: no speculative answer can be trusted")
+    assert recommend(rows(lies)) == ("No usable measurement: d, gamma 4: it lies.",)
 
 
 def test_a_server_that_somebody_set_up_is_left_on() -> None:
-    assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[0].startswith("Leave the server's speculation on: 1.5")
+    assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[1] == "Leave the server's speculation on."
+    assert recommend(rows(arms(0.7, 0.01, 1, gamma=0)))[1] == "Switch the server's speculation off."
 
 
 def with_stats(one: Measured, **stats: float) -> Measured:
@@ -103,7 +106,30 @@ def with_stats(one: Measured, **stats: float) -> Measured:
 def test_a_speedup_beyond_the_mgl_is_not_used_and_the_answer_says_so() -> None:
     made = arms(4.0, 0.01, 1, gamma=0)  # 60 of 100 accepted: 2.5 tokens a round
     assert drafted(made).ratio is None and "more than its MGL of 2.50 allows" in drafted(made).impossible
-    assert "MGL of 2.50" in recommend(rows(made))[0] and recommend(rows(made))[0].startswith("Leave it off")
+    assert "MGL of 2.50" in recommend(rows(made))[0] and recommend(rows(made))[0].startswith("No usable measurement")
+
+
+def test_what_is_said_of_a_server_is_of_its_own_trials() -> None:
+    made = arms(0.7, 0.01, 2)
+    for block in range(5):
+        made.append(trial(case("ar", server=None), block, 200))
+        made.append(trial(case("sd", server=None, gamma=4), block, 300 + block))
+    by_source = {one.source: one for one in answers(rows(made))}
+    assert (by_source["engine"].use, by_source["server"].use) == ("on", "off")
+    assert recommend(rows(made))[0].startswith("Leave speculation off: the best tried, d, gamma 4, is slower: 0.7")
+
+
+def idle(one: Measured) -> Measured:
+    return with_stats(one, draft_n=0, draft_n_accepted=0) if one.case.arm == "sd" else one
+
+
+@pytest.mark.parametrize(("speedup", "blocks"), [(1.04, 1), (1.16, 5)])
+def test_a_server_that_proposed_nothing_is_said_and_ends_the_question(speedup: float, blocks: int) -> None:
+    found = rows([idle(one) for one in arms(speedup, 0.001, 1, blocks=blocks)])
+    assert recommend(found)[0] == (
+        "Leave speculation off: the best tried, d, gamma 4, proposed nothing, so it decoded plainly."
+    )
+    assert found[1].ratio is not None and found[1].ratio.value <= 1.0 and not found[1].is_open
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:

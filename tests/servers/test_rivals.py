@@ -75,7 +75,9 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         assert fails or str(other.decision).startswith(other.effect)
         found.append((other.effect, result.stopped))
     for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
-        assert effect == "undecided" or (effect == sure and not fails)  # a busy machine may leave it open, not turn it
+        assert effect == "not decided yet" or (
+            effect == sure and not fails
+        )  # a busy machine may leave it open, not turn it
         assert stopped is None if goal is None else stopped == "spoilt" if fails else stopped in ("decided", "budget")
 
 
@@ -107,8 +109,10 @@ def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdi
         main(["server", one.url, other.url, *words, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert "answers" not in found and [arm["output"] for arm in found["summary"]] == [None, None]
-    assert found["summary"][1]["effect"] == "undecided"
-    assert [line for line in found["advice"] if "undecided" in line] and "on 1 of 1 prompts" in str(found["advice"])
+    assert found["summary"][1]["effect"] == "not decided yet"
+    assert [line for line in found["advice"] if "not decided yet" in line] and "on 1 of 1 prompts" in str(
+        found["advice"]
+    )
 
 
 def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:

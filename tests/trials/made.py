@@ -28,7 +28,7 @@ def result(
     standing = None
     if ratio is not None:
         effect = effect_of(ratio)
-        open_ = 5 if effect == "undecided" else None
+        open_ = 5 if effect == "not decided yet" else None
         standing = Standing(
             name="", ratio=ratio, effect=effect, more_blocks=open_, control=drafter in ("oracle", "random")
         )

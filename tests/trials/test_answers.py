@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
-from mlsd.cli.answers import _next_step
+from mlsd.cli.answers import Question, next_step
+from mlsd.servers.flags import flags_of
 from mlsd.trials.answers import answers, by_target, first_line
-from mlsd.trials.results import TrialPair
+from mlsd.trials.results import ArmResult, TrialPair
 from tests.trials.made import result
 
 
@@ -25,10 +29,60 @@ def test_slower_everywhere_is_off_with_the_best_that_was_tried() -> None:
 
 def test_an_undecided_setting_is_neither_on_nor_off_and_says_what_would_decide_it() -> None:
     (found,) = answers([result(0.9, 1.05, 1.2)])
-    assert (found.use, found.effect, found.setting) == ("not decided yet", "undecided", "not decided yet")
+    assert (found.use, found.setting) == ("not decided yet", "not decided yet")
     assert found.words.endswith("looks like 1.05x (95 % 0.90 to 1.20); about 5 more blocks would decide it")
     assert first_line([found]) == "Not decided yet; best tried: small, gamma 4, 1.05x on code."
     assert "small, gamma 4 looks like 1.05x" in by_target([found])[0]
+
+
+def plain(reason: str) -> ArmResult:
+    """Plain decoding that failed."""
+    return replace(unusable(reason, "failed"), name=None)
+
+
+def unusable(reason: str, status: str = "ok", **more: Any) -> ArmResult:
+    """An arm of which nothing can be decided, and why."""
+    made = result(None, None, None, n=0, **more)
+    fields = {"valid": False, "invalid_reason": None if status == "failed" else reason, "status": status}
+    wrong = replace(made.trials[0].trial, **fields, error=reason if status == "failed" else None)
+    return replace(made, trials=(made.trials[0]._replace(trial=wrong),))
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        ([unusable("interrupted")], "small, gamma 4: interrupted"),
+        ([unusable("the vocabularies differ.", "failed")], "small, gamma 4: the vocabularies differ"),
+        ([unusable("a"), unusable("a", gamma=8), unusable("b", gamma=2)],
+         "small, gamma 4, small, gamma 8: a; small, gamma 2: b"),
+        ([plain("out of memory"), unusable("")], "there is no valid trial of plain decoding: out of memory"),
+    ],
+    ids=["stopped", "failed", "several", "plain"],
+)  # fmt: skip
+def test_where_nothing_could_be_judged_the_answer_is_neither_off_nor_open_and_says_why(
+    arms: list[ArmResult], words: str
+) -> None:
+    (found,) = answers(arms)
+    assert (found.use, found.reason) == ("no usable measurement", words)
+    assert found.words == f"no usable measurement: {words}" and words in by_target([found])[0]
+    assert flags_of(found) == () and str(next_step(found, Question())).startswith("mlsd bench moe")
+
+
+def test_an_arm_that_was_never_judged_is_open_beside_one_that_is_slower() -> None:
+    (found,) = answers([result(0.5, 0.6, 0.7), unusable("interrupted", gamma=8)])
+    assert found.use == "not decided yet" and flags_of(found) == ()
+    assert found.words == (
+        "not decided yet: small, gamma 4 is slower: 0.60x (95 % 0.50 to 0.70), but small, gamma 8: interrupted"
+    )
+    assert "--gamma 8 " in str(next_step(found, Question()))
+
+
+def test_our_own_trials_and_those_of_a_server_are_two_answers_and_two_servers_are_none() -> None:
+    slow, fast = result(0.5, 0.6, 0.7), result(1.4, 1.5, 1.6)
+    server = replace(slow, question=replace(slow.question, source="server"))
+    own, theirs = answers([fast, server])
+    assert (own.use, own.subject, theirs.use, theirs.subject) == ("on", "moe", "off", "moe (server)")
+    assert answers([replace(slow, question=replace(slow.question, rivals=True))]) == []
 
 
 def test_a_control_is_no_answer_however_fast_it_is() -> None:
@@ -39,8 +93,10 @@ def test_a_control_is_no_answer_however_fast_it_is() -> None:
 def test_what_has_no_valid_pair_is_said_and_not_called_undecided() -> None:
     failed = result(None, None, None, text="qa", fates={"failed": 6})
     slower, open_ = result(0.5, 0.6, 0.7, text="prose"), result(0.8, 0.9, 1.05)
-    assert first_line(answers([slower, open_, failed])).startswith("Not decided yet; best tried: small, gamma 4, 0.90x")
-    assert "no pair of trials is valid" in first_line(answers([failed]))
+    line = first_line(answers([slower, open_, failed]))
+    assert line.startswith("Not decided yet in 1 of 3; best tried: small, gamma 4, 0.90x")
+    assert first_line(answers([slower, failed])).startswith("Leave speculation off in 1 of 2; best tried:")
+    assert first_line(answers([failed])).startswith("No usable measurement: no pair of trials is valid")
 
 
 def test_texts_and_lengths_get_their_own_answer() -> None:
@@ -73,4 +129,4 @@ def test_the_command_that_decides_has_room_for_blocks_before_their_scatter_is_kn
     (open_,) = answers([replace(known, pairs=(TrialPair(plain[0], own[0]),))])
     assert (open_.block_s, open_.seconds) == (12.0, 5 * 12.0)
     (alone,) = answers([replace(open_.arms[0], standing=replace(known.standing, more_blocks=None))])
-    assert alone.seconds is None and "--budget-s 100" in str(_next_step(alone, {}))
+    assert alone.seconds is None and "--budget-s 100" in str(next_step(alone, Question()))

@@ -11,9 +11,11 @@ from benchmarks import decisions as simulated
 from mlsd.stats import Interval, mean_over
 from mlsd.trials.decisions import (
     NO_DIFFERENCE,
+    NOTHING_PROPOSED,
     Decision,
     Design,
     Logs,
+    Most,
     Standing,
     against,
     decide,
@@ -71,7 +73,7 @@ def test_a_control_neither_wins_nor_drops_out_nor_pushes_others_out_nor_holds_a_
 
 def test_one_block_decides_nothing_and_neither_do_two_of_one_arm() -> None:
     one = {name: {place: log for place, log in arm.items() if place[1] < 1} for name, arm in ARMS.items()}
-    assert {standing.effect for standing in decide(PLAIN, one, at_end()).standings} == {"undecided"}
+    assert {standing.effect for standing in decide(PLAIN, one, at_end()).standings} == {"not decided yet"}
     assert not decide(PLAIN, one, looked()).done()
     two = {place: log for place, log in ARMS["fast"].items() if place[1] < 2}
     assert decide(PLAIN, {"fast": two}, looked(1)).standings[0].ratio.low is None
@@ -81,8 +83,8 @@ def test_equals_end_as_no_difference_once_they_are_known_that_well() -> None:
     found = decide(noisy(0.0, 60, 0), {"same": noisy(0.0, 60, 1)}, looked(1)).standings[0]
     assert found.words == "no difference above 3 %"
     few = decide(noisy(0.0, 4, 0), {"same": noisy(0.0, 4, 1)}, at_end(1)).standings[0]
-    assert few.words.startswith("undecided: ")
-    assert few.words.endswith("blocks would be needed")
+    assert few.words.startswith("not decided yet: ")
+    assert few.words.endswith("blocks needed")
     assert decide(PLAIN, {}, at_end(0)).done()
 
 
@@ -132,11 +134,11 @@ def test_more_arms_and_more_looks_ask_for_clearer_effects() -> None:
 
 def test_effects_are_read_off_the_ends_of_an_interval() -> None:
     inside = 1 + NO_DIFFERENCE / 2
-    assert effect_of(None) == effect_of(Interval(value=2.0)) == "undecided"
+    assert effect_of(None) == effect_of(Interval(value=2.0)) == "not decided yet"
     assert effect_of(Interval(value=1.1, low=1.01, high=1.2)) == "faster"
     assert effect_of(Interval(value=0.9, low=0.8, high=0.99)) == "slower"
     assert effect_of(Interval(value=1.0, low=1 / inside, high=inside)) == "no difference"
-    assert effect_of(Interval(value=1.0, low=0.9, high=inside)) == "undecided"
+    assert effect_of(Interval(value=1.0, low=0.9, high=inside)) == "not decided yet"
 
 
 LOGS = st.lists(st.floats(-1, 1), min_size=8, max_size=8)
@@ -160,7 +162,7 @@ def test_more_blocks_that_say_the_same_never_undo_a_decision(plain: list[float],
     before = decide(blocks(*plain), {"a": blocks(*own)}, looked(1)).standings[0]
     mean = sum(o - p for o, p in zip(own, plain, strict=True)) / len(own)
     after = decide(blocks(*plain, *[0.0] * more), {"a": blocks(*own, *[mean] * more)}, looked(1)).standings[0]
-    if before.effect != "undecided":
+    if before.effect != "not decided yet":
         assert after.effect == before.effect
 
 
@@ -219,3 +221,15 @@ def test_whole_searches_find_nothing_where_nothing_is() -> None:
 def test_a_race_takes_less_trials_than_fixed_blocks_that_answer_as_well() -> None:
     effort = simulated.bench_effort(simulated.RECORDED, 3)
     assert effort.trials < 0.7 * effort.fixed_trials
+
+
+def test_no_speedup_is_above_what_the_counts_allow_and_what_lies_beyond_leads_nobody() -> None:
+    arms = {"bad clock": noisy(0.9, 6, 1), "fair": noisy(0.3, 6, 2), "slight": noisy(0.09, 6, 3)}
+    limits = {"bad clock": Most(1.5), "fair": Most(2.5), "slight": Most(1.07)}
+    found = decide(noisy(0.0, 6, 0), arms, at_end(3), limits=limits)
+    assert found.impossible == ("bad clock",) and found.leader == "fair" and found.of("bad clock") is None
+    fair, slight = found.of("fair"), found.of("slight")
+    assert fair is not None and fair.out is None and slight is not None
+    assert slight.ratio.value == slight.ratio.high == 1.07
+    idle = decide(noisy(0.0, 6, 0), {"idle": noisy(0.2, 6, 4)}, at_end(1), limits={"idle": Most(1.0, proposed=False)})
+    assert idle.standings[0].out == NOTHING_PROPOSED and idle.done() and idle.leader is None

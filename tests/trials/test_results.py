@@ -83,7 +83,7 @@ def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_und
     )
     assert found[16].why_not == "the worker was killed"
     for gamma in (4, 16):
-        assert found[gamma].standing is None and found[gamma].effect == "undecided"
+        assert found[gamma].standing is None and found[gamma].effect == "not decided yet"
         assert found[gamma].ratio is not None and found[gamma].ratio.low is None
 
 
@@ -141,4 +141,4 @@ def test_an_interval_that_holds_one_is_undecided_and_says_what_would_decide_it()
             took = int((base.decode_ns or 0) * math.exp(rng.gauss(0, 0.1)))
             made.append((of, lasting(trial(of, repeat, repeat, i), took)))
     (found,) = arms(made)
-    assert found.effect == "undecided" and found.standing is not None and found.standing.more_blocks
+    assert found.effect == "not decided yet" and found.standing is not None and found.standing.more_blocks

@@ -38,6 +38,7 @@ from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.passes import AppleChip, constants
 from mlsd.records import DRAFT_MODEL, Record
+from mlsd.trials.answers import Answer
 from mlsd.units import quoted
 
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
@@ -79,6 +80,7 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
     notes: tuple[str, ...]  # which rows of the databases do not count
+    measured: tuple[Answer, ...] = ()  # what trials of the target on this machine say, of each text by itself
 
 
 def answer(question: AdviceQuestion, known: Known, place: Place | None) -> TargetAdvice:
@@ -137,6 +139,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         untimed=tuple(key[1] or key[0] for key in untimed),
         draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
         notes=known.notes,
+        measured=() if place is None else known.answers_on(place.environment_key, target.facts.ref.id),
     )
 
 

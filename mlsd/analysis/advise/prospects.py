@@ -34,7 +34,7 @@ from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
 Basis = Literal["calibration", "trials", "shape", "bandwidth"]
-Verdict = Literal["on", "off", "not decided"]
+Verdict = Literal["on", "off", "not decided yet"]
 
 _Z = 1.96
 _WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
@@ -70,7 +70,7 @@ class Prospect(Record, frozen=True, kw_only=True):
         if self.gamma == 0:
             return False
         if self.effect is not None:
-            return self.effect == "undecided" and self.out is None
+            return self.effect == "not decided yet" and self.out is None
         return (self.speedup.high or 0.0) >= 1 / _WORTH and (tried or not self.pays)
 
     @property
@@ -370,9 +370,9 @@ def recommend(
     speculative = [p for p in found if p.gamma]
     faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]
     could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: -p.speedup.value)
-    verdict: Verdict = "on" if faster else "not decided" if could or not speculative else "off"
+    verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
     best = max(faster, key=lambda p: p.speedup.value) if faster else next(p for p in found if not p.gamma)
-    is_open = verdict == "not decided"
+    is_open = verdict == "not decided yet"
     more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
     steps = next_steps(
         target,
@@ -410,7 +410,7 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
         words = f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
     if one is fastest:
         return words
-    missing = "not decided" if fastest.effect else "not measured" if one.effect else "not surely faster than plain"
+    missing = "not decided yet" if fastest.effect else "not measured" if one.effect else "not surely faster than plain"
     return f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing}"
 
 

@@ -19,7 +19,7 @@ from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, grouped, mean_over, smallest_effect
 
 K = TypeVar("K", bound=Hashable)
-Decision = Literal["holds here", "does not hold here", "undecided", "not measured", "refuted"]
+Decision = Literal["holds here", "does not hold here", "not decided yet", "not measured", "refuted"]
 
 ACCEPTANCE_LIMIT = 0.04
 SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
@@ -57,7 +57,7 @@ def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
     effects = {key: _acceptance(group, len(by_models)) for key, group in by_models.items()}
     (target, draft), (highest, visible) = max(effects.items(), key=lambda item: item[1][0].value)
     detail = f"Highest: {draft} on {target}; {len(effects)} pairs of models."
-    decision: Decision = "undecided"
+    decision: Decision = "not decided yet"
     if _above(highest, ACCEPTANCE_LIMIT) == "holds here":
         decision = "does not hold here"
     elif all(_above(_acceptance(group)[0], ACCEPTANCE_LIMIT) == "does not hold here" for group in by_models.values()):
@@ -143,7 +143,7 @@ def prompt_length(paired: PairedTrials) -> TestOutcome | None:
     ]
     effect = _change([math.log2(n) for n in lengths], y)
     low, high = effect.low or 0.0, effect.high or math.inf
-    decision: Decision = "undecided"
+    decision: Decision = "not decided yet"
     if low >= 1 - STABLE_WITHIN and high <= 1 + STABLE_WITHIN:
         decision = "holds here"
     elif high < 1 - STABLE_WITHIN or low > 1 + STABLE_WITHIN:
@@ -191,7 +191,7 @@ def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     speedup, _ = _ratio(pairs, [p.speedup for p in pairs])
     free, visible = _ratio(pairs, [p.speedup * p.round_ms / (p.verify_ms + p.rest_ms) for p in pairs])
     loses, would_gain = _above(speedup, 1.0) == "does not hold here", _above(free, 1.0)
-    decision: Decision = "undecided"
+    decision: Decision = "not decided yet"
     if loses and would_gain == "holds here":
         decision = "holds here"
     elif _above(speedup, 1.0) == "holds here" or would_gain == "does not hold here":
@@ -341,10 +341,10 @@ def _ratio(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1) -
 def _above(effect: Interval, limit: float) -> Decision:
     """Whether the interval lies above, below or across a limit."""
     if effect.low is None or effect.high is None:
-        return "undecided"
+        return "not decided yet"
     if effect.low > limit:
         return "holds here"
-    return "does not hold here" if effect.high < limit else "undecided"
+    return "does not hold here" if effect.high < limit else "not decided yet"
 
 
 def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> TestOutcome | None:

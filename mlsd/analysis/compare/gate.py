@@ -20,7 +20,7 @@ from mlsd.stats import Interval, groups_needed
 from mlsd.trials.decisions import Design, Looks, estimate, intervals, quantile
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
-Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
+Verdict = Literal["faster", "slower", "higher", "lower", "same", "not decided yet"]
 FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
 POWER = 0.98  # chance with which a promised number of blocks shows an effect
 MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
@@ -62,7 +62,7 @@ class Finding(Record, frozen=True, kw_only=True):
     control: Interval | None  # A once more over A, 99 % each
     verdict: Verdict
     within: float | None  # of no change: the whole interval lies so near
-    more_blocks: int | None = None  # of an undecided one: so many more
+    more_blocks: int | None = None  # of one not decided yet: so many more
     would_show: float | None = None  # would show so much, 49 times in 50
 
     @property
@@ -76,10 +76,10 @@ class Finding(Record, frozen=True, kw_only=True):
     def words(self) -> str:
         if self.verdict == "same" and self.within is not None:
             return f"same within {_percent(self.within)}"
-        if self.verdict == "undecided":
+        if self.verdict == "not decided yet":
             if self.more_blocks is None or self.would_show is None:
-                return "undecided: too few blocks" if self.n < LEAST_BLOCKS else "undecided"
-            return f"undecided: {self.more_blocks} more blocks would show {_percent(self.would_show)}"
+                return "not decided yet: too few blocks" if self.n < LEAST_BLOCKS else "not decided yet"
+            return f"not decided yet: {self.more_blocks} more blocks would show {_percent(self.would_show)}"
         return f"{self.verdict} by {abs(self.percent or 0.0):.1f} %"
 
 
@@ -103,7 +103,7 @@ def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
     def would_be_found(found: Finding) -> bool:
         return found.would_show is not None and found.would_show < margin
 
-    return all(f.verdict != "undecided" or would_be_found(f) for f in findings if f.measure.counts)
+    return all(f.verdict != "not decided yet" or would_be_found(f) for f in findings if f.measure.counts)
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
@@ -145,10 +145,10 @@ def _finding(one: Series, design: Design, margin: float) -> Finding:
         floor = abs(statistics.fmean(control))
     found = _decided(one.measure, len(own), sides, change, noise, floor, margin)
     if len(own) < LEAST_BLOCKS:
-        return msgspec.structs.replace(found, verdict="undecided")
-    if found.verdict not in ("same", "undecided") and noise is not None and _reaches(noise, change, ratio):
-        found = msgspec.structs.replace(found, verdict="undecided")
-    if found.verdict != "undecided":
+        return msgspec.structs.replace(found, verdict="not decided yet")
+    if found.verdict not in ("same", "not decided yet") and noise is not None and _reaches(noise, change, ratio):
+        found = msgspec.structs.replace(found, verdict="not decided yet")
+    if found.verdict != "not decided yet":
         return found
     return _promise(found, own, control, floor, design, margin)
 
@@ -184,7 +184,7 @@ def _decided(
     margin: float,
 ) -> Finding:
     """Beyond the floor on one side, else within the margin on both (two one-sided tests, Schuirmann 1987)."""
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "not decided yet"
     within = None
     if change is not None and change.low is not None and change.high is not None:
         ends = [math.log(max(e, 1e-300)) if measure.is_ratio else e for e in (change.low, change.high)]

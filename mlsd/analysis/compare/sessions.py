@@ -49,12 +49,12 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> str:
-        changed = [f for f in self.findings if f.verdict not in ("same", "undecided")]
+        changed = [f for f in self.findings if f.verdict not in ("same", "not decided yet")]
         clauses = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
-        open_ = sum(f.verdict == "undecided" for f in self.findings)
+        open_ = sum(f.verdict == "not decided yet" for f in self.findings)
         same = len(self.findings) - len(changed) - open_
         clauses += [f"{same} of {len(self.findings)} measures are the same"] if same else []
-        clauses += [f"{open_} undecided"] if open_ else []
+        clauses += [f"{open_} not decided yet"] if open_ else []
         output = "The plain output is the same."
         if self.outputs:
             output = "The plain output is another model's." if self.changed_model else "The plain outputs differ."

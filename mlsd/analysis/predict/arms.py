@@ -15,6 +15,7 @@ from mlsd.measure.store.sessions import latest, sessions
 from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.stats import grouped
+from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import speed
 
@@ -65,6 +66,11 @@ class Known(Record, frozen=True, kw_only=True):
         if workload is None:
             return tuple(one for one in own if everything == {*one.workloads})
         return tuple(one for one in own if workload in (one.text, *one.workloads))
+
+    def answers_on(self, environment_key: str, target_id: str) -> tuple[Answer, ...]:
+        """What is to be said of a target's trials on this machine, as every other surface says it."""
+        own = self.measured.get(environment_key, ())
+        return tuple(answers(one for one in own if one.case.target.id == target_id))
 
     def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""

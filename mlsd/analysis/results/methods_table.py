@@ -120,7 +120,7 @@ _PAYS: dict[Effect, str] = {
     "faster": "pays",
     "slower": "does not pay",
     "no difference": "makes no difference",
-    "undecided": "is not decided to pay",
+    "not decided yet": "is not decided to pay",
 }
 
 

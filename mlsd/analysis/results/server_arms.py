@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlsd.records import NO_DRAFTER, Trial
-from mlsd.servers.flags import advice
+from mlsd.records import Trial
+from mlsd.servers.flags import flags_of
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
@@ -120,26 +120,13 @@ def _compare(ours: Trial, theirs: Trial) -> str:
 
 
 def recommend(found: Sequence[ArmResult], draft_path: str | None = None) -> tuple[str, ...]:
-    """What is decided of requests alone, and the flags of that; else to leave drafting off, and why."""
+    """The answer of the server, of requests alone, and what to set; our own loop's trials say nothing of it."""
     alone = [arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS]
-    answer = next(iter(answers(alone)), None)
-    drafting = [arm for arm in alone if arm.case.drafter.name != NO_DRAFTER]
-    if answer is not None and answer.use == "on" and answer.best is not None and answer.ratio is not None:
-        case = answer.best.case
-        if case.gamma == 0:  # a server that somebody else set up
-            return (f"Leave the server's speculation on: {_interval(answer.ratio)} of plain decoding.",)
-        return advice(case.drafter, case.gamma, draft_path)
-    if answer is not None and answer.use == "not decided yet":
-        return (f"{answer.words[0].upper()}{answer.words[1:]}; --until decided measures until it is.",)
-    why = "no setting is decided to be faster" if answer is not None and answer.arms else ""
-    why = next((arm.decision or "" for arm in drafting if arm.standing and arm.standing.effect == "undecided"), why)
-    if wrong := next((arm.impossible for arm in drafting if arm.impossible), ""):
-        why = f"a speedup of {wrong}, so a clock is wrong and it is not used"
-    elif not why:
-        some = any(arm.n_valid for arm in drafting)
-        why = "no speculative answer can be trusted"
-        why = "not every answer can be trusted, or none was long enough to be timed" if some else why
-    return (f"Leave it off: {why}.", *advice(None, 0))
+    lines: list[str] = []
+    for answer in answers(alone):
+        lines.append(f"{answer.words[0].upper()}{answer.words[1:]}.")
+        lines += flags_of(answer, draft_path)
+    return tuple(lines)
 
 
 def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
@@ -150,10 +137,10 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
         first, name = alone[0], row_name(arm)
         base = row_name(first)
         if arm.standing is None and any(map(spoils, (*first.trials, *arm.trials))):
-            lines.append(f"{name} against {base} is undecided: not every answer can be used.")
-        elif arm.ratio is None or arm.effect == "undecided":
+            lines.append(f"{name} against {base} is not decided yet: not every answer can be used.")
+        elif arm.ratio is None or arm.effect == "not decided yet":
             how = "" if arm.ratio is None else f": {_interval(arm.ratio)} of its tok/s"
-            lines.append(f"{name} against {base} is undecided{how}.")
+            lines.append(f"{name} against {base} is not decided yet{how}.")
         else:
             effect = f"is {arm.effect}" if arm.effect != "no difference" else "does not differ by more than 3 %"
             lines.append(f"{name} {effect}: {_interval(arm.ratio)} of the tok/s of {base}.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, head_lines, say_answers
+from mlsd.cli.answers import Question, answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
@@ -48,7 +48,8 @@ def tune(
         result = search(request, db, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
-    found = [] if result.answer is None else answer_objects([result.answer], result.models)
+    question = Question.of(result.models, request.setting.prompts, db)
+    found = [] if result.answer is None else answer_objects([result.answer], result.models, question)
     if as_json:
         settings = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed}

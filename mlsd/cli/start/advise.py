@@ -98,6 +98,9 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     for text in found.notes:
         note(text)
     if as_json:
+        from mlsd.report.objects import answer_object
+        from mlsd.servers.flags import flags_of
+
         same = ("validation", "untimed", "draft_sources", "draft_file", "notes")
         print_json(
             {
@@ -105,6 +108,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
                 "flags": _flags(found, target),
                 "advice": found.recommendation,
                 "quant": found.target.quant,
+                "measured": [answer_object(one, flags_of(one)) for one in found.measured],
                 "chip": _checked() if found.modelled else None,
                 **{name: getattr(found, name) for name in same},
                 "databases": [str(path) for path in databases],
@@ -143,7 +147,7 @@ def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
     from mlsd.servers.flags import advice
 
     result, best = found.recommendation, found.recommendation.best
-    if result.verdict == "not decided":
+    if result.verdict == "not decided yet":
         return ()
     path = resolve_model(target).path if found.target.here else None
     return advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path)
@@ -151,6 +155,8 @@ def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
 
 def _print(found: TargetAdvice, target: str) -> None:
     result = found.recommendation
+    for measured in found.measured:
+        say(f"Measured here by {measured.subject} on {measured.text}: {measured.words}.")
     say(_answer(result))
     if result.settles is not None:
         say(f"{result.settles}.")

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, head_lines, say_answers
+from mlsd.cli.answers import Question, answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
@@ -96,7 +96,8 @@ def bench(
 
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=fresh, watcher=watcher)
-    answers = answer_objects(result.answers, result.models)
+    question = Question.of(result.models, request.prompts, db)
+    answers = answer_objects(result.answers, result.models, question)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}

@@ -39,7 +39,7 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     own = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
     decided = [*own, "--until", "decided", "--budget-s"]
     fixed = [*own, "--repeats", "2" if quick else "3"]  # what is invalid once needs no further block, but a fair speed
-    look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8", "--prompt", "copy"]
+    look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8,16", "--prompt", "copy"]
     # A step ends once it is decided; loading and the first probe on a slow machine are within the budget.
     copying = [target, *look_up, *decided, "5" if quick else "120"]
     drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "60"]
@@ -83,35 +83,47 @@ def _run(ctx: click.Context, title: str, command: list[str]) -> Any:
 
 
 def win(arms: Sequence[ArmResult]) -> str:
-    """The first ending in a sentence, whether it came or not."""
-    pld, oracle = (next(arm for arm in arms if arm.case.drafter.name == name) for name in ("pld", "oracle"))
-    bound = f"drafts that are always right and free would give {_times(oracle)}"
-    if _speedup(pld) >= _speedup(oracle):  # two measurements of the same, which noise parts
-        bound = (
-            f"that is the most there is here: drafts that are always right and free were measured at {_times(oracle)}"
-        )
-    if pld.wrong:
-        return f"NO WIN: {pld.why_not}; {bound}."
+    """The first ending in a sentence, whether it came or not: the best gamma, beside the control's best."""
+    pld, oracle = (_fastest(arms, name) for name in ("pld", "oracle"))
+    bound = _bound(pld, oracle)
+    if pld.standing is None:
+        return f"NO USABLE MEASUREMENT: {pld.decision}; {bound}."
     if pld.effect == "faster":
         return (
             f"THE HONEST WIN: copying, prompt lookup decodes {_times(pld)} as fast and writes the same text; {bound}."
         )
-    return (
-        f"NO WIN on this machine: even copying, prompt lookup is at {_times(pld)}, not decided to "
-        f"be faster; {bound}, so that is all there was to gain."
-    )
+    return f"NO WIN on this machine: even copying, prompt lookup is at {_times(pld)}, {pld.effect}; {bound}."
+
+
+def _fastest(arms: Sequence[ArmResult], method: str) -> ArmResult:
+    own = [arm for arm in arms if arm.case.drafter.name == method]
+    return max(own, key=lambda arm: (arm.standing is not None, _speedup(arm)))
+
+
+def _bound(pld: ArmResult, oracle: ArmResult) -> str:
+    """What the control says of it: intervals are compared, for two measurements of the same differ by noise."""
+    if oracle.standing is None or oracle.ratio is None:
+        return f"the control failed ({oracle.decision}), so there is no bound to compare with"
+    limit = f"drafts that are always right and free were measured at {_times(oracle)}"
+    if pld.standing is None or pld.ratio is None or pld.ratio.low is None or oracle.ratio.high is None:
+        return limit
+    if pld.ratio.low > oracle.ratio.high:
+        return f"the control failed: {limit}, which nothing can exceed"
+    if pld.ratio.high is not None and pld.ratio.high > (oracle.ratio.low or 0.0):
+        return f"{limit}: the two cannot be told apart, so there is little more to gain here"
+    return f"{limit}: that is the most there is here"
 
 
 def loss(arms: Sequence[ArmResult]) -> str:
     """The second ending in a sentence."""
     draft = next(arm for arm in arms if not arm.is_plain)
-    if draft.wrong:
-        return f"NO LOSS that counts: {draft.why_not}."
+    if draft.standing is None:
+        return f"NO USABLE MEASUREMENT: {draft.decision}."
     share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
     right = f"{share} of the drafted tokens are right, the text is the same"
     if (_speedup(draft) or 1) >= 1:
         return f"NO LOSS here: {right}, and it is at {_times(draft)}, though the draft is about as large as its target."
-    name = "THE HONEST LOSS" if draft.effect == "slower" else "A LOSS, but not decided yet"
+    name = "THE HONEST LOSS" if draft.effect == "slower" else f"A LOSS, but {draft.effect}"
     return f"{name}: {right}, and yet it is at {_times(draft)}: drafting costs more time than right drafts save."
 
 
@@ -125,7 +137,10 @@ def invalid(arms: Sequence[ArmResult]) -> str:
 
 
 def _times(arm: ArmResult) -> str:
-    return "an unknown factor" if arm.ratio is None else f"{arm.ratio.value:.2f} times"
+    if arm.ratio is None:
+        return "an unknown factor"
+    ends = "" if arm.ratio.low is None else f" ({arm.ratio.low:.2f} to {arm.ratio.high:.2f})"
+    return f"{arm.ratio.value:.2f} times{ends}"
 
 
 def _speedup(arm: ArmResult) -> float:

@@ -10,8 +10,10 @@ from msgspec.structs import asdict
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.trials.answers import DECIDED
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ def server(
         result = serve(request, db, watcher)
     draft = request.drafts[0] if launch and request.drafts else None
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
+    if not request.rivals and any(one.use not in DECIDED for one in result.answers if one.source == "server"):
+        advice = (*advice, f"What decides it: {same_command(ctx, without=('repeats',), until=0.0)}")
     apart = server_costs(result.trials)
     if as_json:
         print_json(_object(result, apart, advice))

@@ -19,7 +19,7 @@ _COLORS = {
     "holds here": "green",
     "does not hold here": "red",
     "refuted": "red",
-    "undecided": "yellow",
+    "not decided yet": "yellow",
     "not measured": "bright_black",
 }
 
@@ -41,7 +41,7 @@ def _print(verdict: ClaimVerdict) -> None:
     claim = verdict.claim
     say((f"{verdict.decision:<18}  ", _COLORS[verdict.decision]), claim.text)
     say(f"    {verdict.sentence}")
-    if verdict.decision == "undecided" and verdict.visible is not None:
+    if verdict.decision == "not decided yet" and verdict.visible is not None:
         say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")
     printed = f"    Printed ({claim.source}): {claim.printed}"
     if verdict.published_audit is not None:

@@ -207,7 +207,7 @@ def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[s
         if what == "different":
             failures += list(found.outputs)
             continue
-        undecided = (f for f in found.findings if f.verdict == "undecided")
+        undecided = (f for f in found.findings if f.verdict == "not decided yet")
         failures += [
             f"{f.measure.name} is {f.words}." for f in (found.slower(share) if what == "slower" else undecided)
         ]

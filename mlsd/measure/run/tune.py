@@ -201,7 +201,7 @@ class _Search:
             enough = len(self._tried) + len(self.failed) >= self._request.trials
             if found is not None and not enough:
                 wave, led = found, leader
-            elif leader.effect == "undecided" and n_blocks != _LAST_BLOCKS:
+            elif leader.effect == "not decided yet" and n_blocks != _LAST_BLOCKS:
                 wave, n_blocks = _Wave((leader.case.drafter.options,), (leader.case.gamma,)), _LAST_BLOCKS
             elif enough:
                 return "as many settings as asked for were tried; --trials N goes on from here"

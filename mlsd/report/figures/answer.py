@@ -24,9 +24,8 @@ from mlsd.trials.results import ArmResult
 _MOST_ROWS = 24
 _WIDE_IN, _NARROW_IN = 8.2, 3.7  # beside the flags on a desk; on a phone
 _LETTERS, _NARROW_LETTERS = 46, 28  # of a label's line
-_COLORS = {"faster": plot.FASTER, "slower": plot.SLOWER, "undecided": plot.OPEN}
+_COLORS = {"faster": plot.FASTER, "slower": plot.SLOWER, "not decided yet": plot.OPEN}
 _TICKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
-_WORDS = {"undecided": "not decided"}
 
 
 def gains(study: Study, *, narrow: bool = False) -> Figure:
@@ -47,7 +46,7 @@ def gains(study: Study, *, narrow: bool = False) -> Figure:
         color, ends = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK), _ends(arm.ratio)
         if ends is not None:
             ax.plot(ends, [place, place], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
-        word = "a bound" if arm.control else _WORDS.get(arm.effect, arm.effect)
+        word = "a bound" if arm.control else arm.effect
         ax.plot([arm.ratio.value], [place], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
         value = f"{arm.ratio.value:.2f}x" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else " (one block)")
         look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}

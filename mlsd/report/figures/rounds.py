@@ -139,7 +139,7 @@ def centred(points: Points) -> Points:
 
 def trend_words(trend: Drift) -> str:
     """The drift over the whole run in words."""
-    word = "changed" if trend.decided else "undecided:"
+    word = "changed" if trend.decided else "not decided yet:"
     return f"{word} {100 * trend.change:+.1f} % over the run"
 
 

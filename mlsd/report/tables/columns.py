@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "undecided": "doubt"}
+EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "not decided yet": "doubt"}
 
 
 def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
@@ -72,7 +72,7 @@ _WORDS: dict[str, tuple[Callable[[ArmResult], object], str]] = {
     "text": (lambda a: a.text, "the prompt, its kind of text, or how many kinds are pooled"),
     "suite": (lambda a: a.question.suite, "the suite that measured it"),
     "decision": (lambda a: a.decision, "the effect in words, or why the arm left the race"),
-    "effect": (effect_cell, "faster, slower, no difference or undecided, by the interval"),
+    "effect": (effect_cell, "faster, slower, no difference or not decided yet, by the interval"),
     "verdict": (lambda a: "INVALID" if a.wrong else a.verdict, "lossless or near_tie; INVALID: not to be used"),
 }
 _NUMBERS: dict[str, tuple[Callable[[ArmResult], Cell | int | None], str]] = {

@@ -8,7 +8,7 @@ from mlsd.report.render.table import Cell, Table, Tone, numbers, significant, ta
 from mlsd.stats import Interval
 
 _WIDEST = 10.0  # of an interval that says anything
-_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt", "same": "quiet"}
+_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "not decided yet": "doubt", "same": "quiet"}
 
 
 def comparison_table(found: Comparison) -> Table:

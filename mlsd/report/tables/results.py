@@ -36,11 +36,12 @@ def best_table(found: Sequence[Answer]) -> Table:
     return table(
         "Which setting for which text",
         found,
-        words("target", lambda a: a.target),
+        words("target", lambda a: a.subject),
         words("text", lambda a: a.text),
         numbers("output tokens", lambda a: a.n_predict),
         words("use", lambda a: text(a.setting, "good" if a.use == "on" else "")),
         words("best tried", lambda a: a.best and a.best.setting),
+        words("why", lambda a: a.reason or None),
         *of_their_arms(attrgetter("best"), "speedup [95 % CI]", "effect"),
         numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
         numbers(
@@ -173,7 +174,7 @@ _DECISION_TONES: dict[str, Tone] = {
     "holds here": "good",
     "does not hold here": "bad",
     "refuted": "bad",
-    "undecided": "doubt",
+    "not decided yet": "doubt",
     "not measured": "quiet",
 }
 

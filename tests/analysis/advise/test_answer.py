@@ -114,7 +114,7 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
         return answer(asked, NOTHING, None).recommendation
 
     undecided = asked("M3 Max")
-    assert undecided.verdict == "not decided" and len(undecided.to_measure) == 2
+    assert undecided.verdict == "not decided yet" and len(undecided.to_measure) == 2
     assert undecided.settles is not None
     for words in ("pays above", "% accepted; people measured 56 to 95 %", "The biggest unknown is the cost of a pass"):
         assert words in undecided.settles
@@ -153,7 +153,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
 def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -> None:
     stored, _, here = measured
     found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
-    assert found.verdict == "not decided"
+    assert found.verdict == "not decided yet"
     drafted = [p for p in found.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
     assert "mlsd bench tiny-moe --draft tiny-draft --prompt chinese" in found.next_steps[0]

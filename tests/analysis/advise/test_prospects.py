@@ -65,7 +65,7 @@ def test_verification_is_blamed_on_experts_or_on_a_kernel_step() -> None:
 
 
 def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_faster() -> None:
-    for step, verdict in ((0.5, "on"), (3.0, "not decided"), (30.0, "off")):
+    for step, verdict in ((0.5, "on"), (3.0, "not decided yet"), (30.0, "off")):
         costs = cost_range({1: 10.0, 5: 12.0}, step=step, basis="bandwidth")
         ranged = msgspec.structs.replace(accepting(0.7), least_alpha=0.5, most_alpha=0.9)
         found = prospects({KEY: costs}, costs, [ranged], (4,))
@@ -79,7 +79,7 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
         assert low < ends[0] < speculative.speedup.value < ends[1] < high
         advice = recommend("t", None, found, costs, ["acceptance"])
         assert advice.verdict == verdict and advice.best.gamma == (4 if verdict == "on" else 0)
-        assert len(advice.to_measure) == (1 if verdict == "not decided" else 0)
+        assert len(advice.to_measure) == (1 if verdict == "not decided yet" else 0)
     assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
     assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
     assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
@@ -103,7 +103,7 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
     advice = recommend("t", "code", found, costs)
-    assert advice.verdict == "not decided" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
+    assert advice.verdict == "not decided yet" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
     assert "--gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
     drafter = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="d"))
     ran = result(1.2, 1.5, 1.9, spec=drafter, tok_s=120.0, plain_tok_s=80.0)
@@ -112,7 +112,7 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     assert {p.gamma: p.tok_s.value for p in advice.prospects if p.effect} == {0: 80.0, 4: 120.0}
     unsure = result(0.6, 0.88, 1.3, spec=drafter)
     shown = next(p for p in as_measured(found, [unsure]) if p.gamma == 4)
-    assert (shown.speedup.value, shown.effect) == (0.88, "undecided"), "what was measured, not what was predicted"
+    assert (shown.speedup.value, shown.effect) == (0.88, "not decided yet"), "what was measured, not what was predicted"
 
 
 def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None:

@@ -192,7 +192,7 @@ def test_a_verdict_says_of_which_models_machine_and_profile_it_speaks(tmp_path: 
 
 def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
     found = verdict(tmp_path, "moe-speedup", Study(arms=(Arm(target="moe", alpha=0.5, draft_ms=1.9),), noise=0.5))
-    assert found.decision == "undecided"
+    assert found.decision == "not decided yet"
 
 
 def test_the_printed_rows_of_every_claim_exist() -> None:

@@ -45,7 +45,7 @@ def one(values: Sequence[tuple[float, float]], measure: Measure = PLAIN, control
 
 
 def changed(findings: Sequence[Finding]) -> list[Finding]:
-    return [f for f in findings if f.verdict not in ("same", "undecided")]
+    return [f for f in findings if f.verdict not in ("same", "not decided yet")]
 
 
 @pytest.mark.heavy
@@ -108,9 +108,9 @@ def test_counts_without_noise_are_the_same_or_changed_exactly() -> None:
 def test_what_is_undecided_says_how_many_blocks_would_show_how_much() -> None:
     rng = np.random.default_rng(0)
     found = one([(1.0, math.exp(v)) for v in rng.normal(0, 0.03, 8)])
-    assert found.verdict == "undecided"
+    assert found.verdict == "not decided yet"
     assert found.more_blocks is not None and found.more_blocks > 8
-    assert found.words == f"undecided: {found.more_blocks} more blocks would show 2 %"
+    assert found.words == f"not decided yet: {found.more_blocks} more blocks would show 2 %"
 
 
 def test_so_much_noise_that_no_life_is_long_enough_promises_a_larger_effect() -> None:
@@ -121,7 +121,7 @@ def test_so_much_noise_that_no_life_is_long_enough_promises_a_larger_effect() ->
 
 
 def test_one_block_decides_nothing() -> None:
-    assert one([(1.0, 2.0)]).words == "undecided: too few blocks"
+    assert one([(1.0, 2.0)]).words == "not decided yet: too few blocks"
 
 
 def test_what_the_control_shows_too_is_not_believed_of_b() -> None:
@@ -129,7 +129,7 @@ def test_what_the_control_shows_too_is_not_believed_of_b() -> None:
     series = Series(measure=PLAIN, a=a, b=tuple(1.08 * v for v in a[::-1]), control=tuple(far * v for v in a))
     (found,) = judge([series])
     assert found.control is not None and found.control.decided()
-    assert found.verdict == "undecided"
+    assert found.verdict == "not decided yet"
     (alone,) = judge([Series(measure=PLAIN, a=a, b=series.b)])
     assert alone.verdict == "faster"
 
@@ -151,9 +151,9 @@ def test_blocks_that_lack_a_side_count_nowhere() -> None:
 def test_three_blocks_decide_nothing_and_neither_does_a_change_that_the_control_may_have_too() -> None:
     times = Measure(name="T(5)", unit="ms", sense="time")
     busy = Series(measure=times, a=(5.9, 6.3, 6.1), control=(1.4, 2.1, 1.7), b=(1.6, 1.9, 1.7))
-    assert judge([busy])[0].verdict == "undecided"
+    assert judge([busy])[0].verdict == "not decided yet"
     more = Series(measure=times, a=busy.a * 3, control=busy.control * 3, b=busy.b * 3)
-    assert judge([more])[0].verdict == "undecided"
+    assert judge([more])[0].verdict == "not decided yet"
 
 
 def test_spikes_on_a_third_of_the_passes_raise_no_alarms() -> None:

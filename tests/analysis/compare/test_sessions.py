@@ -11,7 +11,7 @@ from tests.analysis.studies import MACHINE
 def finding(name: str, ratio: float) -> Finding:
     measure = Measure(name=name, unit="ms", sense="time")
     change = Interval(value=ratio, low=ratio - 0.01, high=ratio + 0.01, n=9)
-    verdict = "undecided" if ratio == 1 else "faster" if ratio < 1 else "slower"
+    verdict = "not decided yet" if ratio == 1 else "faster" if ratio < 1 else "slower"
     return Finding(measure=measure, n=9, a=1.0, b=ratio, change=change, control=None, verdict=verdict, within=None)
 
 
@@ -33,7 +33,7 @@ def test_many_passes_are_one_clause_of_the_sentence() -> None:
     passes = [finding(f"T({k})", 1 if k == 9 else 0.8 + k / 100) for k in range(1, 10)]
     found = answer(finding("plain", 1.2), *passes)
     assert found == (
-        "B against A: plain is slower by 20.0 %; 8 of 9 T(k) are faster by 12.0 to 19.0 %; 1 undecided. "
+        "B against A: plain is slower by 20.0 %; 8 of 9 T(k) are faster by 12.0 to 19.0 %; 1 not decided yet. "
         "The plain output is the same."
     )
 
