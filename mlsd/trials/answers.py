@@ -198,10 +198,9 @@ def _clause(group: Sequence[Answer], n_texts: int = 0) -> str:
     names = f"all {n_texts} texts ({names})" if len(group) == n_texts > 1 else names
     shown = max(group, key=_value)
     on = f" on {shown.text}" if len(group) > 1 and shown.best is not None else ""
-    if shown.use == "on" and shown.ratio is not None:
+    if shown.use == "on" and shown.ratio is not None and len(group) > 1:
         worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
-        span = times(shown.ratio) if len(group) == 1 else f"{times(worst)} to {times(shown.ratio)}"
-        return f"use {shown.setting} for {names}: {span}"
+        return f"{names}: use {shown.setting}: {times(worst)} to {times(shown.ratio)}"
     return f"{names}: {shown.words}{on}"
 
 

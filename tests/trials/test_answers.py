@@ -18,7 +18,7 @@ def test_the_fastest_decided_setting_is_named_with_its_interval() -> None:
     found = answers([result(1.1, 1.2, 1.3), result(1.2, 1.5, 1.8, gamma=8), result(0.9, 1.9, 4.0, gamma=16)])
     assert [(a.use, a.setting) for a in found] == [("on", "small, gamma 8")]
     assert first_line(found) == "Faster: small, gamma 8 gives 1.50x on code."
-    assert "use small, gamma 8 for code: 1.50x (95 % 1.20 to 1.80)" in by_target(found)[0]
+    assert "code: use small, gamma 8: 1.50x (95 % 1.20 to 1.80)" in by_target(found)[0]
 
 
 def test_slower_everywhere_is_off_with_the_best_that_was_tried() -> None:
