@@ -17,6 +17,8 @@ from mlsd.trials.acceptance import MEANINGS
 _OF_BOTH = (
     "target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits", "program", "quantization",
 )  # fmt: skip
+AS_PLAIN = ("lossless", "near_tie", "near tie")  # an output that was compared with plain decoding
+_INVALID = ("no", "0 of")
 _MOST = 1e12  # of any figure
 _OF_A_FILE = ("active_b", "bits", "quantization", "model_gb")  # what is known of one file is not known of another
 
@@ -66,6 +68,7 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
     chip = " ".join(cells.get("chip", "").split()) or None
     n_predict = _count(cells, "n_predict")
     stated = {"n_predict": n_predict, "program": cells.get("program") or None}
+    valid = cells.get("valid", "").lower()
     label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
     return AuditRow(
         target=target or "an unnamed target",
@@ -95,6 +98,8 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
         draft_ms=_figure(cells, "draft_ms"),
         bytes_claimed=None if (claimed := _figure(cells, "gb_claimed")) is None else claimed.scaled(1e9),
         cannot_be=cannot_be if speculative else None,
+        lossless=cells.get("verdict", "") in AS_PLAIN or (bool(valid) and not valid.startswith(_INVALID)),
+        invalid_reason="its source says so" if valid.startswith(_INVALID) else None,
         failed_native_calls=_count(cells, "failed_calls") or 0,
         relative_sd=None if sd is None or scattered is None or scattered.value <= 0 else sd / scattered.value,
         label=label,

@@ -212,6 +212,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     """What is known beside the row: the rest of its table, the machine, the sizes of the models."""
 
     rows: tuple[AuditRow, ...]
+    beside: tuple[AuditRow, ...] = ()  # rows that judge and are not judged
     peak_gb_s: float | None = None  # of all rows; None takes the peak of each row's chip
     exact_counts: bool = True  # n_predict is the count of one output: not pooled over turns, not cut by an early end
     pass_bytes: dict[str, float] = msgspec.field(default_factory=dict)  # model -> bytes that one token at least reads
@@ -228,7 +229,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def sound(self) -> tuple[AuditRow, ...]:
         """The rows that others may be compared with."""
-        return tuple(row for row in self.rows if row.sound)
+        return tuple(row for row in (*self.rows, *self.beside) if row.sound)
 
     # --- repeats and their noise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -24,6 +25,7 @@ from mlsd.records import Record
 from mlsd.stats import grouped
 
 NEEDED = ("gamma", "n_predict", "acceptance")  # without them most rules have nothing to judge
+_FEWEST_SAME, _SAME_SHARE = 4, 0.9  # rows that print the figures of a published study before they are taken for it
 _NAMED = 5  # rows or models that a note names
 _FULL_SHARE, _FULL_CHANCE = 0.9, 1e-4  # counts that must fit full-length drafts, and how rarely chance may do that
 _SHIFTS = tuple(0.93 + 0.0061 * i for i in range(24))  # of an acceptance, to see how easily any number fits
@@ -137,6 +139,8 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     if speculative:
         rows, note = _with_length(rows, assumed.full_drafts)
         notes.append(note)
+    if (recognized := _recognized(rows, notes)) is not None:
+        return recognized
     context = _with_knowledge(tuple(rows), chips, assumed.peak_gb_s, tuple(notes))
     return msgspec.structs.replace(context, exact_counts=exact_counts, notes=(*context.notes, *_sizes(context)))
 
@@ -180,6 +184,41 @@ def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[A
     how = "as stated" if full_drafts is not None else "decided from the counts"
     more = "" if full or full_drafts is not None else "; where every draft has gamma tokens, say --full-drafts"
     return rows, f"{lengths}: {how}{more}."
+
+
+def _figures(row: AuditRow) -> tuple[float | None, ...] | None:
+    """What tells a printed row from every other, where it states enough."""
+    stated = (row.tok_s, row.speedup, row.acceptance, row.mgl)
+    if not row.speculative or sum(one is not None for one in stated) < 2:
+        return None
+    return (row.gamma, *(None if one is None else round(one.value, 6) for one in stated))
+
+
+@functools.cache
+def _published() -> dict[str, dict[tuple[float | None, ...], AuditRow]]:
+    studies = {name: published.load(name) for name in published.names()}
+    contexts = {name: published.context(study) for name, study in studies.items() if not study.separate}
+    return {
+        name: {key: row for row in context.rows if (key := _figures(row)) is not None}
+        for name, context in contexts.items()
+    }
+
+
+def _recognized(rows: Sequence[AuditRow], notes: Sequence[str]) -> AuditContext | None:
+    """The rows as those of a published study, where they print its figures: judged by all that it says of them."""
+    keys = [_figures(row) for row in rows]
+    for name, known in _published().items():
+        same = [(row, known[key]) for row, key in zip(rows, keys, strict=True) if key is not None and key in known]
+        if len(same) < _FEWEST_SAME or len(same) < _SAME_SHARE * len(rows):
+            continue
+        study = published.load(name)
+        own = tuple(msgspec.structs.replace(row, table=mine.table, label=mine.label) for mine, row in same)
+        beside = tuple(row for row in published.context(study).rows if not row.speculative)
+        told = f"These rows are those of {study.citation}: models and plain runs are taken from it."
+        return msgspec.structs.replace(
+            published.context(study), rows=own, beside=beside, notes=(*(n for n in notes if "Drafts of" not in n), told)
+        )
+    return None
 
 
 def _sizes(context: AuditContext) -> Iterator[str]:

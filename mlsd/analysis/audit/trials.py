@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mlsd.analysis.audit.audit import audit_row
+from mlsd.analysis.audit.cells import AS_PLAIN
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
 from mlsd.analysis.results.comparability import Chosen, choose
@@ -20,8 +21,6 @@ from mlsd.stats import grouped
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
 from mlsd.trials.sums import decode_tok_s, sums_of_row
-
-_AS_PLAIN = ("lossless", "near_tie")  # verdicts of an output that was compared with plain decoding
 
 
 def database_contexts(
@@ -123,7 +122,7 @@ def trial_row(trial: Mapping[str, Any], case: Case | None = None) -> AuditRow:
         and trial["draft"] is not None
         and trial["gamma"] > 0
         and own.proposed >= trial["gamma"] * (own.rounds - trial["gamma"]),
-        lossless=trial["verdict"] in _AS_PLAIN,
+        lossless=trial["verdict"] in AS_PLAIN,
         failed_native_calls=0 if trial["valid"] else failed,
         invalid_reason=reason,
     )

@@ -1,4 +1,4 @@
-"""Tables and logs as people paste them: CSV, tabs, Markdown, llama-server's timings, mtp-bench's lines.
+"""Tables and logs as people paste them: CSV, tabs, Markdown, a page of a paper, what mlsd prints, programs' timings.
 
 Every row becomes cells by the names that the audit knows (`HEADS`), each as it was printed. What is in no row of a
 table but holds for all that follow (a command's model and gamma, the one chip that a text names) is added to them.
@@ -33,7 +33,7 @@ HEADS: dict[str, str] = {
     r"|throughput|tg|overall( median| mean)?|with (flag|mtp|spec\w*|draft\w*)",
     "baseline_tok_s": r"(baseline|plain|vanilla|classic|ar|no (spec\w*|draft|mtp)|without\b.*|off|mtp off|base)"
     r"( decode)?( tok(ens?)?/s| t/s| tps| tok s)?",
-    "speedup": r"speed ?up( vs baseline)?( ratio)?|x|ratio|vs (baseline|plain|vanilla|ar|base|off)|times|加速比|gain"
+    "speedup": r"speed ?up( vs baseline)?( ratio)?|x|ratio|vs (baseline|plain|vanilla|ar|base|off)|加速比|gain"
     r"|delta|δ|change|improvement|uplift|overall gain",
     "acceptance": r"(draft |avg |mean |aggregate |token )*(accept(ed|ance)?|acc)( rate| ratio| pct| percent| %|%)?|rate"
     r"|alpha|α|接受率",
@@ -55,14 +55,19 @@ HEADS: dict[str, str] = {
     "ms_per_token": r"eval ms per token|ms per tok(en)?|ms/tok(en)?|tpot( ms)?|itl( ms)?",
     "users": r"requests|concurren\w+|users|streams|batch( size)?|parallel|n parallel|npl",
     "status": r"status",
-    **{name: name.replace("_", " ") for name in ("model_gb", "acceptance_of", "accepted_of_output", "draft_ms")},
+    "valid": r"valid( trials)?",
+    "verdict": r"verdict",
+    **{
+        name: name.replace("_", " ")
+        for name in ("model_gb", "acceptance_of", "accepted_of_output", "draft_ms", "failed_calls")
+    },
 }
 _KNOWN = {field: re.compile(f"(?:{heads})") for field, heads in HEADS.items()}
 PASSED_OVER = ("timestamp", "machine", "prompt_eval_ms", "raw_log")  # of the study's layout: nothing is asked of them
 # A column of speeds headed by a method, or a cell that names one.
 _METHOD = re.compile(
-    r"(?<![a-z])(mtp|dflash|dspark|eagle-?3?|medusa|hydra|pld|prompt[- ]lookup|n-?gram(?:[- ]\w+)?|look-?up|suffix|spec"
-    r"(?:ulative)?(?:[- ]decod\w+)?|sd|draft(?:ed|er|[- ]model)?)(?![a-z])"
+    r"(?<![a-z])(mtp|dflash|dspark|eagle(?:-?[23])?|medusa|hydra|pld|prompt[- ]lookup|n-?gram(?:[- ]\w+)?|look-?up"
+    r"|suffix|spec(?:ulative)?(?:[- ]decod\w+)?|sd|draft(?:ed|er|[- ]model)?)(?![a-z])"
 )
 _PLAIN = re.compile(
     r"(?:none|no|off|baseline|base|plain|vanilla|normal|standard|default|ar|autoregressive|greedy|-|n/a)(?![a-z])"
@@ -70,7 +75,7 @@ _PLAIN = re.compile(
 )
 _SPEEDS = ("tok_s", "baseline_tok_s", "ms_per_token", "speedup")  # without any of these a table is of something else
 _SPEED = re.compile(
-    r"[~<>≈*_` ]*\d[\d.,]*(?: ?[-\N{EN DASH}/\N{PLUS-MINUS SIGN}] ?[\d.,]+)*\s*"
+    r"[~<>≈*_` ]*\d[\d.,]*(?: \d{3}(?:\.\d+)?)*(?: ?[-\N{EN DASH}/\N{PLUS-MINUS SIGN}] ?[\d.,]+)*\s*"
     r"(?:tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps|x)?(?: avg| median| mean)?[*_` ]*(?:\(.*\))?[*_` ]*",
     re.IGNORECASE,
 )
@@ -108,13 +113,13 @@ def read_pasted(data: bytes, source: str) -> Pasted:
     text = text_of(data, source)
     lines = text.splitlines()
     logged, skipped = _log_rows(lines)
-    found = [*_markdown(lines), *logged] or list(_delimited(text, source))
+    found = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged] or list(_delimited(text, source))
     rows, unused = list[PastedRow](), list[str]()
     for same in grouped(found, lambda one: one.group).values():
         heads = _fields([one.cells for one in same])
         if not any(field.partition(":")[0] in _SPEEDS for field in heads.values()):
             continue
-        unused += [head for head in same[0].cells if head not in heads and head not in (*PASSED_OVER, "")]
+        unused += [head for head in same[0].cells if head not in heads and head not in (*PASSED_OVER, _ANSWER, "")]
         rates = [head for head, field in heads.items() if field == "acceptance"]
         percent = {head for head in rates if in_percent(one.cells.get(head, "") for one in same)}
         for one in same:
@@ -175,6 +180,8 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
         own = _plain_head(head)
         values = [cell for row in rows if not is_blank(cell := row.get(head, ""))]
         field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(own)), None)
+        if field == "n_predict" and any("lossless" in value for value in values):
+            field = "verdict"
         if field == "depth":
             field = "gamma" if all((value_of(v) or 0) <= 32 for v in values) else "n_prompt"
         if field == "gamma" and own in ("n", "k", "d") and any((value_of(v) or 0) > 64 for v in values):
@@ -182,7 +189,7 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
         if field == "acceptance" and own == "accepted" and values and all(v.isdecimal() for v in values):
             field = "n_accepted"
         if field == "draft" and values and all(value_of(v) is not None for v in values):
-            field = "n_proposed"
+            field = None if any("." in v for v in values) else "n_proposed"  # milliseconds, or a count
         if field in ("tok_s", "baseline_tok_s", "ms_per_token") and values and not any(map(_SPEED.fullmatch, values)):
             field = None  # milliseconds, watts
         if (
@@ -244,7 +251,7 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:
     text = text.strip("*_` ")
     if field in ("tok_s", "baseline_tok_s", "acceptance", "speedup", "n_prompt", "n_predict", "n_output"):
         counts = _COUNTS.search(text) if field == "acceptance" else None
-        text = counts[0] if counts else re.sub(r"\s*(?:\(.*?\)|avg|median|mean)\s*", " ", text).strip()
+        text = counts[0] if counts else re.sub(r"\s*(?:\(.*?\)|\[.*?\]|avg|median|mean)\s*", " ", text).strip()
     if field != "acceptance":
         text = re.sub(r"(?<=[\dx]) / (?=\d)", "-", text) if _SPEED.fullmatch(text) else text  # two runs: a range
     if field == "acceptance" and (in_percent or "%" in head) and "%" not in text and "/" not in text:
@@ -287,7 +294,7 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
     if (named and _PLAIN.match(named)) or (not named and draft and (_PLAIN.match(draft) or is_blank(draft))):
         drafter = NO_DRAFTER
     elif (found := _METHOD.search(named)) or (named and (drafted or "gamma" in rest)):
-        drafter = found[1] if found else named
+        drafter = found[1] if found else _GAMMA.sub("", named).strip(" ,")
     elif draft:
         drafter = "draft-model"
     elif (
@@ -331,7 +338,79 @@ def _markdown(lines: list[str]) -> Iterator[PastedRow]:
 
 def _split(line: str) -> list[str]:
     cells = re.split(r"(?<!\\)\|", _LINK.sub(r"\1", line.strip().strip("|")))
-    return [re.sub(r"<br ?/?>|\*\*", " ", cell).strip(" `*") for cell in cells]
+    return [re.sub(r"\\([\[\]_*.|+-])", r"\1", re.sub(r"<br ?/?>|\*\*", " ", cell).strip(" `*")) for cell in cells]
+
+
+_DRAWN = re.compile(r"\s*[\u2500-\u257f]{20,}\s*")
+_CAPTION = re.compile(r"\W*(Table \d+)[:.]")
+_GROUP_OF_DRAFTS = re.compile(r"draft(?:er)?:? ", re.IGNORECASE)
+
+
+def _ruled(lines: list[str]) -> Iterator[PastedRow]:
+    """Tables as mlsd prints them: columns two spaces apart, their heads over a drawn rule."""
+    head, group = list[str](), 0
+    for number, line in enumerate(lines, 1):
+        cells = re.split(r" {2,}", line.strip())
+        if _DRAWN.fullmatch(line) and number > 1:
+            head, group = re.split(r" {2,}", lines[number - 2].strip()), number
+        elif len(cells) != len(head):
+            head = head if line.strip() else []
+        elif head:
+            yield PastedRow(line=number, group=group, cells=dict(zip(head, cells, strict=True)))
+
+
+def _tabbed(lines: list[str]) -> Iterator[PastedRow]:
+    """Tables of a page whose cells stand between tabs, with one line of heads or two."""
+    block = list[tuple[int, list[str]]]()
+    for number, line in enumerate([*lines, ""], 1):
+        if line.count("\t") > 1 or (block and "\t" in line):
+            plain = (
+                line.replace("$", "").replace("\\times", "x").replace("\\pm", "\N{PLUS-MINUS SIGN}").replace("\\", "")
+            )
+            block.append((number, [cell.strip() for cell in plain.split("\t")]))
+            continue
+        if len(block) > 1 and (len(block) < len(lines) or not all(block[0][1])):
+            around = [*lines[max(0, block[0][0] - 4) : block[0][0] - 1][::-1], *lines[number - 1 : number + 2]]
+            captions = [found[1] for text in around if (found := _CAPTION.match(text))]
+            yield from _of_block(block, next(iter(captions), ""))
+        block = []
+
+
+def _of_block(block: list[tuple[int, list[str]]], title: str) -> Iterator[PastedRow]:
+    (group, tops), (_, subs) = block[0], block[1]
+    two_levels = not all(tops[1:-1]) and not subs[0] and not any(value_of(cell) is not None for cell in subs)
+    heads, over = list[str](), list[str]()  # the head of each column, and the head of the group that it is of
+    for j in range(max(len(cells) for _, cells in block)):
+        top, sub = (level[j] if j < len(level) else "" for level in (tops, subs))
+        grouped_here = two_levels and sub
+        heads.append(sub if grouped_here else top)
+        over.append((top or (over[-1] if over else "")) if grouped_here else "")
+    above = ""
+    for number, cells in block[1 + two_levels :]:
+        above = cells[0] or above  # a cell that stands for the rows below it, too
+        row = [above, *cells[1:], *[""] * len(heads)]
+        for name in dict.fromkeys(filter(None, over)) if two_levels else ("",):
+            own = {head: row[j] for j, head in enumerate(heads) if head and over[j] in ("", name)}
+            if name and all(is_blank(row[j]) for j in range(len(heads)) if over[j] == name):
+                continue
+            yield PastedRow(line=number, table=title, group=group, cells=_halved(own) | _of_group(name, heads))
+
+
+def _halved(cells: dict[str, str]) -> dict[str, str]:
+    """``Target / gamma`` as two columns."""
+    halves: dict[str, str] = {}
+    for head, cell in cells.items():
+        names, values = head.split(" / "), cell.split(" / ")
+        halves |= dict(zip(names, values, strict=True)) if len(names) == len(values) == 2 else {head: cell}
+    return halves
+
+
+def _of_group(name: str, heads: list[str]) -> dict[str, str]:
+    """What the head over a group of columns says of them: a draft, a model, or else a text."""
+    if not name or _GROUP_OF_DRAFTS.match(name):
+        return {"draft": _GROUP_OF_DRAFTS.sub("", name)} if name else {}
+    named = any(_KNOWN["target"].fullmatch(_plain_head(head.partition(" / ")[0])) for head in heads)
+    return {"prompt" if named else "model": name}
 
 
 def _delimited(text: str, source: str) -> Iterator[PastedRow]:
@@ -366,18 +445,34 @@ _EVAL = re.compile(rf"(prompt )?\beval time{_N} ms /\s*(\d+) (?:tokens|runs)(?:.
 _ACCEPTANCE = re.compile(
     rf"draft acceptance(?: rate)?{_N}\s*\(\s*(\d+) accepted /\s*(\d+) generated\)(?:.*?mean len{_N})?"
 )
+_ANSWER = "answer"  # a column of logs: answers of one server differ in depth, and are no repeats
+# llama-speculative sums up an answer so.
+_DECODED = re.compile(r"\bdecoded\s+(\d+) tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+) t/s")
+_COUNTED = re.compile(rf"(n_draft|n_drafted|n_accept){_N}$")
+_FAILED = re.compile(r"failed to decode|llama_decode.* failed")
 _MODEL = re.compile(r"(?:^|\s)(?:-m|--model|-hf|-hfr?|--hf-repo)\s+(\S+)")
 _N_MAX = re.compile(r"--(?:spec-)?draft-(?:n-)?max\s+(\d+)")
 
 
 def _log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
-    """llama-server's timings of each answer, and mtp-bench's lines; a command above them names model and n-max.
+    """Timings of llama-server and llama-speculative, and mtp-bench's lines; a command above names model and n-max.
 
-    Also returns the numbers of the lines that were skipped.
+    How many tokens of a prompt were read says nothing of how deep the context is: a server keeps what it read before.
+    What failed to decode belongs to the answer that is timed next. Also returns the numbers of the skipped lines.
     """
     rows, skipped = list[PastedRow](), list[int]()
     around: dict[str, str] = {}
-    title, last = "", dict[str, str]()
+    last = dict[str, str]()  # of the answer that is being read
+    title, failed = "", 0
+
+    def add(number: int, cells: dict[str, str]) -> None:
+        nonlocal failed, last
+        if cells.get("tok_s") or "n_proposed" in cells:
+            told = {"failed_calls": str(failed)} if failed else {}
+            rows.append(PastedRow(line=number, table=title, cells=cells | told))
+            failed = 0
+        last = {}
+
     for number, line in enumerate(lines, 1):
         known = not line.strip() or line.startswith("#") or "|" in line
         if line.startswith("#"):
@@ -386,34 +481,32 @@ def _log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
             around, known = {"target": model[1].rsplit("/", 1)[-1]}, True
         if n_max := _N_MAX.search(line):
             around["gamma"], known = n_max[1], True
-        if found := _BENCH.match(line):
+        of_model = {name: cell for name, cell in around.items() if name == "target"}
+        if _FAILED.search(line):
+            if last.get("tok_s"):
+                add(number, last)
+            failed += 1
+        elif found := _BENCH.match(line):
             prompt, made, drafted, accepted, rate, speed = found.groups()
             counts = {"n_proposed": drafted, "n_accepted": accepted, "acceptance": rate, **around}
             if drafted == "0":
-                counts = {name: cell for name, cell in around.items() if name != "gamma"} | {"drafter": NO_DRAFTER}
-            cells = {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts}
-            rows.append(PastedRow(line=number, table=title, cells=cells))
+                counts = of_model | {"drafter": NO_DRAFTER}
+            add(number, {"prompt": prompt, "n_output": made, "tok_s": speed or "", **counts})
         elif found := _EVAL.search(line):
             if found[1]:
-                if last:
-                    rows.append(_last_row(last))
-                last = {"line": str(number), "title": title, "n_prompt": found[3]}
+                add(number, last)
             else:
-                last = {"line": str(number), "title": title} | last | {"n_output": found[3], "tok_s": found[4] or ""}
-                last |= {name: cell for name, cell in around.items() if name == "target"}
+                last |= {"n_output": found[3], "tok_s": found[4] or "", _ANSWER: f"answer {number}", **of_model}
+        elif found := _DECODED.search(line):
+            add(number, last)
+            last = {"n_output": found[1], "tok_s": found[2], **around}
+        elif found := _COUNTED.search(line.strip()):
+            last[{"n_draft": "gamma", "n_drafted": "n_proposed", "n_accept": "n_accepted"}[found[1]]] = found[2]
         elif found := _ACCEPTANCE.search(line):
             rate, accepted, drafted, mean = found.groups()
-            last |= {"line": str(number), "title": title, "n_proposed": drafted, "n_accepted": accepted}
-            last |= {"acceptance": rate, **({"mgl": mean} if mean else {}), **around}
-            rows.append(_last_row(last))
-            last = {}
+            last |= {"n_proposed": drafted, "n_accepted": accepted, "acceptance": rate, **around}
+            add(number, last | ({"mgl": mean} if mean else {}))
         elif not known:
             skipped.append(number)
-    if last.get("tok_s"):
-        rows.append(_last_row(last))
+    add(len(lines), last)
     return rows, skipped
-
-
-def _last_row(cells: dict[str, str]) -> PastedRow:
-    rest = {name: cell for name, cell in cells.items() if name not in ("line", "title")}
-    return PastedRow(line=int(cells["line"]), table=cells["title"], cells=rest)

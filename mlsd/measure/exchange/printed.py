@@ -17,7 +17,10 @@ _UNIT = re.compile(
     r"\s*(x|\N{MULTIPLICATION SIGN}|tok(ens?)?\s*/\s*s(ec)?|tok(ens?)?|t/s|tps|ms(/tok(en)?)?|gb/s|gb|s)$",
     re.IGNORECASE,
 )
-_THOUSANDS = re.compile(r"(?<=[1-9]),(?=\d{3}\b)|(?<=[1-9]\d),(?=\d{3}\b)|(?<=[1-9]\d\d),(?=\d{3}\b)")
+_THOUSANDS = re.compile(
+    r"(?<=\d)[ \u00a0\u2009\u202f](?=\d{3}\b)"
+    r"|(?<=[1-9]),(?=\d{3}\b)|(?<=[1-9]\d),(?=\d{3}\b)|(?<=[1-9]\d\d),(?=\d{3}\b)"
+)
 _SIGNIFICANT = 12  # a binary float written out (0.0197999999999999) is read as the decimal it came from
 
 
@@ -78,7 +81,7 @@ def parse_printed(text: str) -> Printed:
     A unit after it (``1.5x``, ``30 tok/s``), a deviation (``30 ± 2``) and marks for bold are passed over; ``55 %`` is
     0.55. Raises ValueError when it is not a finite number.
     """
-    stripped = text.strip().strip("*_`").strip().partition("\N{PLUS-MINUS SIGN}")[0].strip()
+    stripped = text.strip().strip("*_`").strip().partition("\N{PLUS-MINUS SIGN}")[0].strip("* ")
     if stripped.endswith("%"):
         return parse_printed(stripped[:-1]).scaled(0.01)
     stripped = _UNIT.sub("", stripped).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")

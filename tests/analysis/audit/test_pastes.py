@@ -5,13 +5,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow, RowAudit
 from mlsd.analysis.audit.tables import Assumed, table_contexts
+from mlsd.cli.main import cli
 from mlsd.measure.exchange.printed import exact
+from tests.analysis.studies import MOE, blocks, write
 
 PASTED = sorted((Path(__file__).parent / "data" / "pasted").iterdir())
 
@@ -146,6 +149,97 @@ def test_a_table_of_speedups_without_speeds_is_judged_by_the_tokens_a_round(tmp_
         "| model | method | speedup | MAT |\n|--|--|--|--|\n| m | EAGLE | 2.1x | 3.2 |\n| m | PLD | 2.52x | 1.65 |\n"
     )
     assert [row.verdict for row in judged(tmp_path, table).rows] == ["possible", "impossible"]
+
+
+TABLE_5 = """Target\tDraft\tγ\ttok/s\tSpeedup\tα (%)
+MoE Q4\t0.8B\t4\t63.4\t1.15\t2.6
+\t0.8B\t8\t65.2\t1.18\t1.1
+\t2B\t4\t56.6\t1.03\t4.0
+Dense 9B\t0.8B\t8\t55.0\t1.64\t0.9
+\t0.8B\t16\t67.7\t2.03\t0.4
+"""
+TABLE_6 = """Target / γ\tDraft 0.8B\t\t\tDraft 2B\t\t
+\tSpeedup\tα\ttok/s\tSpeedup\tα\ttok/s
+MoE Q4 / $\\gamma=4$\t$1.15\\times$\t2.6%\t63.4\t$1.03\\times$\t4.0%\t56.6
+MoE Q8 / $\\gamma=16$\t$1.30\\times$\t0.2%\t64.8\t$1.16\\times$\t0.9%\t58.0
+"""
+TASKS = """Task\tMethod\tQwen2.5-1.5B\t\tVicuna-7B\t
+\t\tSpeedup\tMGL\tSpeedup\tMGL
+Translation\tPLD\t1.03 ± 0.02\t1.10\tN/A\tN/A
+\tEAGLE-2\t9.9* \\pm 0.00\t2.59\t1.98\t3.22
+"""
+
+
+def test_a_page_of_a_paper_is_read_with_its_captions_two_levels_of_heads_and_cells_that_stand_for_rows_below(
+    tmp_path: Path,
+) -> None:
+    page = (
+        f"Words before, with some\ttabs.\n\nTable 5: Results.\n\n{TABLE_5}\nMore words.\n\n{TASKS}\nTable 9: Tasks.\n"
+    )
+    rows = judged(tmp_path, page).rows
+    assert Counter(row.identity["table"] for row in rows) == {"Table 5": 5, "Table 9": 3}
+    tasks = [row for row in rows if row.identity["table"] == "Table 9"]
+    told = [(row.identity["target"], row.identity["drafter"], row.identity["prompt"], row.verdict) for row in tasks]
+    assert told == [
+        ("Qwen2.5-1.5B", "pld", "Translation", "possible"),
+        ("Qwen2.5-1.5B", "eagle-2", "Translation", "impossible"),
+        ("Vicuna-7B", "eagle-2", "Translation", "possible"),
+    ]
+
+
+@pytest.mark.parametrize(("table", "n"), [(TABLE_5, 5), (TABLE_6, 4)])
+def test_the_figures_of_a_published_study_are_judged_as_the_one_that_ships(tmp_path: Path, table: str, n: int) -> None:
+    result = judged(tmp_path, table)
+    assert [row.verdict for row in result.rows] == ["impossible"] * n
+    assert any("are those of Does Speculative Decoding Help Mixture-of-Experts?" in note for note in result.notes)
+
+
+def test_the_answers_of_a_log_are_no_repeats_and_what_failed_to_decode_refutes_the_next(tmp_path: Path) -> None:
+    answer = (
+        "prompt eval time = 9 ms / {} tokens\n eval time = 900 ms / 99 tokens ( 9 ms per token, {} tokens per second)\n"
+    )
+    log = (
+        "llama-server -m Qwen3-4B-Q8_0.gguf\n"
+        + answer.format(1, 40.0)
+        + answer.format(1, 21.0)
+        + answer.format(1, 39.0)
+    )
+    assert {row.verdict for row in judged(tmp_path, log).rows} <= {"possible", "not judged"}
+    failing = log + "llama_decode: failed to decode, ret = -1\n" * 3 + answer.format(4, 38.0)
+    rows = judged(tmp_path, failing).rows
+    assert [row.verdict == "impossible" for row in rows] == [False, False, False, True]
+    assert finding(rows[3], "trial_not_valid").startswith("3 native calls failed")
+    summed = (
+        "decoded  201 tokens in    3.6 seconds, speed:   55.142 t/s\nn_draft   = 4\nn_drafted = 680\nn_accept  = 30\n"
+    )
+    row = judged(tmp_path, f"init: failed to decode\n{summed}").rows[0]
+    assert (row.verdict, row.identity["gamma"]) == ("impossible", 4)
+
+
+def test_what_mlsd_prints_is_audited_without_a_false_verdict(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
+    ask = CliRunner().invoke
+    assert ask(cli, ["report", "--db", str(path), "-o", str(tmp_path / "r")]).exit_code == 0
+    result = audit("report", *table_contexts(tmp_path / "r" / "report.md"))
+    assert [row for row in result.rows if row.verdict in ("suspicious", "impossible")] == []
+    assert result.counts()["possible"] > 20
+    assert {"code", "chinese"} <= {row.identity.get("prompt") for row in result.rows}
+    assert not any("3 519.4" in note for note in result.notes)
+    printed = judged(tmp_path, BENCH)
+    assert [row.verdict for row in printed.rows if row.identity["drafter"] != "none"] == ["possible"] * 2
+    assert [row.identity.get("gamma") for row in printed.rows] == [None, None, 2, None, 4]
+
+
+BENCH = """tiny-dense Q8_0, CPU: prompt code (92 tokens), 48 output tokens, prefill 3172 tok/s
+
+ arm         gamma    tok/s  plain tok/s  speedup  decision                   acceptance   MGL  draft  verdict
+ ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ plain           -  1 105.4            -        -  -                                   -  1.00   0.00  lossless
+ tiny-draft      2    554.6      1 105.4    0.50x  slower than plain decoding      100 %  3.00   1.49  lossless
+ pld             4    524.8      1 105.4    0.47x  slower than plain decoding     24.6 %  1.57   0.02  lossless
+
+Kept in b.sqlite: mlsd report --db b.sqlite, or mlsd advise.
+"""
 
 
 def test_engines_over_one_plain_run_are_not_doubted_where_no_ratio_is_claimed(tmp_path: Path) -> None:
