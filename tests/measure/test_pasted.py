@@ -82,8 +82,8 @@ draft acceptance = 0.57576 (   19 accepted /    33 generated), mean len = 1.50
 """
     drafted, plain = cells(log)
     assert drafted["target"] == "Qwen3.6-27B-Q8_0.gguf"
-    named = ("n_prompt", "n_output", "tok_s", "n_accepted", "n_proposed", "acceptance", "mgl", "gamma")
-    assert [drafted[name] for name in named] == ["3258", "57", "44.27", "19", "33", "0.57576", "1.50", "3"]
+    named = ("n_output", "tok_s", "n_accepted", "n_proposed", "acceptance", "mgl", "gamma")
+    assert [drafted[name] for name in named] == ["57", "44.27", "19", "33", "0.57576", "1.50", "3"]
     assert (plain["drafter"], plain["tok_s"]) == ("none", "20.00")
 
 
