@@ -18,7 +18,7 @@ from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
 from mlsd.drafters.options import Range
 from mlsd.measure.run.tune import first_gammas, neighbouring_gammas
 from mlsd.measure.store.sessions import latest
-from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Trial
+from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.report.tables.results import gamma_table
 from mlsd.stats import grouped, mean_over
 from mlsd.trials.answers import Answer, answers
@@ -130,10 +130,11 @@ def _case(gamma: int, prompt: str) -> Case:
 def _trial(case: Case, block: int, log: float) -> Measured:
     """A valid trial that decodes e^log tok/s; each of its rounds accepts seven tokens."""
     trial = Trial(
-        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
-        started_at="", tokens=_TOKENS, decode_ns=round(_TOKENS[-1] * NS_PER_S / math.exp(log)), valid=True,
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0,
+        status=Status.VALID,
+        started_at="", tokens=_TOKENS, decode_ns=round(_TOKENS[-1] * NS_PER_S / math.exp(log)),
     )  # fmt: skip
-    return Measured(case, trial, Sums(rounds=4, proposed=28, accepted=28, committed=32))
+    return Measured(case, trial, Sums(rounds=4, proposed=28, accepted=28, committed=32), block)
 
 
 def race(logs: Values, truth: Values | None = None, *, apart: bool = False) -> Ended:

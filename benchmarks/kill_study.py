@@ -111,7 +111,7 @@ class Bench(Study):
     def fault(self) -> str | None:
         """A word where the last session is not whole, or a trial stands twice."""
         with Store.open(self.database, create=False) as store:
-            last, trials = store.runs()[-1], list(store.trials(TrialFilter(status="ok"), rounds=False))
+            last, trials = store.runs()[-1], list(store.trials(TrialFilter(failed=False), rounds=False))
             if store.check() or last.status != "finished" or sum(t.run_id == last.id for t in trials) != 6:
                 return "lost"
         keys = Counter((t.run_id, t.trial.case_id, t.trial.block, t.trial.repeat) for t in trials)

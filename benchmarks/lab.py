@@ -36,11 +36,11 @@ N_PAIRS, N_DECODED = 60, 64
 _SIMULATED = """
 import asyncio, sys
 from mlsd.measure.lab import cluster, machine
-from mlsd.measure.messages import Done
+from mlsd.measure.messages import BlockMeasured
 from tests.measure.lab.fake import card, measured
 def measure(piece, *, may_pull, wanted, say):
-    for index, slot in enumerate(piece.job.slots):
-        say(Done(index=index, trial=measured(slot)))
+    for block in piece.job.blocks:
+        say(BlockMeasured(slots=(), trials=tuple(map(measured, block.slots))))
 machine.card = lambda engine, may_pull: card()
 machine.measure = measure
 async def main(port, n):

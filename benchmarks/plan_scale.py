@@ -9,12 +9,11 @@ from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
 from mlsd.measure.messages import trial_of
-from mlsd.measure.run.runner import slot_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import Environment, ModelRef
+from mlsd.records import Environment, ModelRef, Status
 
 N_PROMPTS, N_GAMMAS, N_DRAFTS, REPEATS = 1250, 20, 4, 5
 PROFILE = Profile(name="large", title="", roles={"target": "t"} | {f"draft-{i}": f"d{i}" for i in range(N_DRAFTS)})
@@ -56,16 +55,16 @@ def _finish(path: Path, plan: Plan) -> None:
     with Store.open(path) as store:
         run_id = store.begin_run(HERE, {}, 0)
         store.add_cases(run_id, plan.cases().values())
-        for slot in plan.slots():
-            measured = {"status": "ok", "tokens": (1, 2, 3), "decode_ns": 1_000_000}
-            store.add_trial(run_id, trial_of(slot, **measured))
+        measured = {"status": Status.VALID, "tokens": (1, 2, 3), "decode_ns": 1_000_000}
+        for block in (block for load in plan.loads for block in load.blocks):
+            store.add(run_id, [trial_of(slot, **measured) for slot in block.slots])
 
 
 def _resume(path: Path, plan: Plan) -> float:
     """Seconds from opening the database to knowing that nothing is left to do."""
     started = time.perf_counter()
     with Store.open(path) as store:
-        done = store.done(HERE).ok
-        left = [slot for slot in plan.slots() if slot_key(slot) not in done]
+        done = store.blocks(HERE)
+        left = [block for load in plan.loads for block in load.blocks if not done[block.key].whole]
     assert not left
     return time.perf_counter() - started

@@ -17,7 +17,7 @@ from mlsd.measure.exchange.decode_again import decode_again
 from mlsd.measure.exchange.record import write_record
 from mlsd.measure.store.store import Store
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import Case, DrafterSpec, Losslessness, ModelFacts, ModelRef, PromptRef, Round, Trial
+from mlsd.records import Case, DrafterSpec, Losslessness, ModelFacts, ModelRef, PromptRef, Round, Status, Trial
 
 N_TRIALS, N_TOKENS = 378, 256
 DRAFT = ModelRef(id="draft", sha256="d" * 64, n_bytes=10**8)
@@ -50,11 +50,11 @@ def _fill(path: Path) -> int:
         facts = [ModelFacts(ref=ref, architecture="qwen35", active_bytes=ref.n_bytes) for ref in (*TARGETS, DRAFT)]
         store.add_models(facts)
         store.add_cases(run_id, cases)
-        for i in range(N_TRIALS):
-            case = cases[i % len(cases)]
-            trial = _trial(rng, case, texts[case.target.id, case.prompt.key], i)
-            n_rounds += len(trial.rounds)
-            store.add_trial(run_id, trial)
+        for first in range(0, N_TRIALS, 4):
+            own = [cases[i % len(cases)] for i in range(first, first + 4)]
+            block = [_trial(rng, case, texts[case.target.id, case.prompt.key], first + i) for i, case in enumerate(own)]
+            n_rounds += sum(len(trial.rounds) for trial in block)
+            store.add(run_id, block)
         store.end_run(run_id)
     return n_rounds
 
@@ -92,7 +92,8 @@ def _trial(rng: random.Random, case: Case, tokens: tuple[int, ...], i: int) -> T
         )
     decode_ns = sum(one.wall_ns for one in rounds)
     base = Trial(
-        case_id=case.id, arm=case.arm, gamma=case.gamma, block=i // 4, repeat=i // 48, position=i % 4, status="ok",
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=i // 4, repeat=i // 48, position=i % 4,
+        status=Status.VALID,
         started_at=f"2026-03-01T{i // 60:02d}:{i % 60:02d}:00.000+00:00",
     )  # fmt: skip
     return msgspec.structs.replace(
@@ -103,7 +104,6 @@ def _trial(rng: random.Random, case: Case, tokens: tuple[int, ...], i: int) -> T
         decode_ns=decode_ns,
         rounds=tuple(rounds),
         losslessness=Losslessness(verdict="lossless"),
-        valid=True,
     )
 
 

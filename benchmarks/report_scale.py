@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.harness import Result, of_samples
 from mlsd.measure.store.store import Store
-from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Trial
+from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Status, Trial
 
 PLACE = Environment(host="0" * 16, os="any", machine="any", backend="CPU", llama_cpp_build="0")
 TARGETS = [ModelRef(id=f"target-{i}", sha256=f"{i}" * 64, n_bytes=10**9) for i in range(3)]
@@ -83,18 +83,17 @@ def _fill(path: Path, n_trials: int, n_rounds: int) -> None:
         from mlsd.measure.store import rowcodec
         from mlsd.measure.store.rows import environment_key
 
-        key = environment_key(PLACE)
-        connection = store._connection  # one commit a trial is the runner's promise, not this benchmark's subject
+        key, connection = environment_key(PLACE), store._connection  # one commit a block is the runner's promise
         connection.execute("BEGIN")
         for i in range(n_trials):
-            trial = _trial(cases[i % len(cases)], i // len(GAMMAS), i // len(cases), i % len(GAMMAS), n_rounds)
-            cursor = connection.execute(
+            number, repeat, position = i // len(GAMMAS), i // len(cases), i % len(GAMMAS)
+            if position == 0:
+                columns, values = "run_id, environment_key, number, repeat", (run_id, key, number, repeat)
+                block_id = connection.execute(f"INSERT INTO block ({columns}) VALUES (?,?,?,?)", values).lastrowid or 0
+            trial = _trial(cases[i % len(cases)], number, repeat, position, n_rounds)
+            connection.execute(
                 f"INSERT INTO trial ({rowcodec.TRIAL_COLUMNS}) VALUES ({rowcodec.TRIAL_MARKS})",
-                rowcodec.trial_row(run_id, key, trial),
-            )
-            connection.executemany(
-                f"INSERT INTO round ({rowcodec.ROUND_COLUMNS}) VALUES ({rowcodec.ROUND_MARKS})",
-                rowcodec.round_rows(cursor.lastrowid or 0, trial.rounds),
+                rowcodec.trial_row(block_id, trial),
             )
         connection.execute("COMMIT")
         store.end_run(run_id)
@@ -123,7 +122,8 @@ def _trial(case: Case, block: int, repeat: int, position: int, n_rounds: int) ->
         for i in range(n_rounds)
     )
     base = Trial(
-        case_id=case.id, arm=case.arm, gamma=gamma, block=block, repeat=repeat, position=position, status="ok",
+        case_id=case.id, arm=case.arm, gamma=gamma, block=block, repeat=repeat, position=position,
+        status=Status.VALID,
         started_at=f"2026-03-01T{block // 3600 % 24:02d}:{block // 60 % 60:02d}:{block % 60:02d}.000+00:00",
     )  # fmt: skip
     return msgspec.structs.replace(
@@ -133,5 +133,4 @@ def _trial(case: Case, block: int, repeat: int, position: int, n_rounds: int) ->
         prefill_ns=10**7,
         decode_ns=sum(r.wall_ns for r in rounds),
         rounds=rounds,
-        valid=True,
     )

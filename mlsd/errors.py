@@ -18,7 +18,8 @@
     │   └── UnsupportedError    a drafter, architecture or backend that cannot work together
     ├── HubError                a download or a verification failed
     ├── StoreError              the results database
-    │   └── SchemaError         a database from another version of mlsd
+    │   ├── SchemaError         a database from another version of mlsd
+    │   └── DatabaseLockedError another program holds the database
     ├── WorkerError             the worker process crashed, hung or was killed
     ├── ServerError             somebody's server refused, failed, stalled or said what cannot be
     ├── LockError               another run holds this machine
@@ -144,6 +145,10 @@ class StoreError(MlsdError):
 
 class SchemaError(StoreError):
     """The results database comes from another version of mlsd."""
+
+
+class DatabaseLockedError(StoreError):
+    """Another program holds the results database."""
 
 
 class WorkerError(MlsdError):

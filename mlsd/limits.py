@@ -52,7 +52,7 @@ PROGRAM_BYTES = Limit(name="PROGRAM_BYTES", usual=1 * _MIB, what="bytes for what
 RECORD_BYTES = Limit(name="RECORD_BYTES", usual=128 * _MIB, what="bytes for an unpacked record")
 RECORD_VALUES = Limit(name="RECORD_VALUES", usual=4_000_000, what="values for a record")
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
-LOCK_S = Limit(name="LOCK_S", usual=60, what="seconds for another program's lock on a database")
+LOCK_S = Limit(name="LOCK_S", usual=30, what="seconds for another program's lock on a database")
 LIMITS = (
     PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, TOKEN_S, FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES, RECORD_VALUES,
     PLAN_TRIALS, LOCK_S,

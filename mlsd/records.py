@@ -6,6 +6,7 @@ No I/O, no clock, no numpy. A field that was not measured is None, never 0 and n
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from typing import Literal, get_args
 
@@ -15,7 +16,6 @@ from mlsd.names import clean
 
 ArmKind = Literal["ar", "sd"]
 Source = Literal["engine", "server"]
-Status = Literal["ok", "failed"]
 # From best to worst. Not judged: the output differs or may, and nothing honest tells rounding from a fault.
 Verdict = Literal["lossless", "near_tie", "not_judged", "diverged"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -176,18 +176,37 @@ class Losslessness(Record, frozen=True, kw_only=True):
         return 1000 * self.n_different / self.n_compared if self.n_different is not None and self.n_compared else None
 
 
+class Status(enum.StrEnum):
+    """The one word on what a trial is good for; `Trial.reason` says why it is not simply valid."""
+
+    VALID = "valid"  # every call succeeded, the rollback is exact, and the output is that of plain decoding
+    HOT = "hot"  # as valid, while passes were slower than before, as at each attempt: it counts, marked
+    DISTURBED = "disturbed"  # its output is right; its block was stopped, starved or heated, so its time is not used
+    INVALID = "invalid"  # it gave an output that is not proven to be the target's own
+    FAILED = "failed"  # it gave no number
+
+    @property
+    def counts(self) -> bool:
+        return self in (Status.VALID, Status.HOT)
+
+    @property
+    def right(self) -> bool:
+        """Whether its output is that of plain decoding."""
+        return self.counts or self is Status.DISTURBED
+
+
 class Trial(Record, frozen=True, kw_only=True):
-    """One measured repeat of a case. A failed trial has `error` and no times."""
+    """One measured repeat of a case. A failed trial has a `reason` and no times."""
 
     case_id: str
     arm: ArmKind
     gamma: int
-    block: int  # the interleaved group it was measured in
+    block: int  # number of the planned block; which measurement of it this is, the store knows
     repeat: int
     position: int  # place within the block, 0 first
     status: Status
     started_at: str  # ISO 8601, UTC
-    error: str | None = None
+    reason: str | None = None  # why it is not valid, or what was hot
     n_prompt: int | None = None
     tokens: tuple[int, ...] = ()  # the output, first token included
     text: str | None = None
@@ -202,13 +221,14 @@ class Trial(Record, frozen=True, kw_only=True):
     fell_back: str | None = None  # why the drafter worked in another way than was asked for
     failed_native_calls: int = 0
     losslessness: Losslessness | None = None  # None when sampling is not greedy
-    valid: bool = False
-    invalid_reason: str | None = None
-    disturbed: bool = False  # stopped, starved or heated: right in its output, useless as a time; valid: kept, marked
     peak_rss_bytes: int | None = None
     stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
     earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt
     conditions: Conditions | None = None
+
+    @property
+    def valid(self) -> bool:
+        return self.status.counts
 
     @property
     def n_tokens(self) -> int:

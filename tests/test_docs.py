@@ -148,7 +148,7 @@ def test_the_reference_is_what_the_program_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
 
 
-def test_the_tables_of_columns_warnings_and_fates_are_those_of_the_code() -> None:
+def test_the_tables_of_columns_warnings_and_statuses_are_those_of_the_code() -> None:
     text = PAGES["data.md"].read_text(encoding="utf-8")
     assert data_reference.filled(text) == text, "python -m tools.data_reference"
 

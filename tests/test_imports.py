@@ -236,9 +236,3 @@ def test_only_the_clock_measures_time() -> None:
     for path in FILES.values():
         if path.name != "clock.py":
             assert "perf_counter" not in path.read_text(encoding="utf-8"), f"{path}: ask a clock of mlsd.clock"
-
-
-def test_nothing_is_stored_past_the_gate() -> None:
-    """`Store.add_trial` writes what it is given; whatever measures or reads trials uses `Store.admit`."""
-    users = [p.relative_to(PACKAGE).as_posix() for p in FILES.values() if ".add_trial(" in p.read_text("utf-8")]
-    assert users == ["measure/store/store.py"]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/data.md: columns, warnings, fates. Run: python -m tools.data_reference."""
+"""Writes the tables of docs/data.md: columns, warnings, statuses. Run: python -m tools.data_reference."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from mlsd.analysis.results import frames
 from mlsd.analysis.study import study_frames
 from mlsd.measure.run.checks import WARNINGS
+from mlsd.records import Status
 from mlsd.report.tables import arms
-from mlsd.trials.fates import Fate
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 _TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boolean": "yes or no"}
@@ -19,11 +19,11 @@ _TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boole
 
 def tables() -> dict[str, str]:
     """Each generated table by the name of its place in the page."""
-    fates = comments(Fate)
+    statuses = comments(Status)
     return {
         "shown": _rows(("column", "meaning"), arms.MEANINGS.items()),
         "warnings": _rows(("code", "meaning"), WARNINGS.items()),
-        "fates": _rows(("fate", "meaning"), ((fate.value, fates[fate.name]) for fate in Fate)),
+        "statuses": _rows(("status", "meaning"), ((one.value, statuses[one.name]) for one in Status)),
         "trials": _columns(frames.TRIALS),
         "outcomes": _columns(frames.OUTCOMES),
         **{name: _columns(columns) for name, columns in study_frames.FRAMES.items()},

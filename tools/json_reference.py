@@ -57,7 +57,18 @@ from mlsd.measure.store.rows import DraftDistance, Run, StoredWarning, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.models.library import Listing
 from mlsd.planning.plan import LeftOut
-from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
+from mlsd.records import (
+    ArmKind,
+    Case,
+    Environment,
+    Losslessness,
+    ModelFacts,
+    ModelRef,
+    OptionValue,
+    Round,
+    Status,
+    Trial,
+)
 from mlsd.report.objects import AnswerObject, ArmObject
 from mlsd.report.write import Written
 from mlsd.stats import Interval, Percentiles
@@ -90,8 +101,8 @@ class BenchTrial(Arm):
     gamma: int
     block: int
     repeat: int
-    status: str
-    error: str | None
+    status: Status
+    reason: str | None
     decode_tok_s: float | None
     acceptance_rate: float | None
     mgl: float | None
@@ -104,8 +115,6 @@ class BenchTrial(Arm):
     verdict: str | None
     losslessness: Losslessness | None
     valid: bool
-    invalid_reason: str | None
-    disturbed: bool
     failed_native_calls: int
     rollback: str | None
     rollback_draft: str | None

@@ -73,7 +73,7 @@ def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter
     return TrialFilter(
         suite=known,
         arm=arm,  # type: ignore[arg-type]  # click.Choice guarantees it
-        status="failed" if failed else None,
+        failed=True if failed else None,
     )
 
 

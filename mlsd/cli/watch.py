@@ -9,17 +9,16 @@ from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
 from mlsd.measure.cool_down import STEP_S
-from mlsd.measure.messages import Event, HeatReading, Progress, Resting, Silent, Started
+from mlsd.measure.messages import Event, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.measure.store.rows import StoredWarning
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import StudyRequest
 from mlsd.planning.suite import EMBEDDED_PROFILE
-from mlsd.records import QualityWarning, Trial
+from mlsd.records import QualityWarning, Status, Trial
 from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
-from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import Sums, counts_of, speed
 from mlsd.units import format_number, format_percent
 
@@ -191,9 +190,6 @@ def heat_line(event: Event) -> str | None:
         return f"Still {event.doing} (silent for {event.silent_s:.0f} s, ended after {event.most_s:.0f} s)"
     if isinstance(event, Resting):
         return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
-    if isinstance(event, HeatReading) and event.disturbed is not None:
-        fate = "kept, for it was so each time" if event.kept else "not used; the same command measures it again"
-        return f"The last block is {fate}: {event.disturbed}."
     return None
 
 
@@ -201,14 +197,13 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     """What a person wants to know of a trial that just ended."""
     case = slot.case
     what = f"{case.suite} {case.target.id} {arm_of(case).setting}, {case.prompt.key}, repeat {trial.repeat}:"
-    if trial.status == "failed":
-        return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
-    fate = fate_of(trial)
+    if trial.status is Status.FAILED:
+        return f"{what} FAILED {(trial.reason or '').splitlines()[0]}"
     unjudged = "sampled" if not case.sampling.greedy else "not compared"
     verdict = trial.losslessness.verdict if trial.losslessness else unjudged
-    parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if fate.right else f"INVALID ({verdict})"]
-    if fate is Fate.DISTURBED:
-        parts.append("disturbed: its time is not used")
+    parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if trial.status.right else f"INVALID ({verdict})"]
+    if trial.status in (Status.DISTURBED, Status.HOT):
+        parts.append("hot each time: kept" if trial.status is Status.HOT else "disturbed: its time is not used")
     if trial.arm == "sd":
         parts.insert(1, f"acceptance {format_percent((counts_of(trial) or Sums()).acceptance_rate)}")
     return f"{what} {', '.join(parts)}"

@@ -58,15 +58,16 @@ class CoolDown:
         self._usual_state: str | None = None  # one that the longest rest did not change
         self.newest: Anchors | None = None
 
-    def settle(self) -> float:
-        """Say whether what was measured since the last anchors counts, then rest until it is cool; seconds of rest."""
-        if (now := self.warm()) is not None:
-            same = self._clean is not None and (self._clean.target, self._clean.width) == (now.target, now.width)
-            clean = self._clean if same and self._clean is not None else now
-            why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
-            # Whatever is faster than the clean anchors says that those were hot.
-            self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean, why)
-        return self._rest()
+    def feel(self) -> str | None:
+        """Why what was measured since the last anchors does not count; None: it does."""
+        if (now := self.warm()) is None:
+            return None
+        same = self._clean is not None and (self._clean.target, self._clean.width) == (now.target, now.width)
+        clean = self._clean if same and self._clean is not None else now
+        why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
+        # Whatever is faster than the clean anchors says that those were hot.
+        self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean)
+        return why
 
     def warm(self) -> Anchors | None:
         """Time the anchors until three readings in a row agree: a device that idled is cold."""
@@ -83,25 +84,25 @@ class CoolDown:
             readings[-1], one_ns=round(statistics.median(one_ns)), wide_ns=round(statistics.median(wide_ns))
         )
 
-    def _rest(self) -> float:
-        """Rest while it is hot, and feel it after each rest. The longest rest ends in any case."""
+    def rest(self) -> float:
+        """Rest while it is hot, and feel it after each rest; seconds of rest. The longest rest ends in any case."""
         rested_s, slow = 0.0, self._slow(DISTURBED)
         while rested_s < MOST_S and (why := slow or self._warning()):
             self._send(Resting(why=f"until it is cool: {why}", rested_s=rested_s, most_s=MOST_S))
             self._clock.sleep(STEP_S)
             rested_s += STEP_S
             if (now := self.warm()) is not None and self._clean is not None:
-                self._keep(now, self._clean, None)
+                self._keep(now, self._clean)
             slow = slow and self._slow(CLEAN)
         if rested_s >= MOST_S:  # as cool as it gets: no further rest brings the old speed back
             self._usual_state = self._state()
             if self.newest is not None:
-                self._keep(self.newest, self.newest, None)
+                self._keep(self.newest, self.newest)
         return rested_s
 
-    def _keep(self, now: Anchors, clean: Anchors, why: str | None) -> None:
+    def _keep(self, now: Anchors, clean: Anchors) -> None:
         self.newest, self._clean = now, clean
-        self._send(HeatReading(now=now, clean=clean, disturbed=why))
+        self._send(HeatReading(now=now, clean=clean))
 
     def _slow(self, most: float) -> str:
         """Words for passes that are slower than clean ones by more than `most`; empty: they are not."""

@@ -18,13 +18,13 @@ from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
 from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Trial
+from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
 
 
 class Turn(Record, frozen=True, kw_only=True):
     """What a worker with a job measures next; without any slot the job is over."""
 
-    slots: tuple[int, ...] = ()  # places in `Job.slots`
+    slots: tuple[int, ...] = ()  # places of one block in `Job.slots`
 
 
 class ProbeJob(Record, frozen=True, kw_only=True, tag=True):
@@ -274,12 +274,6 @@ class HeatReading(Record, frozen=True, kw_only=True, tag=True):
 
     now: Anchors
     clean: Anchors  # what they are compared with from here on
-    disturbed: str | None = None  # why what was measured since the last anchors does not count; None: it does
-    kept: bool = False  # it counts all the same, marked: it was disturbed each time that it was tried
-
-
-class Ready(Record, frozen=True, kw_only=True, tag=True):
-    """Every slot of a turn was visited and the machine is cool again: the next turn may come."""
 
 
 class Resting(Record, frozen=True, kw_only=True, tag=True):
@@ -298,11 +292,13 @@ class Silent(Record, frozen=True, kw_only=True, tag=True):
     doing: str = "at work"
 
 
-class Done(Record, frozen=True, kw_only=True, tag=True):
-    """The slot of this index ended with this trial, measured or failed."""
+class BlockMeasured(Record, frozen=True, kw_only=True, tag=True):
+    """Every slot of a turn was visited: the next turn may come."""
 
-    index: int
-    trial: Trial
+    slots: tuple[int, ...]  # those of the turn, in their order
+    trials: tuple[Trial, ...]  # measured or failed
+    process: str | None = None  # which measured them all
+    heat: str | None = None  # why none of their times may be used
 
 
 class Refused(Record, frozen=True, kw_only=True, tag=True):
@@ -337,7 +333,7 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
 
 
 Event = (
-    Loaded | Started | Progress | HeatReading | Ready | Resting | Silent | Done | Refused | Finished | Probed | Info
+    Loaded | Started | Progress | HeatReading | Resting | Silent | BlockMeasured | Refused | Finished | Probed | Info
     | Passes | Covered | Spent | DistanceFound | LayersFound | SharesFound | SelfChecked | FootprintsFound |
     BuildFits | LogitsRead
 )  # fmt: skip
@@ -396,9 +392,4 @@ def trial_of(slot: Slot, **measured: Any) -> Trial:
 
 def failed_trial(slot: Slot, reason: str) -> Trial:
     """The row of a trial that gave no number."""
-    return trial_of(slot, status="failed", error=reason, invalid_reason="the trial failed")
-
-
-def hot_trial(trial: Trial, reason: str, *, kept: bool = False) -> Trial:
-    """The row of a trial that was disturbed: what it gave stands there, and counts only where it is `kept`."""
-    return msgspec.structs.replace(trial, valid=kept, disturbed=True, invalid_reason=None if kept else reason)
+    return trial_of(slot, status=Status.FAILED, reason=reason)

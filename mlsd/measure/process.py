@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self, TypeVar
 
@@ -22,9 +23,9 @@ from mlsd.measure.contexts import check_contexts
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import (
     QUESTIONS,
+    BlockMeasured,
     CalibrateJob,
     Covered,
-    Done,
     Event,
     Finished,
     HeatReading,
@@ -32,7 +33,6 @@ from mlsd.measure.messages import (
     InfoJob,
     Passes,
     Progress,
-    Ready,
     Refused,
     Silent,
     Spent,
@@ -73,14 +73,19 @@ def run_job(
 ) -> Iterator[Event]:
     """Run a job in worker processes and yield its events.
 
-    `turns` give the places of slots to run next, until one is empty; by default all slots in order are one turn. A slot
-    in which the worker dies or falls silent for `patience_s` is tried once more; then it is a failed trial. Raises: the
+    `turns` give the places of the block's slots to run next, until one is empty; by default every block in order. A
+    block in which the worker dies or falls silent for `patience_s` is measured once more, whole, by another one. A slot
+    that costs a second worker is a failed trial, and the others of its block are measured without it. Raises: the
     worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
     """
-    coming = iter([range(len(job.slots))] if turns is None else turns)
-    todo, tried = list[int](), -1
-    while todo := todo or list(next(coming, ())):
-        started, last = False, None
+    coming = iter(_in_order(job) if turns is None else turns)
+    turn, todo = list[int](), list[int]()
+    deaths = Counter[int]()  # of workers in the turn, by slot
+    fatal = dict[int, str]()  # slots of the turn that cost two workers, and how
+    startless = False
+    while turn := turn or list(next(coming, ())):
+        todo = todo or turn.copy()
+        started, last = None, None
         with (hire or _Worker)(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
@@ -90,27 +95,46 @@ def run_job(
                     event = msgspec.structs.replace(event, doing=_doing(job, last))
                 else:
                     last = event
+                if isinstance(event, BlockMeasured):
+                    yield _with_failed(job, event, turn, fatal)
+                    turn = todo = list(next(coming, ()))
+                    deaths, fatal, started = Counter(), {}, None
+                    worker.send(Turn(slots=tuple(todo)))
+                    continue
                 yield event
-                started = started or isinstance(event, Started)
+                if isinstance(event, Started):
+                    started = event.index
                 if isinstance(event, HeatReading):  # a worker that takes over compares with what this one found clean
                     job = msgspec.structs.replace(job, anchors=event.clean)
-                if isinstance(event, Done):
-                    todo.remove(event.index)
-                if isinstance(event, Ready):
-                    todo = list(next(coming, ()))
-                    worker.send(Turn(slots=tuple(todo)))
-            if not todo:
+            if not turn:
                 continue
             reason = worker.obituary()
-        if not started and todo[0] == tried:
+        if started is None and startless:
             raise WorkerError(f"The worker process died before its first trial: {reason}", hint=worker.advice())
-        if todo[0] == tried:
-            slot = job.slots[tried]
-            yield Done(index=tried, trial=failed_trial(slot, f"The worker process died: {reason}"))
-            todo, tried = todo[1:], -1
-        else:
-            tried = todo[0]
+        startless = started is None
+        if started is None:
+            continue
+        deaths[started] += 1
+        if deaths[started] > 1:
+            fatal[started] = f"The worker process died: {reason}"
+            if not (todo := [index for index in turn if index not in fatal]):
+                yield _with_failed(job, BlockMeasured(slots=(), trials=()), turn, fatal)
+                turn, deaths, fatal = [], Counter(), {}
     yield Finished()
+
+
+def _in_order(job: Job) -> Iterator[Sequence[int]]:
+    at = 0
+    for block in job.blocks:
+        yield range(at, at + len(block.slots))
+        at += len(block.slots)
+
+
+def _with_failed(job: Job, event: BlockMeasured, turn: Sequence[int], fatal: Mapping[int, str]) -> BlockMeasured:
+    """What was measured of a turn, and its slots that cost workers."""
+    trials = dict(zip(event.slots, event.trials, strict=True))
+    whole = (trials[at] if at in trials else failed_trial(job.slots[at], fatal[at]) for at in turn)
+    return msgspec.structs.replace(event, slots=tuple(turn), trials=tuple(whole))
 
 
 def _doing(job: Job, last: Event | None) -> str:

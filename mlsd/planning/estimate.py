@@ -81,7 +81,7 @@ def estimate_time(
             ends = (rate.faster, 1.0, rate.slower)
             sums = [total + (times * one + heating) * end for total, end in zip(sums, ends, strict=True)]
         if warm and rest_s:
-            sums = [total + rest_s * (sum(1 for _ in load.blocks()) - 1) for total in sums]
+            sums = [total + rest_s * (len(load.blocks) - 1) for total in sums]
     n_known = sum(sources.values())
     low, middle, high = sums if n_known else (None, None, None)
     return TimeEstimate(

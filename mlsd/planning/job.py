@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mlsd.models.library import LocalModel
 from mlsd.planning.prompts import Prompt
@@ -26,7 +26,7 @@ def file_of(model: LocalModel) -> ModelFile:
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """One place in the order of measurement. Slots of one block stand together: its arms are compared."""
+    """One place of a block: the case that is measured there."""
 
     case: Case
     case_id: str  # `case.id`, computed once
@@ -34,6 +34,33 @@ class Slot(Record, frozen=True, kw_only=True):
     repeat: int
     position: int  # in the block
     role: TrialRole = "study"  # a trial of the study, or the AR arm that SD arms are paired with
+
+
+class BlockKey(NamedTuple):
+    """Which planned block something is of, the same in every plan and run that holds it."""
+
+    number: int
+    repeat: int
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """The arms that are measured together, by one process, one after the other; measured, stored and retried whole."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def key(self) -> BlockKey:
+        return BlockKey(self.slots[0].block, self.slots[0].repeat)
+
+    @property
+    def repeat(self) -> int:
+        return self.slots[0].repeat
+
+
+def blocks_of(slots: Iterable[Slot]) -> tuple[Block, ...]:
+    """The blocks of slots in their order; those of one block stand together."""
+    groups = groupby(slots, lambda slot: (slot.block, slot.repeat))
+    return tuple(Block(slots=tuple(own)) for _, own in groups)
 
 
 class Reference(Record, frozen=True, kw_only=True):
@@ -70,8 +97,9 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     def cases(self) -> dict[str, Case]:
         return {slot.case_id: slot.case for slot in self.slots}
 
-    def blocks(self) -> Iterator[tuple[Slot, ...]]:
-        return (tuple(slots) for _, slots in groupby(self.slots, lambda slot: slot.block))
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return blocks_of(self.slots)
 
 
 def prompt_key(prompt: PromptRef) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
-from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.planning.job import Block, Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrides, Setting
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
@@ -74,8 +74,10 @@ class Plan(Record, frozen=True, kw_only=True):
                 load,
                 slots=_ordered(
                     {
-                        first + repeat: [[(s.case, s.case_id, s.role) for s in sorted(b, key=_by_case)] for b in blocks]
-                        for repeat, blocks in grouped(load.blocks(), lambda block: block[0].repeat).items()
+                        first + repeat: [
+                            [(s.case, s.case_id, s.role) for s in sorted(b.slots, key=_by_case)] for b in blocks
+                        ]
+                        for repeat, blocks in grouped(load.blocks, lambda block: block.repeat).items()
                     },
                     self.seed,
                 ),
@@ -369,6 +371,17 @@ def block_number(repeat: int, case_ids: Iterable[str]) -> int:
     return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
 
 
+def block_in_order(cases: Sequence[Case], repeat: int) -> Block:
+    """The block of these cases in the order in which they stand."""
+    number = block_number(repeat, (case.id for case in cases))
+    return Block(
+        slots=tuple(
+            Slot(case=case, case_id=case.id, block=number, repeat=repeat, position=position)
+            for position, case in enumerate(cases)
+        )
+    )
+
+
 def _block(cases: _Cases, repeat: int, seed: int) -> list[Slot]:
     """One repeat of a block; its number and its order depend on nothing but its own content and the seed."""
     number = block_number(repeat, (case_id for _, case_id, _ in cases))
@@ -389,11 +402,11 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
     kept, count = [], 0
     for load in loads:
         slots: list[Slot] = []
-        for block in load.blocks():
+        for block in load.blocks:
             if count >= limit:
                 break
-            slots += block
-            count += sum(slot.role == "study" for slot in block)
+            slots += block.slots
+            count += sum(slot.role == "study" for slot in block.slots)
         if slots:
             prompts = {key: load.prompts[key] for key in (prompt_key(slot.case.prompt) for slot in slots)}
             kept.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))

@@ -44,8 +44,8 @@ class ArmObject(Record, frozen=True, kw_only=True):
     rounds: int
     ms_per_round: dict[str, float]  # mean of each part
     verdict: Verdict | None  # the worst of the repeats
-    invalid_reason: str | None  # the first, of those whose output is not right where there are some
-    fates: dict[str, int]  # how many trials came to each end
+    reason: str | None  # why it is not valid: the first, of those whose output is not right where there are some
+    statuses: dict[str, int]  # how many trials have each
 
 
 class AnswerObject(Record, frozen=True, kw_only=True):
@@ -71,7 +71,8 @@ def arm_object(one: ArmResult) -> ArmObject:
     ratio = one.ratio
     same = (
         "n_trials", "n_valid", "n_blocks", "plain_tok_s", "spread", "effect", "decision", "acceptance_rate", "control",
-        "acceptance_by_position", "accepted_of_output", "mgl", "break_even_mgl", "ms_per_round", "verdict", "fates",
+        "acceptance_by_position", "accepted_of_output", "mgl", "break_even_mgl", "ms_per_round", "verdict",
+        "statuses",
     )  # fmt: skip
     return ArmObject(
         suite=one.question.suite,
@@ -87,7 +88,7 @@ def arm_object(one: ArmResult) -> ArmObject:
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
         rounds=one.whole.rounds,
-        invalid_reason=one.why_not,
+        reason=one.why_not,
         **{name: getattr(one, name) for name in same},
     )
 
@@ -116,8 +117,7 @@ def trial_object(row: Measured) -> dict[str, Any]:
     """A trial: counts and total times, then each round."""
     trial, whole = row.trial, row.whole
     verdict = trial.losslessness
-    place = ("arm", "gamma", "block", "repeat", "status", "error")
-    checked = ("valid", "invalid_reason", "disturbed", "failed_native_calls")
+    place = ("arm", "gamma", "block", "repeat", "status", "reason")
     times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
     return {
         "prompt": row.case.prompt.key,
@@ -132,7 +132,8 @@ def trial_object(row: Measured) -> dict[str, Any]:
         "tokens": trial.tokens,
         "verdict": None if verdict is None else verdict.verdict,
         "losslessness": verdict,
-        **{name: getattr(trial, name) for name in checked},
+        "valid": trial.valid,
+        "failed_native_calls": trial.failed_native_calls,
         "rollback": trial.rollback_target,
         **{name: getattr(trial, name) for name in times},
         **{part: None if trial.decode_ns is None else getattr(whole, part) for part in PARTS},

@@ -17,27 +17,18 @@ from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import Done, Event, Started, failed_trial, now, trial_of
+from mlsd.measure.messages import BlockMeasured, Event, Started, failed_trial, now, trial_of
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.race import Race
-from mlsd.measure.run.runner import (
-    RunPlan,
-    RunSettings,
-    Watcher,
-    all_left,
-    machine_lock,
-    next_repeat,
-    run_plan,
-    slot_key,
-)
+from mlsd.measure.run.runner import ALL, RunPlan, RunSettings, Watcher, machine_lock, next_repeat, run_plan
 from mlsd.measure.run.runs import BenchResult, check_database
 from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
-from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
+from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
 from mlsd.records import (
     N_TOKENS,
@@ -49,15 +40,17 @@ from mlsd.records import (
     QualityWarning,
     Record,
     Sampling,
+    Status,
     Trial,
 )
 from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
-from mlsd.servers.plan import SERVERS, Ask, RequestGroup, turns
+from mlsd.servers.plan import SERVERS, Ask, ServerPlan, plan_servers
 from mlsd.servers.protocols import Counters
-from mlsd.trials.results import SessionPlan, as_measured
+from mlsd.stats import grouped
+from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
@@ -144,22 +137,22 @@ def measure(
         environment = read_environment(run_info(ask.engine))
         session = _Session(sides, ask, prompts, models, rivals=rivals)
         session.prepare()
-        cases = {slot.case_id: slot.case for turn in session.turns(0) for slot in turn.slots}
+        cases = {slot.case_id: slot.case for block in session.plan(0).blocks for slot in block.slots}
         with Store.open(path) as store:
-            planned = session.turns(next_repeat(store, environment, cases))
+            planned = session.plan(next_repeat(store, environment, cases))
             facts = tuple(model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None)
             decides = session.decides.count(cases.values())
             race = None if ask.goal is None else Race(ask.goal, plan=decides)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             record |= sessions.as_stored(decides)
-            plan = RunPlan(loads=(session.job(planned),), environment=environment, facts=facts, record=record)
+            plan = RunPlan(loads=(session.job(planned.blocks),), environment=environment, facts=facts, record=record)
 
             def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
-                return (event for chosen in turns for event in session.drive(job, planned, chosen))
+                return (event for chosen in turns for event in session.measure(job, planned.arm_of, chosen))
 
-            choose = all_left if race is None else race.choose
-            outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, choose)
-            own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
+            outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, race or ALL)
+            measured = sessions.measured(store, TrialFilter(run_id=outcome.run_id))
+            own = [one.trial for one in measured]
             decided = sessions.of_run(store, outcome.run_id)
             if not outcome.interrupted:
                 session.compare(own, cases)
@@ -167,13 +160,12 @@ def measure(
             noted = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             warnings = (*check_run(own, environment), *noted)
             store.add_warnings(outcome.run_id, warnings)
-    if own and all(trial.status == "failed" for trial in own):
-        raise WorkerError(f"Every request failed: {own[0].error}")
-    measured = tuple(as_measured((cases[trial.case_id], trial) for trial in own))
+    if own and all(trial.status is Status.FAILED for trial in own):
+        raise WorkerError(f"Every request failed: {own[0].reason}")
     return ServerResult(
         database=str(path),
         outcome=outcome,
-        trials=measured,
+        trials=tuple(measured),
         warnings=warnings,
         notes=tuple(session.notes),
         deterministic=session.deterministic,
@@ -325,8 +317,8 @@ class _Session:
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
-    def turns(self, first_repeat: int) -> tuple[RequestGroup, ...]:
-        return turns(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
+    def plan(self, first_repeat: int) -> ServerPlan:
+        return plan_servers(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
 
     def _cases(self, arm: int | None, prompt: Prompt, suite: str) -> Iterator[Case]:
         plain = Case(
@@ -367,9 +359,9 @@ class _Session:
     def _name(self, side: Side) -> str:
         return self._target(self._sides.index(side)).id
 
-    def job(self, planned: Sequence[RequestGroup]) -> Job:
-        """All turns as one job for the runner."""
-        slots = tuple(slot for turn in planned for slot in turn.slots)
+    def job(self, planned: Sequence[Block]) -> Job:
+        """All blocks as one job for the runner."""
+        slots = tuple(slot for block in planned for slot in block.slots)
         prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
         local = self._models.target
         return Job(
@@ -380,19 +372,15 @@ class _Session:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def drive(self, rest: Job, planned: Sequence[RequestGroup], chosen: Sequence[int]) -> Iterator[Event]:
-        """Run the chosen slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
-        index = {slot_key(rest.slots[place]): place for place in chosen}
-        for turn in planned:
-            slots = [slot for slot in turn.slots if slot_key(slot) in index]
-            if not slots:
-                continue
-            yield Started(index=index[slot_key(slots[0])])
-            measured = self._own_loop(rest, slots) if turn.arm is None else (
-                self._measure(self._sides[turn.arm], slots)
-            )  # fmt: skip
-            for slot, trial in measured:
-                yield Done(index=index[slot_key(slot)], trial=trial)
+    def measure(self, rest: Job, arm_of: Mapping[str, int | None], chosen: Sequence[int]) -> Iterator[Event]:
+        """Measure a block arm by arm; what fails is a failed trial, and the next arm runs."""
+        trials: dict[str, Trial] = {}
+        for arm, places in grouped(chosen, lambda place: arm_of[rest.slots[place].case_id]).items():
+            slots = [rest.slots[place] for place in places]
+            yield Started(index=places[0])
+            measured = self._own_loop(rest, slots) if arm is None else self._measure(self._sides[arm], slots)
+            trials |= {slot.case_id: trial for slot, trial in measured}
+        yield BlockMeasured(slots=tuple(chosen), trials=tuple(trials[rest.slots[place].case_id] for place in chosen))
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
         local = self._models.target
@@ -403,14 +391,12 @@ class _Session:
             prompts=rest.prompts,
             slots=tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar")),
         )
-        n_done = 0
         try:
             for event in run_job(job):
-                if isinstance(event, Done):
-                    n_done += 1
-                    yield job.slots[event.index], event.trial
+                if isinstance(event, BlockMeasured):
+                    yield from zip(job.slots, event.trials, strict=True)
         except MlsdError as error:
-            for slot in job.slots[n_done:]:
+            for slot in job.slots:
                 yield slot, failed_trial(slot, str(error))
 
     def _measure(self, side: Side, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
@@ -502,7 +488,8 @@ class _Session:
             self._note_clock(endpoint)
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
-            status="ok",
+            status=Status.VALID if reason is None else Status.INVALID,
+            reason=reason,
             started_at=started_at,
             n_prompt=answer.n_prompt,
             tokens=answer.tokens,
@@ -512,8 +499,6 @@ class _Session:
             rounds=answer.rounds,
             earlier=self._prompt(side, slot.case.prompt.key).earlier,
             losslessness=verdict,
-            valid=reason is None,
-            invalid_reason=reason,
             stats={name: float(value) for name, value in timed.items() if value is not None},
             conditions=read_conditions(),
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from mlsd.errors import InputError
-from mlsd.planning.job import Slot
+from mlsd.planning.job import Block
+from mlsd.planning.plan import block_in_order
 from mlsd.planning.prompts import Prompt
 from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, EngineOptions, Record, Sampling
@@ -30,46 +30,34 @@ class Ask(Record, frozen=True, kw_only=True):
     with_engine: bool = False  # measure our own loop in the same blocks
 
 
-class RequestGroup(Record, frozen=True, kw_only=True):
-    """Slots that belong together: one arm's requests, sent at once; or our own loop's, run in one worker."""
-
-    arm: int | None  # place of the server; None: our own loop
-    slots: tuple[Slot, ...]
+Arm = int | None  # place of the server; None: our own loop
+CasesOf = Callable[[Arm, Prompt, str], Iterable[Case]]  # of an arm, on a prompt, in a suite
 
 
-CasesOf = Callable[[int | None, Prompt, str], Iterable[Case]]  # of an arm, on a prompt, in a suite
+class ServerPlan(NamedTuple):
+    """Blocks in their order, and which arm each case belongs to. The slots of an arm stand together: asked at once."""
+
+    blocks: tuple[Block, ...]
+    arm_of: dict[str, Arm]  # by case id
 
 
-def turns(
-    n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, first_repeat: int
-) -> tuple[RequestGroup, ...]:
+def plan_servers(n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, first_repeat: int) -> ServerPlan:
     """Repeats outermost; blocks in random order, arms in random order within, the first server first at first."""
-    made: list[RequestGroup] = []
+    made: list[Block] = []
+    arm_of: dict[str, Arm] = {}
     for repeat in range(first_repeat, first_repeat + (MOST_BLOCKS if ask.goal else ask.repeats)):
-        blocks = [(n, group) for n in ask.parallel for group in _groups(prompts, n)]
-        random.Random(f"{ask.seed} {repeat}").shuffle(blocks)
-        for number, (n, group) in enumerate(blocks):
-            arms: list[int | None] = [*range(n_servers), *([None] if ask.with_engine and n == 1 else [])]
+        groups = [(n, group) for n in ask.parallel for group in _groups(prompts, n)]
+        random.Random(f"{ask.seed} {repeat}").shuffle(groups)
+        for number, (n, group) in enumerate(groups):
+            arms: list[Arm] = [*range(n_servers), *([None] if ask.with_engine and n == 1 else [])]
             random.Random(f"{ask.seed} {repeat} {number}").shuffle(arms)
             if repeat == first_repeat:
                 arms.sort(key=lambda arm: arm != 0)
-            made += _block(arms, group, cases, repeat, n)
-    return tuple(made)
-
-
-def _block(
-    arms: Sequence[int | None], group: Sequence[Prompt], cases: CasesOf, repeat: int, n: int
-) -> Iterator[RequestGroup]:
-    positions = itertools.count()
-    suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
-    others = "" if n == 1 else f" {' '.join(prompt.key for prompt in group)}"  # a prompt may top up another group
-    for arm in arms:
-        slots = []
-        for case in (case for prompt in group for case in cases(arm, prompt, suite)):
-            number = f"{repeat} {n} {case.prompt.sha256} {case.prompt.n_tokens} {case.n_predict}{others}"
-            block = int(hashlib.sha256(number.encode()).hexdigest()[:12], 16)
-            slots.append(Slot(case=case, case_id=case.id, block=block, repeat=repeat, position=next(positions)))
-        yield RequestGroup(arm=arm, slots=tuple(slots))
+            suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
+            ordered = [(arm, case) for arm in arms for prompt in group for case in cases(arm, prompt, suite)]
+            arm_of |= {case.id: arm for arm, case in ordered}
+            made.append(block_in_order([case for _, case in ordered], repeat))
+    return ServerPlan(tuple(made), arm_of)
 
 
 def _groups(prompts: Sequence[Prompt], n: int) -> list[tuple[Prompt, ...]]:

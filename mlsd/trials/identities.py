@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, Conditions, Losslessness, Round, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, Conditions, Losslessness, Round, Status, Trial
 
 INT64 = 1 << 63  # what a database holds
 _MOST_TOKEN = 1 << 31  # llama.cpp's token ids are 32-bit
@@ -38,8 +38,8 @@ def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int
         yield Broken("arm", f"it is {trial.arm} at gamma {trial.gamma}, its case {case.arm} at gamma {case.gamma}")
     impossible = [*_out_of_range(trial)]
     yield from impossible
-    if trial.status == "failed":
-        if trial.tokens or trial.rounds or trial.valid or trial.error is None:
+    if trial.status is Status.FAILED:
+        if trial.tokens or trial.rounds or trial.reason is None:
             yield Broken("failed", "it failed, but has an output, or no reason")
         return
     if impossible:  # nothing can be summed up
@@ -66,8 +66,8 @@ def admitted(case: Case, trial: Trial) -> Trial:
         return trial
     places = {name: max(0, min(getattr(trial, name), INT64 - 1)) for name in ("block", "repeat", "position")}
     return Trial(
-        case_id=trial.case_id, arm=case.arm, gamma=case.gamma, status="failed", started_at=trial.started_at,
-        error=f"What it says cannot be: {found.sentence}.", invalid_reason="the trial failed", **places,
+        case_id=trial.case_id, arm=case.arm, gamma=case.gamma, status=Status.FAILED, started_at=trial.started_at,
+        reason=f"What it says cannot be: {found.sentence}.", **places,
     )  # fmt: skip
 
 
@@ -169,10 +169,10 @@ def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]
 
 def _of_verdict(trial: Trial) -> Iterator[Broken]:
     verdict = trial.losslessness
-    if trial.valid == (trial.invalid_reason is not None):
+    if (trial.status is Status.VALID) == (trial.reason is not None):
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
     is_wrong = verdict is not None and verdict.verdict in ("diverged", "not_judged")
-    if trial.valid and (trial.failed_native_calls or is_wrong):
+    if trial.status.right and (trial.failed_native_calls or is_wrong):
         yield Broken("valid", "it is called valid, but calls failed, or its output diverged or could not be judged")
     if verdict is None:
         return

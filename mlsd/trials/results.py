@@ -14,35 +14,40 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import CONTROLS, VERDICTS, Case, Losslessness, Record, Sampling, Source, Trial, Verdict, content_id
+from mlsd.records import (
+    CONTROLS,
+    VERDICTS,
+    Case,
+    Losslessness,
+    Record,
+    Sampling,
+    Source,
+    Status,
+    Trial,
+    Verdict,
+    content_id,
+)
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Most, Standing, against, decide
-from mlsd.trials.fates import Fate, fate_of
-from mlsd.trials.sums import Sums, client_speed, counts_of, prefill_tok_s, share, speed, total
+from mlsd.trials.sums import Sums, client_speed, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
 
-MOST_REPEATS = 10**6  # of a block
-
 
 class Measured(NamedTuple):
-    """A trial with what it measured and what its rounds sum to."""
+    """A trial with what it measured, what its rounds sum to, and the block in which one process measured it."""
 
     case: Case
     trial: Trial
     whole: Sums
+    block_id: int  # in the store: trials of one block are compared, and no others
     id: int | None = None  # in the store
 
 
-def as_measured(pairs: Iterable[tuple[Case, Trial]]) -> list[Measured]:
-    """Trials with their rounds."""
-    return [Measured(case, trial, counts_of(trial) or Sums()) for case, trial in pairs]
-
-
 class TrialPair(NamedTuple):
-    """A trial beside the plain one of its prompt and block."""
+    """A trial beside the plain one of its prompt, measured by one process in one block."""
 
     plain: Measured
     own: Measured
@@ -160,7 +165,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
     spread: float | None  # half the range over the median, of what is left when each prompt's mean is taken out
     ratio: Interval | None  # the speedup; intervals of a session hold together
     standing: Standing | None  # None: plain, or nothing can be decided of it
-    fates: dict[str, int]  # how many trials came to each end
+    statuses: dict[str, int]  # how many trials have each
     impossible: str = ""  # why a speedup that clocks give is not used
 
     @property
@@ -205,7 +210,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
     @property
     def n_valid(self) -> int:
-        return self.fates.get(Fate.VALID, 0)
+        return sum(n for status, n in self.statuses.items() if Status(status).counts)
 
     @property
     def n_blocks(self) -> int:
@@ -213,7 +218,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> int:
-        return sum(n for fate, n in self.fates.items() if not Fate(fate).right)
+        return sum(n for status, n in self.statuses.items() if not Status(status).right)
 
     @property
     def effect(self) -> Effect:
@@ -239,8 +244,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def why_not(self) -> str | None:
         """Why it does not count: the first reason, of trials whose output is not right where there are some."""
-        worst_first = sorted((one.trial for one in self.trials), key=lambda trial: fate_of(trial).right)
-        return next((t.error or t.invalid_reason for t in worst_first if t.error or t.invalid_reason), None)
+        worst_first = sorted((one.trial for one in self.trials if not one.trial.valid), key=lambda t: t.status.right)
+        return next((trial.reason for trial in worst_first if trial.reason), None)
 
     @property
     def losslessness(self) -> Losslessness | None:
@@ -329,8 +334,7 @@ def decisions(
 
 def spoils(one: Measured) -> bool:
     """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
-    fate = fate_of(one.trial)
-    return not speed(one.trial) if fate is Fate.VALID else fate is not Fate.DISTURBED
+    return not speed(one.trial) if one.trial.valid else one.trial.status is not Status.DISTURBED
 
 
 def prefill_speed(rows: Iterable[Measured]) -> float | None:
@@ -421,7 +425,7 @@ def _result(
         spread=_spread(shown),
         ratio=ratio,
         standing=standing,
-        fates=_fates(rows),
+        statuses=_statuses(rows),
         impossible=impossible,
     )
 
@@ -429,26 +433,23 @@ def _result(
 def counting(rows: Iterable[Measured]) -> list[Measured]:
     """The trials that an arm is shown by; see `ArmResult`."""
     own = list(rows)
-    return [one for one in own if one.trial.valid] or [
-        one for one in own if fate_of(one.trial) not in (Fate.FAILED, Fate.DISTURBED)
-    ]
+    return [one for one in own if one.trial.valid] or [one for one in own if one.trial.status is Status.INVALID]
 
 
-def _fates(rows: Iterable[Measured]) -> dict[str, int]:
-    ends = Counter(fate_of(one.trial) for one in rows)
-    return {fate.value: ends[fate] for fate in Fate if ends[fate]}
+def _statuses(rows: Iterable[Measured]) -> dict[str, int]:
+    counts = Counter(one.trial.status for one in rows)
+    return {status.value: counts[status] for status in Status if counts[status]}
 
 
 def _place(one: Measured) -> tuple[str, int]:
     prompt = one.case.prompt
-    return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", one.trial.block * MOST_REPEATS + one.trial.repeat
+    return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", one.block_id
 
 
 def _pairs(plain: Iterable[Measured], own: Iterable[Measured]) -> list[TrialPair]:
-    """Trials beside the plain one of their prompt and block: the one pairing. Of what was measured twice the latest."""
+    """Trials beside the plain one of their prompt and block: the one pairing."""
     base = {_place(one): one for one in plain if speed(one.trial) is not None}
-    latest = {_place(one): one for one in own}
-    return [TrialPair(base[place], one) for place, one in latest.items() if place in base]
+    return [TrialPair(base[place], one) for one in own if (place := _place(one)) in base]
 
 
 def _logs(rows: Iterable[Measured], of: Callable[[Trial], float | None]) -> Logs:

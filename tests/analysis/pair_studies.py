@@ -81,10 +81,9 @@ def write_study(path: Path, study: Study) -> Path:
             for repeat in range(study.repeats):
                 for prompt in study.prompts:
                     block += 1
-                    for gamma in (0, *arm.gammas):
-                        case, trial = _trial(study, arm, prompt, gamma, rng)
-                        store.add_cases(run, [case])
-                        store.add_trial(run, replace(trial, block=block, repeat=repeat))
+                    made = [_trial(study, arm, prompt, gamma, rng) for gamma in (0, *arm.gammas)]
+                    store.add_cases(run, [case for case, _ in made])
+                    store.add(run, [replace(trial, block=block, repeat=repeat) for _, trial in made])
         store.end_run(run)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from mlsd.records import (
     ModelRef,
     PromptRef,
     Round,
+    Status,
     Trial,
 )
+from mlsd.trials.results import Measured
+from mlsd.trials.sums import Sums, counts_of
+from tests.measure.examples import store_trials
 
 MS = 1_000_000
 MACHINE = Environment(
@@ -107,7 +112,7 @@ def trial(
         block=block,
         repeat=repeat,
         position=position,
-        status="ok",
+        status=Status.VALID,
         started_at=f"2026-03-01T12:{repeat:02d}:{(7 * block + position) % 60:02d}.000+00:00",
         n_prompt=of.prompt.n_tokens or 20,
         tokens=tuple(range(of.n_predict)),
@@ -115,7 +120,6 @@ def trial(
         decode_ns=sum(r.wall_ns for r in done),
         rounds=done,
         losslessness=Losslessness(verdict="lossless"),
-        valid=True,
     )
     return msgspec.structs.replace(base, **more)
 
@@ -136,8 +140,8 @@ def lasting(trial: Trial, decode_ns: int) -> Trial:
 def failed(of: Case, block: int, repeat: int = 0, reason: str = "the worker was killed") -> Trial:
     """A trial without numbers."""
     return Trial(
-        case_id=of.id, arm=of.arm, gamma=of.gamma, block=block, repeat=repeat, position=0, status="failed",
-        started_at="2026-03-01T12:00:00.000+00:00", error=reason, invalid_reason="the trial failed",
+        case_id=of.id, arm=of.arm, gamma=of.gamma, block=block, repeat=repeat, position=0, status=Status.FAILED,
+        started_at="2026-03-01T12:00:00.000+00:00", reason=reason,
     )  # fmt: skip
 
 
@@ -147,8 +151,7 @@ def write(path: Path, trials: list[tuple[Case, Trial]], environment: Environment
         run = store.begin_run(environment, {"profile": "tiny", **plan}, seed=1)
         store.add_models([MOE, DENSE, DRAFT])
         store.add_cases(run, [each for each, _ in trials])
-        for _, each in trials:
-            store.add_trial(run, each)
+        store_trials(store, run, [each for _, each in trials])
         store.end_run(run)
     return path
 
@@ -187,6 +190,15 @@ def whole_study(path: Path, **more: Any) -> Path:
     lost = case(MOE, "factual", 4, suite="E")
     made.append((lost, failed(lost, 900, reason="llama_decode returned 1")))
     wrong = case(MOE, "code", 4, suite="E")
-    reason = {"valid": False, "invalid_reason": "the output differs", "losslessness": Losslessness(verdict="diverged")}
+    reason = {
+        "status": Status.INVALID,
+        "reason": "the output differs",
+        "losslessness": Losslessness(verdict="diverged"),
+    }
     made.append((wrong, trial(wrong, 901, 0, 0, **reason)))
     return write(path, made, **more)
+
+
+def as_measured(pairs: Iterable[tuple[Case, Trial]]) -> list[Measured]:
+    """Trials as if the blocks that they name had been stored."""
+    return [Measured(case, one, counts_of(one) or Sums(), one.block * 10**6 + one.repeat) for case, one in pairs]

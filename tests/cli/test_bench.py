@@ -91,7 +91,7 @@ def test_unchecked_rollback_shows_the_artefact_and_calls_it_invalid(mlsd: Mlsd, 
     for trial in speculative:
         assert trial["valid"] is False
         assert trial["failed_native_calls"] > 0
-        assert "unchecked rollback" in trial["invalid_reason"]
+        assert "unchecked rollback" in trial["reason"]
     assert all(trial["valid"] for trial in answer["trials"] if trial["arm"] == "ar")
     result = mlsd("bench", *pair, "--gamma", "4", "--rollback", "unchecked", *QUICK)
     assert "INVALID" in result.out

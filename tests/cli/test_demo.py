@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mlsd.cli.start.demo import loss, win
+from mlsd.records import Status
 from tests.trials.made import result
 
 
@@ -22,7 +23,7 @@ def test_a_bound_is_compared_by_its_interval_and_one_that_is_passed_is_called_fa
     said = win([result(1.15, 1.71, 2.52, drafter="pld"), oracle])
     assert "the two cannot be told apart" in said and "control failed" not in said
     assert "the control failed" in win([result(2.1, 2.2, 2.3, drafter="pld"), oracle])
-    lost = result(None, None, None, drafter="oracle", fates={"failed": 1})
+    lost = result(None, None, None, drafter="oracle", statuses={"failed": 1})
     assert "the control failed" in win([result(2.1, 2.2, 2.3, drafter="pld"), lost])
     assert win([result(None, None, None, drafter="pld"), oracle]).startswith("NO USABLE MEASUREMENT")
 
@@ -32,6 +33,6 @@ def test_a_loss_is_said_only_where_there_is_one() -> None:
     assert "not decided" in loss([result(0.7, 0.9, 1.1)])
     assert "NO LOSS" in loss([result(0.9, 1.1, 1.3)])
     wrong = result(None, None, None)
-    trial = msgspec.structs.replace(wrong.trials[0].trial, valid=False, invalid_reason="diverged")
-    wrong = msgspec.structs.replace(wrong, fates={"diverged": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
+    trial = msgspec.structs.replace(wrong.trials[0].trial, status=Status.INVALID, reason="diverged")
+    wrong = msgspec.structs.replace(wrong, statuses={"invalid": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
     assert loss([wrong]) == "NO USABLE MEASUREMENT: diverged."

@@ -21,8 +21,7 @@ def db(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         run_id = store.begin_run(ENVIRONMENT, {}, seed=7)
         store.add_cases(run_id, [case(0), case(4)])
-        store.add_trial(run_id, trial(case(0)))
-        store.add_trial(run_id, trial(case(4)))
+        store.add(run_id, [trial(case(0)), trial(case(4))])
     return path
 
 

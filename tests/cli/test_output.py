@@ -15,7 +15,7 @@ from rich.console import Console
 from mlsd import cli
 from mlsd.cli import output, watch
 from mlsd.measure.messages import Job, ModelFile, Progress, Slot, Started
-from mlsd.records import Case, ModelRef, PromptRef, Trial
+from mlsd.records import Case, ModelRef, PromptRef, Status, Trial
 from mlsd.redact import VARIABLES, hide, redact
 from mlsd.report.render.markdown import escape
 from mlsd.report.render.terminal import plain
@@ -26,7 +26,7 @@ EVIL = "\x1b[31mred\x9b31m\x07\x7f\u202etxt\u2028[bold]x[/]; rm -rf ~ `id` $(id)
 CASE = Case(suite="B", target=ModelRef(id=EVIL), prompt=PromptRef(key=EVIL, sha256="x"), n_predict=4)
 SLOT = Slot(case=CASE, case_id=CASE.id, block=0, repeat=0, position=0)
 TRIAL = Trial(
-    case_id=CASE.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error=EVIL
+    case_id=CASE.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status=Status.FAILED, started_at="x", reason=EVIL
 )
 STEERING = ("\x1b", "\x9b", "\x07", "\x7f", "\u202e", "\u2028")
 

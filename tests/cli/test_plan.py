@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from mlsd.cli.study.plan import plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import expand
-from mlsd.records import Environment, Round, Trial
+from mlsd.records import Environment, Round, Status, Trial
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +126,11 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
             run_id = store.begin_run(host, {}, 0)
             store.add_cases(run_id, [first.case])
             trial = Trial(
-                case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status="ok",
+                case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status=Status.VALID,
                 started_at="2026-11-21T05:00:00.000+00:00", tokens=tuple(range(256)), decode_ns=51_000_000_000,
                 rounds=255 * (plain,),
             )  # fmt: skip
-            store.add_trial(run_id, trial)
+            store.add(run_id, [trial])
     needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "own.sqlite"))["needs"]
     # one target's nine trials at 5 tok/s; nothing is known of the other target
     assert needs["time"] == {

@@ -103,7 +103,7 @@ def test_a_record_names_no_folder_no_host_and_no_user(
         run_id = store.begin_run(ENVIRONMENT, {"suites": ["/home/jane/b.toml"], "options": {"db": "/home/jane/x"}}, 0)
         store.add_models([MODEL])
         store.add_cases(run_id, [case(4)])
-        store.add_trial(run_id, failed(case(4), error="File /home/jane/mlsd/x.py on janes-mac: jane may not"))
+        store.add(run_id, [failed(case(4), reason="File /home/jane/mlsd/x.py on janes-mac: jane may not")])
     assert mlsd("record", db, "-o", file).code == 0
     text = gzip.decompress(file.read_bytes()).decode()
     assert "jane" not in text and "/home" not in text
@@ -261,17 +261,15 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_anything_is_built(m
         assert ran.code == 2 and f"MLSD_MOST_RECORD_{limit}" in ran.err
 
 
-def test_a_failed_and_a_retired_trial_keep_their_places(tmp_path: Path) -> None:
+def test_a_failed_and_a_superseded_trial_keep_their_places(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         run_id = store.begin_run(ENVIRONMENT, {}, 0)
         store.add_models([MODEL])
         store.add_cases(run_id, [case(0), case(4)])
-        store.add_trial(run_id, trial(case(4)))
-        store.retire(ENVIRONMENT, [case(4).id])
-        store.add_trial(run_id, trial(case(4)))
-        store.add_trial(run_id, failed(case(0)))
+        store.add(run_id, [trial(case(4))])
+        store.add(run_id, [trial(case(4)), failed(case(0))])
     made = read_record(record_of(tmp_path / "s.sqlite", tmp_path / "s.record.json.gz")).study
-    assert [one.trial.status for one in made.trials] == ["ok", "failed"]
+    assert [one.trial.status for one in made.trials] == ["hot", "failed"]
     assert made.n_superseded == 1
     assert [one.output is None for one in made.trials] == [False, True]
 
@@ -283,9 +281,8 @@ def test_what_a_server_says_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> N
     with Store.open(database) as store:
         run_id = store.begin_run(ENVIRONMENT, {"suites": ["server"]}, seed=1)
         store.add_cases(run_id, cases)
-        for place, one in enumerate(cases):
-            stats = {N_TOKENS: 8.0, "draft_n": 4.0, "draft_n_accepted": 3.0}
-            spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None, "valid": True}
-            store.add_trial(run_id, trial(one, decode_ns=7_000_000, position=place, invalid_reason=None, **spoken))
+        stats = {N_TOKENS: 8.0, "draft_n": 4.0, "draft_n_accepted": 3.0}
+        spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None}
+        store.add(run_id, [trial(one, decode_ns=7_000_000, position=i, **spoken) for i, one in enumerate(cases)])
     refused = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
     assert refused.code == 2 and "only trials of servers" in refused.err

@@ -28,9 +28,8 @@ def db(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"]}, seed=7)
         store.add_cases(run_id, [case(0), case(4), case(8)])
-        store.add_trial(run_id, trial(case(0), losslessness=None))
-        store.add_trial(run_id, trial(case(4)))
-        store.add_trial(run_id, failed(case(8), error="killed [bold]\x1b[31m\nlast line"))
+        lost = failed(case(8), reason="killed [bold]\x1b[31m\nlast line")
+        store.add(run_id, [trial(case(0), losslessness=None), trial(case(4)), lost])
         store.end_run(run_id)
     return path
 

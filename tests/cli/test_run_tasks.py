@@ -169,7 +169,7 @@ def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tm
     with Store.open(database, create=False) as store:
         cases = store.cases()
         trials = [stored.trial for stored in store.trials(rounds=False)]
-    assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
+    assert all(trial.valid for trial in trials), [trial.reason for trial in trials]
     methods = {cases[trial.case_id].drafter.name for trial in trials}
     assert methods >= {"none", "draft-model", "pld", "rest", "layer-skip"}
     # What was measured reaches the claims: those below have all their population in this suite and profile.

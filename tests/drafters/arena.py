@@ -28,7 +28,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
-from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Trial
+from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
 from mlsd.trials.identities import broken
 from tests.engine.fake import FakeClock
 
@@ -275,10 +275,11 @@ def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: 
     made = run.generation
     verdict = None if run.verdict is None or run.verdict.verdict == "diverged" else run.verdict
     trial = Trial(
-        case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status="ok", started_at="2026-01-01",
+        case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status=Status.VALID,
+        started_at="2026-01-01",
         tokens=made.tokens, rounds=made.rounds, prefill_ns=made.prefill_ns, draft_prefill_ns=made.draft_prefill_ns,
         decode_ns=made.decode_ns, rollback_target=rollback, stats=run.stats,
-        losslessness=verdict, valid=True,
+        losslessness=verdict,
     )  # fmt: skip
     assert not [*broken(case, trial)]
 

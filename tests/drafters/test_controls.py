@@ -11,8 +11,8 @@ from mlsd.measure.worker.conversation import PlainAnswers, read_prompt
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import CONTROLS, DrafterSpec, EngineOptions, Sampling
 from mlsd.trials.answers import answers
-from mlsd.trials.results import SessionPlan, arm_results, as_measured
-from tests.analysis.studies import DENSE, blocks, lasting
+from mlsd.trials.results import SessionPlan, arm_results
+from tests.analysis.studies import DENSE, as_measured, blocks, lasting
 from tests.drafters.arena import CLOCK, Arena
 
 

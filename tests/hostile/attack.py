@@ -36,9 +36,9 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.limits import LIMITS
 from mlsd.measure.builds import installed
 from mlsd.measure.lab import cluster
-from mlsd.measure.lab.coordinator import Ended, MeasuredSlot, run_lab
+from mlsd.measure.lab.coordinator import Ended, MeasuredPart, run_lab
 from mlsd.measure.lab.machine import Card
-from mlsd.measure.messages import Done
+from mlsd.measure.messages import BlockMeasured
 from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.store.store import Store
 from tests.hostile import mutate
@@ -328,13 +328,13 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
             shown = {address: altered(own, Card) for address, own in self.cards.items()}
             return {address: own for address, own in shown.items() if own is not None}
 
-        def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
+        def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
             for word in super().receive(timeout_s):
-                if isinstance(word, MeasuredSlot):
-                    done = altered(Done(index=word.index, trial=word.trial), Done)
+                if isinstance(word, MeasuredPart):
+                    done = altered(BlockMeasured(slots=(), trials=word.trials), BlockMeasured)
                     if done is None:
                         continue
-                    word = MeasuredSlot(ticket=word.ticket, index=done.index, trial=done.trial)
+                    word = MeasuredPart(ticket=word.ticket, trials=done.trials)
                 yield word
 
     def measure() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     Conditions,
@@ -18,8 +20,10 @@ from mlsd.records import (
     PromptRef,
     Round,
     Sampling,
+    Status,
     Trial,
 )
+from mlsd.stats import grouped
 
 ENVIRONMENT = Environment(
     host="0123456789abcdef",
@@ -87,9 +91,9 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         block=1,
         repeat=2,
         position=3,
-        status="ok",
+        status=Status.HOT,
         started_at="2026-03-01T12:00:00.000+00:00",
-        error="none at all",
+        reason="passes became slower",
         n_prompt=64,
         tokens=(5, 6, 7, 8, 9, 10, 11, 12),
         text="a \u2019quoted\u2019 output \U0001f600",
@@ -105,9 +109,6 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         losslessness=Losslessness(
             verdict="near_tie", first_difference=5, top2_gap=0.001, worst_gap=0.002, tolerance=0.004
         ),
-        valid=True,
-        invalid_reason="nothing",
-        disturbed=True,
         peak_rss_bytes=123_456,
         stats={"lookup_ns": 17.0},
         earlier=("Blue.", "Green."),
@@ -127,7 +128,13 @@ def failed(of: Case | None = None, **changes: Any) -> Trial:
     """A failed trial of the same key as `trial`."""
     of = of or case()
     base = Trial(
-        case_id=of.id, arm=of.arm, gamma=of.gamma, block=1, repeat=2, position=3, status="failed",
-        started_at="2026-03-01T12:00:00.000+00:00", error="the worker was killed",
+        case_id=of.id, arm=of.arm, gamma=of.gamma, block=1, repeat=2, position=3, status=Status.FAILED,
+        started_at="2026-03-01T12:00:00.000+00:00", reason="the worker was killed",
     )  # fmt: skip
     return msgspec.structs.replace(base, **changes)
+
+
+def store_trials(store: Store, run_id: int, trials: Iterable[Trial]) -> list[int]:
+    """Trials by their blocks, beside what is there; their ids in the store, in the order of the blocks."""
+    blocks = grouped(trials, lambda one: (one.block, one.repeat)).values()
+    return [id_ for own in blocks for id_ in store.add(run_id, own, supersede=False).ids]

@@ -8,7 +8,7 @@ from pathlib import Path
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.process import run_job
-from mlsd.measure.run.runner import Choose, RunOutcome, RunPlan, RunSettings, all_left, machine_lock, run_plan
+from mlsd.measure.run.runner import ALL, Choice, RunOutcome, RunPlan, RunSettings, machine_lock, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
@@ -33,12 +33,12 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
     return tuple(jobs)
 
 
-def run_study(folder: Path, database: Path, choose: Choose = all_left, **settings: object) -> RunOutcome:
+def run_study(folder: Path, database: Path, choice: Choice = ALL, **settings: object) -> RunOutcome:
     jobs = make_jobs(folder)
     facts = tuple(model_facts(Path(model.path), ref=model.ref) for job in jobs for model in (job.target, *job.models))
     with machine_lock(), Store.open(database) as store:
         plan = RunPlan(loads=jobs, environment=read_environment(), facts=facts)
-        return run_plan(plan, run_job, store, RunSettings(**settings), choose=choose)  # type: ignore[arg-type]
+        return run_plan(plan, run_job, store, RunSettings(**settings), choice=choice)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

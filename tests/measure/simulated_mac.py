@@ -26,7 +26,7 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Trial
+from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial
 from tests.engine.fake import FakeClock, FakeSession
 from tests.engine.test_decode import PROMPT, truth
 from tests.measure.examples import case
@@ -166,10 +166,10 @@ class MacArms:
         asleep_ns = 1_800_000_000_000 if mac.falls_asleep() else 0  # the parent sleeps as well, and so does its clock
         mac.measured.append((slot.block, slot.repeat, mac.is_hot or asleep_ns > 0))
         return trial_of(
-            slot, status="ok", n_prompt=len(PROMPT), tokens=run.tokens, prefill_ns=run.prefill_ns,
+            slot, status=Status.VALID, n_prompt=len(PROMPT), tokens=run.tokens, prefill_ns=run.prefill_ns,
             draft_prefill_ns=run.draft_prefill_ns if slot.case.gamma else None, decode_ns=run.decode_ns + asleep_ns,
             rounds=_late(run.rounds, asleep_ns), rollback_target="trim" if slot.case.gamma else None,
-            losslessness=Losslessness(verdict="lossless"), valid=True,
+            losslessness=Losslessness(verdict="lossless"),
             conditions=msgspec.structs.replace(
                 conditions, generation_ns=mac.clock.now_ns() - began_ns + asleep_ns, processor_ns=1_000_000
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,17 +12,17 @@ import pytest
 
 from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
-from mlsd.measure.lab.machine import Block
-from mlsd.measure.messages import Done, HeatReading, Resting
+from mlsd.measure.messages import BlockMeasured, HeatReading, Resting
 from mlsd.measure.process import run_job
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.runner import RunPlan, run_plan
+from mlsd.measure.run.disturbance import BlockJudge
+from mlsd.measure.run.runner import Choice, RunPlan, run_plan
+from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.records import Anchors
-from mlsd.trials.fates import Fate, fate_of
+from mlsd.records import Anchors, Status
 from tests.engine.fake import FakeClock
-from tests.measure.examples import ENVIRONMENT
+from tests.measure.examples import ENVIRONMENT, trial
 from tests.measure.simulated_mac import Mac, mac_job
 
 COLD = Anchors(target="t", width=4, one_ns=31_000_000, wide_ns=37_300_000)
@@ -48,11 +49,7 @@ class Heat:
 
     def settle(self) -> tuple[str | None, float]:
         """Why what was measured does not count, and the seconds of rest."""
-        n_before = len(self.sent)
-        rested_s = self.heat.settle()
-        reading = self.sent[n_before]
-        assert isinstance(reading, HeatReading)
-        return reading.disturbed, rested_s
+        return self.heat.feel(), self.heat.rest()
 
 
 def test_nothing_is_decided_by_one_reading_or_by_noise() -> None:
@@ -102,8 +99,8 @@ def events(mac: Mac, job: Job) -> list[object]:
 def test_the_longest_rest_does_not_end_the_worker_and_is_never_silent(cool_down_s: float | None) -> None:
     mac = Mac(episodes=[(4, 1e9)])
     job = mac_job(n_blocks=4, cool_down_s=cool_down_s)
-    trials = [event.trial for event in events(mac, job) if isinstance(event, Done)]
-    assert [trial.status for trial in trials] == ["ok"] * 12 and mac.n_workers == 1
+    trials = [trial for event in events(mac, job) if isinstance(event, BlockMeasured) for trial in event.trials]
+    assert [trial.valid for trial in trials] == [True] * 12 and mac.n_workers == 1
     assert any(isinstance(event, Resting) for _, event in mac.events_received)
     assert mac.longest_silence_s <= 60
 
@@ -116,34 +113,42 @@ def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
 
 def test_a_device_that_is_cold_after_every_pause_rests_for_its_heat_alone() -> None:
     idle = Mac(load_s=30.0)
-    trials = [event.trial for event in events(idle, mac_job(n_blocks=5)) if isinstance(event, Done)]
-    assert len(trials) == 15 and not any(isinstance(event, Resting) for _, event in idle.events_received)
-    assert not any(isinstance(event, HeatReading) and event.disturbed for _, event in idle.events_received)
+    measured = [event for event in events(idle, mac_job(n_blocks=5)) if isinstance(event, BlockMeasured)]
+    assert len(measured) == 5 and not any(event.heat for event in measured)
+    assert not any(isinstance(event, Resting) for _, event in idle.events_received)
     hot = Mac(episodes=[(4, 90.0)])
     events(hot, mac_job(n_blocks=5))
     assert sum(isinstance(event, Resting) for _, event in hot.events_received) == 3
 
 
 def test_a_machine_that_every_block_heats_is_tried_twice_and_then_believed(tmp_path: Path) -> None:
-    mac = Mac(episodes=[(3 * block + 1, 60.0) for block in range(10)])
+    mac = Mac(episodes=[(3 * block + 1, 60.0) for block in range(20)])
     plan = RunPlan(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
-
-    def run(store: Store) -> list[bool]:
-        run_plan(plan, partial(run_job, hire=mac.hire), store)
-        rows = [row.trial for row in store.trials(rounds=False)]
-        assert all(trial.disturbed for trial in rows)
-        assert not any(trial.valid != (trial.invalid_reason is None) for trial in rows)
-        return [trial.valid for trial in sorted(rows, key=lambda trial: trial.block)]
-
     with Store.open(tmp_path / "hot.sqlite") as store:
-        assert run(store) == [False] * 6 + [True] * 6
-        assert run(store) == [True] * 12, "what counted in nothing is measured again, and kept"
-        assert mac.n_trials == 18
+        outcome = run_plan(plan, partial(run_job, hire=mac.hire), store)
+        assert (outcome.n_ok, outcome.n_left) == (12, 0) and mac.n_trials == 3 * 12
+        rows = [row.trial for row in store.trials(TrialFilter(superseded=True), rounds=False)]
+        assert Counter(trial.status for trial in rows) == {Status.DISTURBED: 24, Status.HOT: 12}
+        assert all("heat" in (trial.reason or "") for trial in rows)
+        assert {row.trial.status for row in store.trials()} == {Status.HOT}
         assert "kept_hot" in {warning.code for warning in check_run([row.trial for row in store.trials()])}
+        assert run_plan(plan, partial(run_job, hire=mac.hire), store).n_skipped == 12, "what is kept counts"
 
 
-def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_the_machine_rested() -> None:
-    mac, asked = Mac(episodes=[(1, 90.0)]), []
+def test_no_heat_makes_a_wrong_output_right() -> None:
+    """The machine is hot at each try, and one arm diverges."""
+    block = mac_job(n_blocks=1).blocks[0]
+    good = [trial(slot.case, status=Status.VALID, reason=None) for slot in block.slots]
+    wrong = msgspec.structs.replace(good[2], status=Status.INVALID, reason="output differs")
+    judge = BlockJudge(on_device=True)
+    for _ in range(5):
+        ((_, trials, again),) = judge.judge(block, [*good[:2], wrong], "heat slowed passes")
+    assert not again
+    assert [one.status for one in trials] == [Status.HOT, Status.HOT, Status.INVALID] and trials[2] == wrong
+
+
+def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_nothing_rests_behind_the_last() -> None:
+    mac, asked = Mac(episodes=[(1, 90.0), (4, 90.0)]), []
 
     def turns() -> Iterator[Sequence[int]]:
         for block in range(2):
@@ -151,19 +156,24 @@ def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_the_machine_rest
             yield range(3 * block, 3 * block + 3)
 
     list(run_job(mac_job(n_blocks=2), turns=turns(), hire=mac.hire))
-    assert asked[0] == [] and "Resting" in asked[1] and asked[1][-1] == "Ready"
+    assert asked[0] == [] and "Resting" not in asked[1] and asked[1][-1] == "BlockMeasured"
+    all_events = [type(event).__name__ for _, event in mac.events_received]
+    last = len(all_events) - 1 - all_events[::-1].index("BlockMeasured")
+    assert "Resting" in all_events[:last] and "Resting" not in all_events[last:]
 
 
-def test_a_machine_of_a_lab_sends_a_block_once_the_heat_after_it_is_known() -> None:
-    mac = Mac(episodes=[(4, 200.0)])
-    block, sent = Block(waits=True), []
-    for event in run_job(mac_job(n_blocks=4), hire=mac.hire):
-        sent += [(done.trial, len(mac.measured)) for done in block.released(event)]
-    trials = [trial for trial, _ in sent]
-    assert len(trials) == 12 and all(n % 3 == 0 for _, n in sent), "whole blocks"
-    hot = [heat for *_, heat in mac.measured]
-    assert any(hot) and not any(heat and trial.valid for heat, trial in zip(hot, trials, strict=True))
-    assert {fate_of(trial) for trial in trials if not trial.valid} == {Fate.DISTURBED}
+def test_a_rest_counts_in_the_budget(tmp_path: Path) -> None:
+    """A machine that is too hot for another block when the time is up ends the run without it."""
+    mac = Mac(episodes=[(4, 1e9)])
+
+    class OneMinute(Choice):
+        def is_over(self) -> bool:
+            return mac.now_s() > 60.0
+
+    plan = RunPlan(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
+    with Store.open(tmp_path / "hot.sqlite") as store:
+        outcome = run_plan(plan, partial(run_job, hire=mac.hire), store, choice=OneMinute())
+    assert outcome.n_ok == 3 and outcome.n_left == 9 and mac.now_s() < 60.0 + 2 * STEP_S
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from mlsd.measure import exchange
 from mlsd.measure.exchange import delimited, llama_bench
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import ALL, Store
-from mlsd.records import DrafterSpec, QualityWarning
+from mlsd.records import DrafterSpec, QualityWarning, Status
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
 from tests.measure.imported import import_table
 
@@ -31,11 +31,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
         store.add_cases(run_id, [case(0), case(4), case(8), case(16)])
         for repeat, decode_ns in enumerate((7_000, 3_500)):
             plain = trial(case(0), repeat=repeat, decode_ns=decode_ns, losslessness=None)
-            store.add_trial(run_id, plain)
-            store.add_trial(run_id, trial(case(4), repeat=repeat, decode_ns=2_800))
-        store.add_trial(run_id, trial(case(8), repeat=0, valid=False, invalid_reason="diverged"))
-        store.add_trial(run_id, failed(case(16), error="first"))
-        store.add_trial(run_id, failed(case(16), error=FORMULA))
+            store.add(run_id, [plain, trial(case(4), repeat=repeat, decode_ns=2_800)])
+        store.add(run_id, [trial(case(8), block=2, repeat=0, status=Status.INVALID, reason="diverged")])
+        store.add(run_id, [failed(case(16), reason="first")])
+        store.add(run_id, [failed(case(16), reason=FORMULA)])
         store.add_warnings(run_id, [QualityWarning(code="on_battery", message="On battery.", advice="Plug in.")])
         store.end_run(run_id)
         yield store
@@ -56,7 +55,7 @@ def lines(data: bytes) -> list[dict[str, str]]:
 
 def test_csv_has_one_line_a_trial_with_its_sums_and_rates(store: Store) -> None:
     rows = lines(exported(store, "csv"))
-    assert [row["status"] for row in rows] == ["ok"] * 5 + ["failed"]
+    assert [row["status"] for row in rows] == ["hot"] * 4 + ["invalid", "failed"]
     plain, speculative = rows[0], rows[1]
     assert (plain["arm"], plain["rounds"], plain["mgl"]) == ("ar", "7", "1.0")
     assert float(plain["decode_tok_s"]) == 7 / 7_000e-9
@@ -97,7 +96,7 @@ def test_json_holds_the_whole_study(store: Store) -> None:
 
 
 def test_a_filter_narrows_every_format(store: Store) -> None:
-    speculative = TrialFilter(arm="sd", status="ok")
+    speculative = TrialFilter(arm="sd", failed=False)
     assert len(lines(exported(store, "csv", speculative))) == 3
     assert len(json.loads(exported(store, "json", speculative))["trials"]) == 3
     assert json.loads(exported(store, "llama-bench", speculative)) == []
@@ -137,7 +136,7 @@ def test_a_control_is_one_in_every_export(tmp_path: Path) -> None:
         run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
         store.add_cases(run_id, [case(0), bound])
         for one in (case(0), bound):
-            store.add_trial(run_id, trial(one))
+            store.add(run_id, [trial(one)], supersede=False)
         assert [row["control"] for row in lines(exported(store, "csv"))] == ["False", "True"]
         assert [one["control"] for one in json.loads(exported(store, "json"))["trials"]] == [False, True]
         assert len(json.loads(exported(store, "llama-bench"))) == 2  # a prefill and a generation, of plain decoding

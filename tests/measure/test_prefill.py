@@ -44,7 +44,7 @@ def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
 def test_every_arm_goes_on_from_the_memory_of_one_prefill(tiny: Path, name: str) -> None:
     done = trials(tiny, name, f"{name}-noise003", "pld", "layer-skip:mode=sync,skip=2")
-    assert all(trial.valid for trial in done), [trial.invalid_reason for trial in done]
+    assert all(trial.valid for trial in done), [trial.reason for trial in done]
     lengths = sorted({trial.n_prompt or 0 for trial in done})
     assert lengths[1] == lengths[0] + DEPTH
     deep = [trial for trial in done if trial.n_prompt == lengths[1]]
@@ -101,7 +101,7 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
             arms.refer(slot)
             arms.warm_up(slot.case)
             done.append(arms.run(slot))
-    assert all(trial.valid for trial in done), [trial.invalid_reason for trial in done]
+    assert all(trial.valid for trial in done), [trial.reason for trial in done]
     assert [trial.prefill_ns is not None for trial in done] == [True, *(False,) * (len(done) - 1)]
     assert sum(width > DEPTH for width in read) == 3, (
         "once for all that is not timed, once timed, and once to judge them by"

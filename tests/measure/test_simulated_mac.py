@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from mlsd.trials.fates import Fate, fate_of
 
 from mlsd.cli import output, watch
 from mlsd.cli.study import run as command
@@ -22,7 +23,6 @@ from mlsd.models import library
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.request import Overrides, study_request
 from mlsd.records import EngineOptions
-from mlsd.trials.fates import Fate, fate_of
 from mlsd.units import GIB
 from tests.hub_server import HubServer, stand_ins_of, write_manifest
 from tests.measure.examples import ENVIRONMENT
@@ -76,7 +76,7 @@ def test_from_nothing_to_a_whole_study_nothing_is_lost_and_nothing_hot_counts_an
     hot = [heat for _, _, heat in mac.measured]
     assert sum(hot) >= 3 and not any(heat and trial.valid for heat, trial in zip(hot, rows, strict=True))
     disturbed = [trial for trial in rows if fate_of(trial) is Fate.DISTURBED]
-    assert all("heat" in (trial.invalid_reason or "") for trial in disturbed)
+    assert all("heat" in (trial.reason or "") for trial in disturbed)
     assert all(trial.conditions and trial.conditions.anchors for trial in rows)
 
     words = [text for _, text in said]

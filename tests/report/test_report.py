@@ -17,7 +17,7 @@ import mlsd
 from mlsd.analysis.study.study import Study
 from mlsd.cli.study.report import report as command
 from mlsd.errors import InputError
-from mlsd.records import Losslessness
+from mlsd.records import Losslessness, Status
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.page import build
 from mlsd.report.render import html as html_form
@@ -157,7 +157,7 @@ def test_invalid_trials_are_named_in_red_with_what_they_would_have_claimed(tmp_p
     for i, (of, own) in enumerate(made):
         if of.gamma:
             reason = "the output differs"
-            made[i] = (of, msgspec.structs.replace(own, valid=False, losslessness=lost, invalid_reason=reason))
+            made[i] = (of, msgspec.structs.replace(own, status=Status.INVALID, losslessness=lost, reason=reason))
     page = build(mlsd.open_study(write(tmp_path / "s.sqlite", made)))
     (sentence,) = page.disturbed
     assert sentence.startswith("tiny-moe-q4_0 + tiny-draft, gamma 4: 3 of 3 trials invalid: the output differs. ")

@@ -39,7 +39,7 @@ def pair(
 def reasons(result: ServerResult, arm: str = "sd") -> list[str]:
     """Why trials of an arm do not count; nothing where all do."""
     trials = [one.trial for one in result.trials if one.trial.arm == arm]
-    return [trial.error or trial.invalid_reason or "" for trial in trials if not trial.valid]
+    return [trial.reason or "" for trial in trials if not trial.valid]
 
 
 def verdicts(result: ServerResult, arm: str = "sd") -> Sequence[str | None]:

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from mlsd.analysis.results.server_arms import recommend, row_name, server_costs, verdict_words
-from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
+from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Status, Trial
 from mlsd.servers.judge import margin
 from mlsd.trials.answers import answers
-from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, as_measured
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results
+from tests.analysis.studies import as_measured
 
 DRAWN = 400
 
@@ -32,9 +33,10 @@ def trial(
     """A trial of 101 tokens at a speed; 60 of them were drafted where no rounds are given."""
     proposed, accepted = (sum(p for p, _ in counts), sum(a for _, a in counts)) if counts else (80, 60)
     made = Trial(
-        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
-        started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s), valid=valid,
-        losslessness=Losslessness(verdict=verdict, worst_gap=gap), invalid_reason=None if valid else "it lies",
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0,
+        status=Status.VALID if valid else Status.INVALID, reason=None if valid else "it lies",
+        started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s),
+        losslessness=Losslessness(verdict=verdict, worst_gap=gap),
         stats={
             "whole_decode_ns": 101e9 / tok_s, "first_token_ns": 5e6,
             "draft_n": proposed, "draft_n_accepted": accepted,

@@ -7,8 +7,8 @@ from typing import Any
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
 from mlsd.stats import Interval
 from mlsd.trials.decisions import Standing, effect_of
-from mlsd.trials.results import ArmResult, SessionPlan, as_measured
-from tests.analysis.studies import trial
+from mlsd.trials.results import ArmResult, SessionPlan
+from tests.analysis.studies import as_measured, trial
 
 
 def result(
@@ -37,6 +37,6 @@ def result(
         "question": SessionPlan().question(case), "session": 1, "name": "sd", "case": case, "trials": (one,),
         "pairs": (), "whole": one.whole, "timed_whole": one.whole, "client_tok_s": None, "spread": 0.01,
         "tok_s": None if value is None else 50.0 * value, "plain_tok_s": None if value is None else 50.0,
-        "ratio": ratio, "standing": standing, "fates": {"valid": n},
+        "ratio": ratio, "standing": standing, "statuses": {"valid": n},
     }  # fmt: skip
     return ArmResult(**{**made, **more})

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.cli.answers import Question, next_step
+from mlsd.records import Status
 from mlsd.servers.flags import flags_of
 from mlsd.trials.answers import answers, by_target, first_line
 from mlsd.trials.results import ArmResult, TrialPair
@@ -37,14 +38,13 @@ def test_an_undecided_setting_is_neither_on_nor_off_and_says_what_would_decide_i
 
 def plain(reason: str) -> ArmResult:
     """Plain decoding that failed."""
-    return replace(unusable(reason, "failed"), name=None)
+    return replace(unusable(reason, Status.FAILED), name=None)
 
 
-def unusable(reason: str, status: str = "ok", **more: Any) -> ArmResult:
+def unusable(reason: str, status: Status = Status.INVALID, **more: Any) -> ArmResult:
     """An arm of which nothing can be decided, and why."""
     made = result(None, None, None, n=0, **more)
-    fields = {"valid": False, "invalid_reason": None if status == "failed" else reason, "status": status}
-    wrong = replace(made.trials[0].trial, **fields, error=reason if status == "failed" else None)
+    wrong = replace(made.trials[0].trial, status=status, reason=reason)
     return replace(made, trials=(made.trials[0]._replace(trial=wrong),))
 
 
@@ -52,7 +52,7 @@ def unusable(reason: str, status: str = "ok", **more: Any) -> ArmResult:
     ("arms", "words"),
     [
         ([unusable("interrupted")], "small, gamma 4: interrupted"),
-        ([unusable("the vocabularies differ.", "failed")], "small, gamma 4: the vocabularies differ"),
+        ([unusable("the vocabularies differ.", Status.FAILED)], "small, gamma 4: the vocabularies differ"),
         ([unusable("a"), unusable("a", gamma=8), unusable("b", gamma=2)],
          "small, gamma 4, small, gamma 8: a; small, gamma 2: b"),
         ([plain("out of memory"), unusable("")], "there is no valid trial of plain decoding: out of memory"),
@@ -91,7 +91,7 @@ def test_a_control_is_no_answer_however_fast_it_is() -> None:
 
 
 def test_what_has_no_valid_pair_is_said_and_not_called_undecided() -> None:
-    failed = result(None, None, None, text="qa", fates={"failed": 6})
+    failed = result(None, None, None, text="qa", statuses={"failed": 6})
     slower, open_ = result(0.5, 0.6, 0.7, text="prose"), result(0.8, 0.9, 1.05)
     line = first_line(answers([slower, open_, failed]))
     assert line.startswith("Not decided yet in 1 of 3; best tried: small, gamma 4, 0.90x")

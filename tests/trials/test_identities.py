@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.records import Case, Conditions, Losslessness, Trial
+from mlsd.records import Case, Conditions, Losslessness, Status, Trial
 from mlsd.trials.identities import admitted, broken
 from tests.analysis import studies
 
@@ -54,12 +54,12 @@ def test_a_trial_of_the_loop_and_a_failed_one_break_nothing() -> None:
         (changed(0, rows=1), "round"),
         (changed(0, verify_ns=1 << 70), "round"),
         ({"conditions": Conditions(generation_ns=1)}, "generation"),
-        ({"valid": False}, "valid"),
+        ({"status": Status.INVALID}, "valid"),
         ({"failed_native_calls": 1}, "valid"),
         ({"losslessness": Losslessness(verdict="diverged")}, "valid"),
         ({"losslessness": Losslessness(verdict="lossless", first_difference=3)}, "verdict"),
         ({"losslessness": Losslessness(verdict="near_tie", n_different=4, n_compared=3)}, "verdict"),
-        ({"status": "failed", "error": "killed"}, "failed"),
+        ({"status": Status.FAILED, "reason": "killed"}, "failed"),
     ],
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], rule: str) -> None:
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_stored_as_a_failed_trial_in_its_place(changes: dict[s
     made = admitted(CASE, msgspec.structs.replace(TRIAL, **changes))
     assert (made.status, made.tokens, made.decode_ns) == ("failed", (), None)
     assert (made.block, made.repeat, made.position) == (TRIAL.block, TRIAL.repeat, TRIAL.position)
-    assert "cannot be" in (made.error or "")
+    assert "cannot be" in (made.reason or "")
     assert rules(CASE, made) == set()
     assert admitted(CASE, TRIAL) is TRIAL
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
-from mlsd.trials.results import ArmResult, SessionPlan, arm_results, as_measured, pooled_results, prefill_speed
-from tests.analysis.studies import MOE, blocks, case, failed, lasting, trial
+from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Status, Trial
+from mlsd.trials.results import ArmResult, SessionPlan, arm_results, pooled_results, prefill_speed
+from tests.analysis.studies import MOE, as_measured, blocks, case, failed, lasting, trial
 
 Made = list[tuple[Case, Trial]]
-DIVERGED = {"valid": False, "invalid_reason": "output differs", "losslessness": Losslessness(verdict="diverged")}
-DISTURBED = {"valid": False, "invalid_reason": "the worker waited", "disturbed": True}
+DIVERGED = {"status": Status.INVALID, "reason": "output differs", "losslessness": Losslessness(verdict="diverged")}
+DISTURBED = {"status": Status.DISTURBED, "reason": "the worker waited"}
 SUITE = SessionPlan(pool="workload")
 
 
@@ -68,7 +68,7 @@ def _wrong() -> Made:
     made = []
     for of, one in blocks(MOE, repeats=4, prompts=("code",), noise=0.05):
         one = msgspec.structs.replace(one, **wrong.get((of.gamma, one.repeat), {}))
-        one = lasting(one, 50 * (one.decode_ns or 0)) if one.disturbed else one
+        one = lasting(one, 50 * (one.decode_ns or 0)) if one.status is Status.DISTURBED else one
         made.append((of, failed(of, one.block, 3) if (of.gamma, one.repeat) == (16, 3) else one))
     return made
 
@@ -76,10 +76,12 @@ def _wrong() -> Made:
 def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_undecided() -> None:
     found = {one.case.gamma: one for one in arms(_wrong())}
     calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _wrong() if t.valid])}
-    assert found[8].fates == {"valid": 3, "disturbed": 1} and found[8].wrong == 0 and found[8].verdict == "lossless"
+    assert found[8].statuses == {"valid": 3, "disturbed": 1} and found[8].wrong == 0 and found[8].verdict == "lossless"
     assert (found[8].tok_s, found[8].plain_tok_s) == (calm[8].tok_s, calm[8].plain_tok_s)
     assert (
-        found[4].fates == {"valid": 3, "diverged": 1} and found[4].wrong == 1 and found[4].decision == "output differs"
+        found[4].statuses == {"valid": 3, "invalid": 1}
+        and found[4].wrong == 1
+        and found[4].decision == "output differs"
     )
     assert found[16].why_not == "the worker was killed"
     for gamma in (4, 16):

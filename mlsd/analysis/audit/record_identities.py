@@ -31,7 +31,7 @@ from mlsd.measure.exchange.record import (
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, environment_key, model_key
 from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
-from mlsd.records import Case, Environment, ModelFacts, Record, Trial
+from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
 from mlsd.stats import grouped
 from mlsd.trials.identities import broken
 
@@ -188,7 +188,7 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
     facts = study.models.get(model_key(case.target.sha256, case.target.id))
     n_vocab = None if facts is None else facts.n_vocab
     yield from broken(case, trial, n_vocab=n_vocab, n_cores=run.environment.logical_cores)
-    if trial.status == "failed":
+    if trial.status is Status.FAILED:
         return
     if trial.prefill_ns is None and (trial.n_prompt or 0) < READ_ONCE_FROM:
         yield "prefill", "it has no prefill time"
@@ -205,7 +205,7 @@ def _of_all(study: StudyRecord, trials: Sequence[Trial]) -> Found:
     groups: dict[object, list[Trial]] = defaultdict(list)
     for recorded, t in zip(study.trials, trials, strict=True):
         case, key = study.cases.get(t.case_id), keys.get(recorded.run)
-        if case is None or t.status != "ok":
+        if case is None or t.status is Status.FAILED:
             continue
         places[key, t.case_id, t.block, t.repeat, t.position] += 1
         if case.sampling.greedy:

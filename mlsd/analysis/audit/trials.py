@@ -62,7 +62,7 @@ def trials_context(
     Raises AnalysisError when there is no other.
     """
     trials = [dict(zip(columns, row, strict=True)) for row in rows]
-    finished = [trial for trial in trials if trial["status"] == "ok"]
+    finished = [trial for trial in trials if trial["status"] != "failed"]
     if not finished and not broken:
         raise AnalysisError("The study contains no finished trials.", hint="Measure first: mlsd run.")
     failed = len(trials) - len(finished)
@@ -100,7 +100,7 @@ def trial_row(trial: Mapping[str, Any], case: Case | None = None) -> AuditRow:
     drafted = counted and trial["draft_ns"] is not None
     failed, reason = trial["failed_native_calls"], None
     if not trial["valid"]:
-        reason = trial["invalid_reason"] or "no reason recorded"
+        reason = trial["reason"] or "no reason recorded"
     elif failed:  # its output was found to be right all the same
         reason = f"{failed} native calls failed"
     return AuditRow(

@@ -12,11 +12,12 @@ from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
+from mlsd.measure.store.sessions import measured
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Looks
-from mlsd.trials.results import Measured, SessionPlan, arm_results, as_measured, prefill_speed
+from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
 
 Values = dict[Measure, float]
 
@@ -147,15 +148,14 @@ def _role(run: Run) -> str:
 
 
 def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
-    cases, warnings = store.cases(), store.warnings()
+    warnings = store.warnings()
     points: dict[int, list[CalibrationPoint]] = defaultdict(list)
     for run_id, point in store.figures(CalibrationPoint):
         points[run_id].append(point)
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:
         role = _role(run)
-        stored = [one.trial for one in store.trials(TrialFilter(run_id=run.id))]
-        trials = as_measured((cases[trial.case_id], trial) for trial in stored)
+        trials = measured(store, TrialFilter(run_id=run.id))
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         build = str(run.plan.get("build"))
         sides[role] = ComparedSide(
@@ -164,7 +164,7 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
         blocks[role] = _blocks(trials, points[run.id])
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
         invalid[role] = tuple(
-            dict.fromkeys(t.error or t.invalid_reason or "no reason given" for t in stored if not t.valid)
+            dict.fromkeys(one.trial.reason or "no reason given" for one in trials if not one.trial.valid)
         )
     base = sides["0"].settings
     if all(side.settings in ("", base) for side in sides.values()):

@@ -123,7 +123,7 @@ def read_groups(store: Store, chosen: Chosen, without: Container[int] = ()) -> l
     plain: dict[bytes, list[Trial]] = {}
     speculative: dict[bytes, dict[bytes, list[Trial]]] = {}
     places: dict[bytes, Case] = {}
-    for stored in store.trials(TrialFilter(status="ok", valid=True)):
+    for stored in store.trials(TrialFilter(valid=True)):
         trial = stored.trial
         if not chosen.keeps(stored) or stored.id in without or not trial.decode_ns:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlsd.records import Trial
+from mlsd.records import Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
@@ -46,7 +46,7 @@ def verdict_words(arm: ArmResult, *, deterministic: bool = True) -> str:
     """Whether its output is that of plain decoding."""
     worst = arm.losslessness
     if worst is None:
-        measured = any(one.trial.status == "ok" for one in arm.trials)
+        measured = any(one.trial.status is not Status.FAILED for one in arm.trials)
         return "-" if not measured else "not judged" if deterministic else "cannot be judged"
     # Without log-probabilities nobody can say how near a tie was.
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict

@@ -247,7 +247,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
         anchors=anchor_points(
             stored.trial
-            for stored in store.trials(TrialFilter(status="ok"), rounds=False)
+            for stored in store.trials(TrialFilter(failed=False), rounds=False)
             if chosen.holds(stored.environment_key, stored.trial.case_id)
         ),
         other_machines=tuple(
@@ -271,14 +271,15 @@ def _without_impossible(study: Study, store: Store, chosen: comparability.Chosen
     if not reasons:
         return study
     trials.loc[beyond, "valid"] = False
-    trials.loc[beyond, "invalid_reason"] = "it cannot be true (mlsd audit)"
+    trials.loc[beyond, "status"] = "invalid"
+    trials.loc[beyond, "reason"] = "it cannot be true (mlsd audit)"
     note = comparability.refuted_words(len(reasons), study.source)
     return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
 
 
 def _not_judged(trials: pd.DataFrame) -> list[str]:
     """What no speedup, fit or claim counts."""
-    n_invalid = int(((trials["status"] == "ok") & ~trials["valid"].fillna(False)).sum())
+    n_invalid = int(trials["status"].isin(("invalid", "disturbed")).sum())
     return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []
 
 

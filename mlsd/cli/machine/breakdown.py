@@ -44,7 +44,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.run.breakdown import breakdown as profile
     from mlsd.planning.request import bench_request
-    from mlsd.trials.results import as_measured
+    from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums
 
     names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
@@ -56,7 +56,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     split = None
     if (case := found.case) is not None:
         rounds = (sums([one]) for trial in found.trials for one in trial.rounds)
-        split = round_split(as_measured((case, trial) for trial in found.trials), rounds)
+        split = round_split([Measured(case, one, sums(one.rounds), 0) for one in found.trials], rounds)
     if as_json:
         shares = [_share_object(one, found) for one in found.shares]
         print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})

@@ -15,7 +15,6 @@ from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.report.tables.arms import bench_table
-from mlsd.trials.fates import Fate
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _print(result: BenchResult) -> None:
     for arm in result.results:
         if arm.wrong:
             note(f"INVALID  {arm.setting}: {arm.wrong} of {arm.n_trials} trials: {arm.why_not}")
-        if n_disturbed := arm.fates.get(Fate.DISTURBED, 0):
+        if n_disturbed := arm.statuses.get("disturbed", 0):
             what = f"{n_disturbed} of {arm.n_trials} trials were interrupted or starved"
             note(f"DISTURBED  {arm.setting}: {what}: the output is right, the time is not used.")
         if limit := _limit(arm) if verbosity.get() == "verbose" else None:

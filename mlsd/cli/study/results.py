@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,8 @@ def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_
         return
     named = [row | {"options": options_text(cases[row["case_id"]].drafter)} for row in trials]
     print_table(trials_table(_last(named, show_all), {}))
-    failed = sum(row["status"] == "failed" for row in trials)
-    disturbed = sum(row["disturbed"] and not row["valid"] for row in trials)
-    invalid = sum(row["status"] == "ok" and not row["valid"] for row in trials) - disturbed
-    say(f"{len(trials)} trials, {failed} failed, {invalid} not valid, {disturbed} disturbed.")
+    n = Counter(row["status"] for row in trials)
+    say(f"{len(trials)} trials, {n['failed']} failed, {n['invalid']} not valid, {n['disturbed']} disturbed.")
 
 
 def _last(rows: list[Any], show_all: bool) -> list[Any]:

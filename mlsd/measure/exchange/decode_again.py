@@ -17,13 +17,13 @@ import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
-from mlsd.measure.messages import Done, LogitsRead, ReadJob
+from mlsd.measure.messages import BlockMeasured, LogitsRead, ReadJob
 from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import load_prompt, shipped_prompt_sha256
-from mlsd.records import Case, DrafterSpec, Losslessness, Trial
+from mlsd.records import Case, DrafterSpec, Losslessness, Status, Trial
 from mlsd.stats import grouped
 
 
@@ -70,7 +70,7 @@ def decode_again(
 
 
 def _why_not(case: Case, trial: Trial) -> str | None:
-    if trial.status == "failed":
+    if trial.status is Status.FAILED:
         return "the trial failed"
     if not case.sampling.greedy:
         return "its tokens were drawn, not chosen"
@@ -105,14 +105,14 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgai
     ended = "the worker ended"
     try:
         for event in run_job(job):
-            if isinstance(event, Done):
-                made[event.index] = event.trial
+            if isinstance(event, BlockMeasured):
+                made |= zip(event.slots, event.trials, strict=True)
     except MlsdError as error:
         ended = error.message
     for index, group in enumerate(groups.values()):
         trial = made.get(index)
-        if trial is None or trial.status == "failed":
-            done.not_checked[f"{target.ref.id} does not decode here: {trial.error if trial else ended}"] += len(group)
+        if trial is None or trial.status is Status.FAILED:
+            done.not_checked[f"{target.ref.id} does not decode here: {trial.reason if trial else ended}"] += len(group)
         else:
             _compare(group, trial, msgspec.structs.replace(job, slots=(slots[index],)), done)
 

@@ -33,6 +33,7 @@ from mlsd.measure.store.rows import (
     Coverage,
     DraftDistance,
     ExpertLoad,
+    MeasuredBlock,
     Run,
     RunStatus,
     StoredTrial,
@@ -44,14 +45,14 @@ from mlsd.measure.store.rows import (
 )
 from mlsd.measure.store.store import Store
 from mlsd.outside import read_file
-from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
+from mlsd.planning.job import BlockKey
+from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Status, Trial
 from mlsd.trials.acceptance import rate_of
-from mlsd.trials.fates import OLD_DISTURBED
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import decode_tok_s, prefill_tok_s, share, sums_of
 from mlsd.trials.sums import sums as sums_over
 
-FORMAT, SCHEMA = "mlsd record", 1
+FORMAT, SCHEMA = "mlsd record", 2  # 1: a trial said in five fields what its status and reason say
 _FIELDS = Round.__struct_fields__
 _COUNTERS = (None, "processor, powercap", "chip, zeus-apple-silicon", "GPU, NVML")  # of energy, in earlier records
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
@@ -202,9 +203,7 @@ def whole_trials(study: StudyRecord) -> Iterator[Trial]:
         except (KeyError, IndexError, ValueError) as error:
             raise TableError(f"Trial {place} of the record has rounds with missing values.") from error
         tokens = study.outputs.get(recorded.output or "", ())
-        trial = recorded.trial  # a record of before there was the field says it in words
-        disturbed = trial.disturbed or (trial.invalid_reason or "").startswith(OLD_DISTURBED)
-        yield msgspec.structs.replace(trial, tokens=tokens, rounds=made, disturbed=disturbed)
+        yield msgspec.structs.replace(recorded.trial, tokens=tokens, rounds=made)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ def _recorded(
         outputs[key] = trial.tokens
     for name, columns in table.items():
         columns.append(coded(name, [getattr(one, name) for one in trial.rounds]))
-    anonymous = {name: _anonymous(getattr(trial, name)) for name in ("error", "fell_back", "invalid_reason")}
+    anonymous = {name: _anonymous(getattr(trial, name)) for name in ("reason", "fell_back")}
     return RecordedTrial(
         run=stored.run_id,
         trial=msgspec.structs.replace(trial, tokens=(), text=None, rounds=(), **anonymous),
@@ -332,14 +331,38 @@ def read_record(path: Path) -> RecordFile:
                 f"{path} has schema {envelope.schema}; this mlsd knows up to {SCHEMA}.", hint="Upgrade mlsd."
             )
         body = bytes(envelope.study)
-        study = msgspec.json.decode(body, type=StudyRecord)
+        told = body if envelope.schema > 1 else _with_status(body)
+        study = msgspec.json.decode(told, type=StudyRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
     digest = hashlib.sha256(body).hexdigest()
     meant, fields = msgspec.json.encode(study), msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     known = fields.keys() == set(_Envelope.__struct_fields__)
-    known = known and (body == meant or _within(msgspec.json.decode(body), msgspec.json.decode(meant)))
+    known = known and (told == meant or _within(msgspec.json.decode(told), msgspec.json.decode(meant)))
     return RecordFile(study=study, digest=digest, stated_digest=envelope.digest, canonical=known, n_bytes=len(packed))
+
+
+def _with_status(body: bytes) -> bytes:
+    """A study of schema 1 with its trials as they are told now. Raises: msgspec.DecodeError."""
+    study = msgspec.json.decode(body, type=dict[str, Any])
+    study["trials"] = msgspec.convert(study.get("trials", ()), list[dict[str, Any]])
+    for one in study["trials"]:
+        trial = msgspec.convert(one.get("trial"), dict[str, Any])
+        failed, valid = trial.get("status") == "failed", trial.pop("valid", False)
+        why, error = trial.pop("invalid_reason", None), trial.pop("error", None)
+        disturbed = trial.pop("disturbed", False) or str(why).startswith("disturbed")  # before there was the field
+        verdict = msgspec.convert(trial.get("losslessness") or {}, dict[str, Any]).get("verdict")
+        if failed:
+            status, reason = Status.FAILED, error or "no reason given"
+        elif disturbed and (verdict == "diverged" or trial.get("failed_native_calls")):
+            status, reason = Status.INVALID, why or "no reason given"
+        elif disturbed:
+            status, reason = Status.HOT if valid else Status.DISTURBED, why or "passes were slower than before"
+        else:
+            status, reason = Status.VALID if valid else Status.INVALID, why if valid else why or "no reason given"
+        trial |= {"status": status, "reason": reason}
+        one["trial"] = trial
+    return msgspec.json.encode(study)
 
 
 def _check_size(data: bytes, path: Path) -> None:
@@ -372,13 +395,13 @@ def _gone(key: str, value: Any) -> bool:
 
 
 def import_record(store: Store, file: RecordFile) -> Imported:
-    """Add a record without problems to a database, each machine under its own key; what is there stays as it is.
+    """Add a record without problems to a database, each machine under its own key.
 
-    Raises: StoreError.
+    What is there stays as it is, but for blocks that have failed or disturbed trials where the record has better ones:
+    those are superseded. Raises: StoreError.
     """
     study, numbers, fresh = file.study, {}, {}
-    keys = {run.id: run.environment_key for run in study.runs}
-    there = {_place(stored.environment_key, stored.trial) for stored in store.trials(rounds=False)}
+    environments = {run.id: run.environment for run in study.runs}
     known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
     store.add_models(study.models.values())
     for run in study.runs:
@@ -392,19 +415,25 @@ def import_record(store: Store, file: RecordFile) -> Imported:
         used = {one.trial.case_id for one in study.trials if one.run == run_id}
         store.add_cases(number, {case_id: case for case_id, case in study.cases.items() if case_id in used})
     n_new = 0
+    blocks: dict[tuple[int, int, int], list[Trial]] = {}
     for one, trial in zip(study.trials, whole_trials(study), strict=True):
-        if _place(keys[one.run], trial) not in there:
-            store.admit(numbers[one.run], trial)
-            n_new += 1
+        blocks.setdefault((one.run, trial.block, trial.repeat), []).append(trial)
+    there = {
+        key: store.blocks(run.environment) for key, run in {run.environment_key: run for run in study.runs}.items()
+    }
+    for (run_id, number, repeat), trials in blocks.items():
+        of_machine = there[environment_key(environments[run_id])]
+        found = of_machine.setdefault(BlockKey(number, repeat), MeasuredBlock({})).statuses
+        better = any(t.valid and t.case_id in found and not found[t.case_id].counts for t in trials)
+        if better or any(trial.case_id not in found for trial in trials):
+            store.add(numbers[run_id], trials, supersede=better)
+            found |= {trial.case_id: trial.status for trial in trials}
+            n_new += len(trials)
     for run_id, number in fresh.items():
         store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
         figures = (row for name in _KINDS for row in getattr(study.machine, name))
         store.add_figures(number, (figure for run, figure in figures if run == run_id))
     for distance in study.distances if fresh else ():
         store.add_distance(distance)
-    machines = tuple(dict.fromkeys(keys[one.run] for one in study.trials))
+    machines = tuple(dict.fromkeys(environment_key(environments[one.run]) for one in study.trials))
     return Imported(n_new=n_new, n_known=len(study.trials) - n_new, machines=machines)
-
-
-def _place(key: str, trial: Trial) -> tuple[object, ...]:
-    return key, trial.case_id, trial.block, trial.repeat, trial.position

@@ -15,10 +15,10 @@ from mlsd.trials.sums import decode_tok_s, share
 Kind = Literal["text", "integer", "number", "flag"]
 
 _TEXT = {
-    "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "error",
-    "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason", "fell_back",
+    "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "reason",
+    "started_at", "rollback_target", "rollback_draft", "verdict", "fell_back",
 }  # fmt: skip
-_FLAGS = ("valid", "timed", "disturbed")
+_FLAGS = ("valid", "timed")
 _NUMBERS = {"tolerance", "worst_gap", "differences_per_1000"}
 _ADDED: dict[str, Kind] = {
     "target_sha256": "text",

@@ -35,9 +35,9 @@ from mlsd.children import end_with_parent, start_child
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.measure.lab import machine
-from mlsd.measure.lab.coordinator import Ended, MeasuredSlot
+from mlsd.measure.lab.coordinator import Ended, MeasuredPart
 from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
-from mlsd.measure.messages import Done
+from mlsd.measure.messages import BlockMeasured
 from mlsd.outside import check_regular
 from mlsd.planning.job import Job
 from mlsd.records import EngineOptions, Record
@@ -338,7 +338,7 @@ def card_task(engine: bytes) -> bytes:
 
 
 def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
-    """Measure a part; trials are told as they come, and once more at the end, should one have been lost."""
+    """Measure a part; blocks are told as they come, and once more at the end, should one have been lost."""
     from distributed import get_worker
 
     worker, asked = get_worker(), msgspec.json.decode(piece, type=Piece)
@@ -348,7 +348,7 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
         task = worker.state.tasks.get(key)
         return task is not None and task.state == "executing" and worker.status.name == "running"
 
-    def say(done: Done) -> None:
+    def say(done: BlockMeasured) -> None:
         encoded.append(msgspec.json.encode(done))
         worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": encoded[-1]})
 
@@ -360,11 +360,11 @@ def doing_task() -> bytes:
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
-class PostedTrial(Record, frozen=True, kw_only=True):
-    """A trial on its way through the scheduler."""
+class PostedBlock(Record, frozen=True, kw_only=True):
+    """A block on its way through the scheduler."""
 
     ticket: str
-    done: bytes  # a Done, as JSON
+    done: bytes  # a BlockMeasured, as JSON
 
 
 class Posted(Record, frozen=True, kw_only=True):
@@ -402,7 +402,7 @@ class Cluster:
         self._engine, self._origin = msgspec.json.encode(engine), origin
         self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
         self._futures: dict[str, Any] = {}
-        self._arrived: queue.SimpleQueue[MeasuredSlot | Ended] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[MeasuredPart | Ended] = queue.SimpleQueue()
         self._client.subscribe_topic(_TOPIC, self._on_event)
 
     # --- Lab ----------------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 future.cancel(force=True, reason="not wanted")
 
-    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
         """What was said since. Raises: LabError when the scheduler is gone."""
         if self._client.status not in ("running", "connecting"):
             raise LabError("The lab's scheduler is gone.", hint=_KEPT)
@@ -501,15 +501,15 @@ class Cluster:
 
     def _on_event(self, event: tuple[float, Any]) -> None:
         try:
-            posted = msgspec.convert(event[1], PostedTrial)
+            posted = msgspec.convert(event[1], PostedBlock)
         except msgspec.ValidationError:  # of no mlsd
             return
         self._put(posted.ticket, posted.done)
 
     def _put(self, ticket: str, encoded: bytes) -> None:
-        done = _decoded(encoded, Done)
+        done = _decoded(encoded, BlockMeasured)
         if done is not None:
-            self._arrived.put(MeasuredSlot(ticket=ticket, index=done.index, trial=done.trial))
+            self._arrived.put(MeasuredPart(ticket=ticket, trials=done.trials, process=done.process))
 
     def _on_end(self, ticket: str, future: Any) -> None:
         error, unfit = None, False

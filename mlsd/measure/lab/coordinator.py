@@ -19,22 +19,22 @@ import msgspec
 from mlsd.errors import LabError, ModelFileError, StoreError
 from mlsd.measure.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
-from mlsd.measure.run.runner import RunInProgress, RunOutcome, RunPlan, RunSettings, Watcher, begun, slot_key
+from mlsd.measure.run.runner import RunInProgress, RunOutcome, RunPlan, RunSettings, Watcher, begun
 from mlsd.measure.store.rowcodec import sane
 from mlsd.measure.store.store import Store
-from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
+from mlsd.planning.job import Block, BlockKey, Job, Slot, prompt_key
+from mlsd.records import Environment, ModelFacts, ModelRef, Record, Status, Trial
 
 RECEIVE_S, POST_S = 0.2, 2.0
 MOST_DEATHS = 3  # of machines in which one part made no progress; its next trial then failed
 
 
-class MeasuredSlot(Record, frozen=True, kw_only=True):
-    """A machine measured a slot of a part."""
+class MeasuredPart(Record, frozen=True, kw_only=True):
+    """A machine measured a block of a part."""
 
     ticket: str
-    index: int
-    trial: Trial
+    trials: tuple[Trial, ...]
+    process: str | None = None
 
 
 class Ended(Record, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Lab(Protocol):
     def cancel(self, ticket: str) -> None:
         """Let a machine stop measuring a part, and free it."""
 
-    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
         """What machines said since the last time, waiting so long for the first."""
 
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class LabPlan(Record, frozen=True, kw_only=True):
 
 class _PartOfPlan(msgspec.Struct):
     load: int
-    slots: tuple[Slot, ...]
+    blocks: tuple[Block, ...]
     n_deaths: int = 0
 
 
@@ -100,8 +100,8 @@ class _Place:
 
     def __init__(self, run: RunInProgress) -> None:
         self.run = run
-        self.parts = deque(_PartOfPlan(load=i, slots=slots) for i, (_, slots) in enumerate(run.todo) if slots)
-        self.n_blocks = {part.load: len({slot.block for slot in part.slots}) for part in self.parts}
+        self.parts = deque(_PartOfPlan(load=i, blocks=blocks) for i, (_, blocks) in enumerate(run.todo) if blocks)
+        self.n_blocks = {part.load: len(part.blocks) for part in self.parts}
         self.last_seen_s = time.monotonic()
 
     def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _PartOfPlan | None:
@@ -110,11 +110,10 @@ class _Place:
             if card.lacks(models[part.load]):
                 continue
             del self.parts[place]
-            blocks = list(dict.fromkeys(slot.block for slot in part.slots))
-            own = set(blocks[: math.ceil(self.n_blocks[part.load] / n_machines)])
-            if rest := tuple(slot for slot in part.slots if slot.block not in own):
-                self.parts.appendleft(_PartOfPlan(load=part.load, slots=rest))
-            return _PartOfPlan(part.load, tuple(s for s in part.slots if s.block in own), part.n_deaths)
+            n_own = math.ceil(self.n_blocks[part.load] / n_machines)
+            if rest := part.blocks[n_own:]:
+                self.parts.appendleft(_PartOfPlan(load=part.load, blocks=rest))
+            return _PartOfPlan(part.load, part.blocks[:n_own], part.n_deaths)
         return None
 
 
@@ -123,11 +122,11 @@ class _Work(msgspec.Struct):
     address: str
     place: _Place
     part: _PartOfPlan
-    n_new: int = 0
+    said: dict[BlockKey, tuple[Trial, ...]] = msgspec.field(default_factory=dict)
 
 
 def run_lab(plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher | None = None) -> LabOutcome:
-    """Measure a plan on the machines of a lab, those that come late included; every trial is committed as it comes.
+    """Measure a plan on the machines of a lab, those that come late included; every block is stored as it comes.
 
     Raises: LabError without any machine that may take part, ModelFileError for a model that no machine has; both
     before anything runs.
@@ -248,9 +247,10 @@ class _Coordinator:
 
     def _submit(self, card: Card, address: str, place: _Place, part: _PartOfPlan) -> None:
         job = self._plan.loads[part.load]
-        plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
-        alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
-        rest = place.run.ready(job, part.slots)
+        slots = [slot for block in part.blocks for slot in block.slots]
+        plain = {prompt_key(slot.case.prompt) for slot in slots if slot.case.arm == "ar"}
+        alone = all(prompt_key(slot.case.prompt) in plain for slot in slots)
+        rest = place.run.ready(job, part.blocks)
         if alone:
             rest = msgspec.structs.replace(rest, references=())
         self._n_tickets += 1
@@ -259,42 +259,56 @@ class _Coordinator:
         self._watcher.job(rest)
         self._lab.submit(address, ticket, rest)
 
-    def _take_in(self, result: MeasuredSlot | Ended) -> None:
+    def _take_in(self, result: MeasuredPart | Ended) -> None:
         work = self._work.get(result.ticket)
         if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
             return
-        if isinstance(result, MeasuredSlot):
-            if 0 <= result.index < len(work.part.slots):
-                work.n_new += self._commit(work.place, work.part.slots[result.index], result.trial)
+        if isinstance(result, MeasuredPart):
+            self._store_block(work, result)
             return
         if result.unfit:
             self._refused[work.address] = f"{work.name} at {work.address}: {result.error}"
         elif result.error is not None:
-            for slot in work.part.slots:
-                self._commit(work.place, slot, failed_trial(slot, result.error))
-        self._give_back(result.ticket, died=result.error is None and work.n_new == 0)
+            for block in work.part.blocks:
+                if block.key not in work.place.run.done:
+                    self._fail(work.place, block, result.error)
+        self._give_back(result.ticket, died=result.error is None and not work.said)
 
-    def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
-        """Store a trial, the first of its slot and no other's; answers whether it is new."""
-        given = (trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position)
-        asked = (slot.case_id, slot.case.arm, slot.case.gamma, slot.block, slot.repeat, slot.position)
-        if slot_key(slot) in place.run.done or given != asked:
-            return False
-        trial = place.run.commit(slot, trial)
-        if trial.status == "failed":
-            self._failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.error}")
-        return True
+    def _store_block(self, work: _Work, result: MeasuredPart) -> None:
+        """Store a block: the first measurement of it, or a later word of the machine that made that one."""
+        asked = {tuple(map(_place_of_slot, block.slots)): block for block in work.part.blocks}
+        block = asked.get(tuple(map(_place_of_trial, result.trials)))
+        if block is None or (block.key in work.place.run.done and block.key not in work.said):
+            return
+        if work.said.get(block.key) == result.trials:  # said once more at the end
+            return
+        work.said[block.key] = result.trials
+        work.place.run.add(block, result.trials, result.process)
+        for slot, trial in zip(block.slots, work.place.run.done[block.key], strict=True):
+            if trial.status is Status.FAILED:
+                self._failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.reason}")
+
+    def _fail(self, place: _Place, block: Block, reason: str) -> None:
+        place.run.add(block, [failed_trial(slot, reason) for slot in block.slots])
+        self._failures.append(f"{block.slots[0].case.target.id}: {reason}")
 
     def _give_back(self, ticket: str, *, died: bool) -> None:
-        """What a part still lacks goes back to its place; one in which machines die again and again loses a trial."""
+        """What a part still lacks goes back to its place; one in which machines die again and again loses a block."""
         work = self._work.pop(ticket)
-        rest = tuple(slot for slot in work.part.slots if slot_key(slot) not in work.place.run.done)
+        rest = tuple(block for block in work.part.blocks if block.key not in work.place.run.done)
         if not rest:
             return
-        n_deaths = work.part.n_deaths + 1 if died and not work.n_new else 0
+        n_deaths = work.part.n_deaths + 1 if died and not work.said else 0
         if n_deaths >= MOST_DEATHS:
-            reason = f"The machine was lost {MOST_DEATHS} times while it measured this."
-            self._commit(work.place, rest[0], failed_trial(rest[0], reason))
+            self._fail(work.place, rest[0], f"The machine was lost {MOST_DEATHS} times while it measured this.")
             rest, n_deaths = rest[1:], 0
         if rest:
             work.place.parts.appendleft(_PartOfPlan(work.part.load, rest, n_deaths))
+
+
+def _place_of_slot(slot: Slot) -> tuple[object, ...]:
+    return slot.case_id, slot.case.arm, slot.case.gamma, slot.block, slot.repeat, slot.position
+
+
+def _place_of_trial(trial: Trial) -> tuple[object, ...]:
+    return trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position

@@ -18,8 +18,9 @@ from mlsd.folders import asset_path, data_path, user_dir
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
-from mlsd.measure.messages import Done, Event, Finished, HeatReading, hot_trial
+from mlsd.measure.messages import BlockMeasured, Event, HeatReading
 from mlsd.measure.process import run_info, run_job
+from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.rows import environment_key
@@ -161,11 +162,11 @@ def card(engine: EngineOptions, *, may_pull: bool) -> Card:
 
 
 def measure(
-    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[Done], None]
+    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[BlockMeasured], None]
 ) -> tuple[str | None, bool]:
-    """Run a part and say every trial; returns why the rest cannot be measured, and whether only not by this machine.
+    """Measure a part and say every block; returns why the rest cannot be, and whether it is only not by this machine.
 
-    It ends early, without a word, when `wanted` says no.
+    A block that was disturbed is measured again here. It ends early, without a word, when `wanted` says no.
     """
     unfit = True
     try:
@@ -178,41 +179,25 @@ def measure(
             _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
             job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
             unfit = False
-            block = Block(waits=job.cool_down_s is None)
-            events = cast("Generator[Event]", run_job(job))
+            blocks = MeasuredBlocks(BlockJudge(on_device=here.environment.backend != "CPU"), job)
+            events = cast("Generator[Event]", run_job(job, turns=blocks.turns()))
             with closing(events):
                 for event in events:
                     if not wanted():
                         break
-                    if isinstance(event, Done):
-                        state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=event.index + 1)
-                    for done in block.released(event):
-                        say(done)
+                    if isinstance(event, HeatReading):
+                        _clean[event.clean.target] = event.clean
+                    if isinstance(event, BlockMeasured):
+                        n_done = max(event.slots) + 1
+                        state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=n_done)
+                        for _, trials, again in blocks.take(event):
+                            if not again:
+                                say(msgspec.structs.replace(event, trials=trials))
     except MlsdError as error:
         return str(error), unfit
     finally:
         state.pop("doing", None)
     return None, False
-
-
-class Block:
-    """Trials of a block, told only when the heat was felt behind them: what was hot is told as that."""
-
-    def __init__(self, *, waits: bool) -> None:
-        self._waits, self._held = waits, list[Done]()
-
-    def released(self, event: Event) -> list[Done]:
-        """What may be told after this event."""
-        if isinstance(event, HeatReading):
-            _clean[event.clean.target] = event.clean
-            if why := event.disturbed:
-                self._held = [msgspec.structs.replace(d, trial=hot_trial(d.trial, why)) for d in self._held]
-        elif isinstance(event, Done):
-            self._held.append(event)
-        if self._waits and not isinstance(event, HeatReading | Finished):
-            return []
-        released, self._held = self._held, []
-        return released
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import msgspec
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BreakdownJob, Done, SharesFound
+from mlsd.measure.messages import BlockMeasured, BreakdownJob, SharesFound
 from mlsd.measure.process import ask, run_info, run_job
 from mlsd.measure.run.calibration import check_rows
 from mlsd.measure.run.runner import machine_lock, recorded_run
@@ -22,7 +22,7 @@ from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Trial
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Status, Trial
 
 _GAMMA = 4  # where neither the caller nor a preset says
 
@@ -93,7 +93,8 @@ def _run(load: Job, case: Case) -> tuple[Trial, ...]:
     """The trials of one method of a load."""
     slots = tuple(slot for slot in load.slots if slot.repeat == 0 and (slot.case == case or slot.case.arm == "ar"))
     job = msgspec.structs.replace(load, slots=slots, strict=True)
-    trials = tuple(event.trial for event in run_job(job) if isinstance(event, Done) and event.trial.arm == "sd")
-    if not trials or trials[0].status == "failed":
-        raise WorkerError(f"The rounds could not be run: {trials[0].error if trials else 'no trial came back'}")
+    blocks = [event.trials for event in run_job(job) if isinstance(event, BlockMeasured)]
+    trials = tuple(trial for block in blocks for trial in block if trial.arm == "sd")
+    if not trials or trials[0].status is Status.FAILED:
+        raise WorkerError(f"The rounds could not be run: {trials[0].reason if trials else 'no trial came back'}")
     return trials

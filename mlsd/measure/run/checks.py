@@ -8,7 +8,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
+from mlsd.measure.run.disturbance import DISTURBED_NS
+from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
 from mlsd.stats import grouped
 from mlsd.trials.sums import speed
 from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
@@ -16,7 +17,6 @@ from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
 SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
-DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
 SWAP_GROWTH_BYTES = 64 * MIB
 BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
 LEAST_LOAD_NS = 500_000_000  # of generations, to judge the load in them
@@ -66,7 +66,7 @@ class Drift(Record, frozen=True, kw_only=True):
 def check_run(trials: Sequence[Trial], environment: Environment | None = None) -> list[QualityWarning]:
     """Everything that speaks against a run."""
     conditions = [trial.conditions for trial in trials if trial.conditions is not None]
-    measured = [trial for trial in trials if trial.status == "ok"]
+    measured = [trial for trial in trials if trial.status is not Status.FAILED]
     return [
         *condition_warnings(conditions, environment),
         *_failures(trials),
@@ -207,38 +207,11 @@ def _trend_words(what: str, drift: Drift | None) -> str | None:
     )
 
 
-def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:
-    """Places of trials in which the worker was stopped or starved, each with the reason why it is not valid.
-
-    W and P are the medians of wall and processor time of the case's other trials. A generation that took w and p waited
-    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on. Of
-    work `on_device` the processor knows nothing: there w - W decides, and heat is one of the reasons.
-    """
-    by_case = defaultdict(list)
-    for place, trial in enumerate(trials):
-        c = trial.conditions
-        if trial.status == "ok" and c is not None and c.generation_ns is not None and c.processor_ns is not None:
-            by_case[trial.case_id].append((place, c.generation_ns, c.processor_ns))
-    found = {}
-    for case in by_case.values():
-        for place, wall, processor in case if len(case) > 1 else ():
-            usual = statistics.median(w for i, w, _ in case if i != place)
-            computed = statistics.median(p for i, _, p in case if i != place)
-            own = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
-            waited = (wall - usual) - own
-            if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
-                what = "heat, sleep or other work on the device took" if on_device else "the worker waited for"
-                found[place] = (
-                    f"{what} {waited / 1e9:.1f} of {wall / 1e9:.1f} s; its other repeats took {usual / 1e9:.1f} s"
-                )
-    return found
-
-
 def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if kept := sum(t.disturbed and t.valid for t in trials):
+    if kept := sum(t.status is Status.HOT for t in trials):
         sentence = f"{kept} trials were measured while passes became slower, as each time that they were tried."
         yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
-    if reasons := [t.invalid_reason for t in trials if t.disturbed and not t.valid]:
+    if reasons := [t.reason for t in trials if t.status is Status.DISTURBED]:
         sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
         yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
 
@@ -265,7 +238,9 @@ def _short_trials(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
 
 
 def _failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    errors = Counter((trial.error or "no reason given").splitlines()[0] for trial in trials if trial.status == "failed")
+    errors = Counter(
+        (trial.reason or "no reason given").splitlines()[0] for trial in trials if trial.status is Status.FAILED
+    )
     for error, count in errors.most_common():
         advice = "See `mlsd results --failed`; run again to retry."
         yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
@@ -299,10 +274,9 @@ def _unstable_outputs(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
 
 def _other_invalid(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     reasons = Counter(
-        trial.invalid_reason or "no reason given"
+        trial.reason or "no reason given"
         for trial in trials
-        if not trial.valid
-        and not trial.disturbed
+        if trial.status is Status.INVALID
         and not trial.failed_native_calls
         and not (trial.losslessness and trial.losslessness.verdict == "diverged")
     )

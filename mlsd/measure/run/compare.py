@@ -34,11 +34,12 @@ from mlsd.measure.run.runs import check_database, conclude
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
-from mlsd.planning.job import Job, Slot, prompt_key
+from mlsd.planning.job import Block, Job, Slot, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
+from mlsd.stats import grouped
 from mlsd.trials.decisions import Looks
 
 COMMAND = "compare"  # in the plan of its runs
@@ -200,15 +201,16 @@ def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRe
     """One turn of every side in random order, stored as this repeat; the order of arms is that of the plan."""
     order = list(range(len(sides)))
     random.Random(f"{request.bench.seed} {repeat}").shuffle(order)
-    at = 0
     for place in order:
         side = sides[place]
         slots = _slots(side, planned)
         if not side.run.ready(side.job, ()).references:
             slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
-        turn = [msgspec.structs.replace(s, repeat=repeat, position=at + i) for i, s in enumerate(slots)]
-        at += len(turn)
-        side.run.measure(side.job, tuple(turn), side.drive)
+        # A side is what one process measures: its blocks are its own, though another side may have the same cases.
+        number = int(side.role == CONTROL)
+        turn = [msgspec.structs.replace(s, block=s.block ^ number, repeat=repeat) for s in slots]
+        blocks = [Block(slots=tuple(own)) for own in grouped(turn, lambda slot: slot.block).values()]
+        side.run.measure(side.job, blocks, side.drive)
         if side.times_passes:
             _passes(side, repeat, request, store)
 
@@ -255,7 +257,7 @@ def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
 
 
 def _plain(store: Store, side: _Side, case: Case) -> tuple[int, ...]:
-    found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, status="ok"), rounds=False)
+    found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, failed=False), rounds=False)
     return next((stored.trial.tokens for stored in found), ())
 
 

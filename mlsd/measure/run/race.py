@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
-from mlsd.planning.job import Slot
+from mlsd.measure.run.runner import Choice
+from mlsd.planning.job import Block
 from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, Trial
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Decision
-from mlsd.trials.results import Measured, Question, SessionPlan, as_measured, decisions, spoils
+from mlsd.trials.results import Measured, Question, SessionPlan, decisions, spoils
 from mlsd.units import NS_PER_S
 
 Stop = Literal["decided", "spoilt", "budget", "blocks"]
@@ -28,7 +29,7 @@ STOPPED: Mapping[Stop, str] = {
 ANY_LOOK = SessionPlan(looks="any")
 
 
-class Race:
+class Race(Choice):
     """Chooses block by block; see `decisions` and `stopped` when it is over."""
 
     def __init__(
@@ -45,32 +46,35 @@ class Race:
         self._began_s = now_s() if began_s is None else began_s
         self._chosen_s: float | None = None  # when the last block was chosen
         self._overhead: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
-        self._cases: dict[str, Case] = {}
-        self._trials: list[Measured] = list(earlier)
+        self._earlier = tuple(earlier)
+        self._trials: list[Measured] = list(self._earlier)
         self._took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
-        self._n_taken = 0
+        self._n_taken = 0  # trials of this race
         self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
         self._anchors: dict[Question, str] = {}
         self.decisions: Mapping[Question, Decision] = {}
         self.stopped: Stop = "blocks"
 
-    def choose(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+    def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
-        self._cases |= {slot.case_id: slot.case for slot in left}
-        later = measured[self._n_taken :]
-        self._time(later)
-        self._trials += as_measured((self._cases[trial.case_id], trial) for trial in later)
-        self._took_s |= {trial.case_id: _took_s(trial) for trial in later}
+        self._time(measured[self._n_taken :])
+        self._trials = [*self._earlier, *measured]
+        self._took_s |= {one.trial.case_id: _took_s(one.trial) for one in measured}
         self._n_taken = len(measured)
         if self._trials:
             self.decisions = self._judged()
-        coming = [slot for slot in left if slot.repeat > self._repeat]
-        block = [slot for slot in coming if slot.repeat == coming[0].repeat]
-        self._planned = {name for slot in block if (name := self._plan.name(slot.case)) is not None}
-        new = {self._plan.question(slot.case) for slot in block if self._is_new(slot.case)}
-        chosen = [slot for slot in block if self._goes_on(slot.case, new)]
-        if coming and all(self._plan.name(slot.case) is None for slot in chosen):
+        coming = [block for block in left if block.repeat > self._repeat]
+        blocks = [block for block in coming if block.repeat == coming[0].repeat]
+        cases = [slot.case for block in blocks for slot in block.slots]
+        self._planned = {name for case in cases if (name := self._plan.name(case)) is not None}
+        new = {self._plan.question(case) for case in cases if self._is_new(case)}
+        chosen = [
+            Block(slots=slots)
+            for block in blocks
+            if (slots := tuple(slot for slot in block.slots if self._goes_on(slot.case, new)))
+        ]
+        if coming and all(self._plan.name(slot.case) is None for block in chosen for slot in block.slots):
             # A bench's arm that failed cannot win; of two servers it leaves the question open, as does no time at all.
             open_ = not self.decisions or (
                 self._plan.base and not any(one.standings for one in self.decisions.values())
@@ -84,23 +88,31 @@ class Race:
         self._chosen_s = self._now_s()
         return chosen
 
-    def _time(self, block: Sequence[Trial]) -> None:
+    def is_over(self) -> bool:
+        budget_s = self._goal.budget_s
+        if budget_s is None or self._now_s() - self._began_s < budget_s:
+            return False
+        self.stopped = "budget"
+        return True
+
+    def _time(self, block: Sequence[Measured]) -> None:
         """What a block took beside its trials: of the first one, which holds the loading, as long again at most."""
-        trials_s = sum(map(_took_s, block))
+        trials_s = sum(_took_s(one.trial) for one in block)
         if self._chosen_s is not None and trials_s > 0:
             overhead = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
             self._overhead = min(overhead, 1.0) if self._overhead is None else overhead
 
-    def _fitting(self, chosen: list[Slot]) -> list[Slot]:
+    def _fitting(self, chosen: list[Block]) -> list[Block]:
         """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
         if self._goal.budget_s is None or not self._took_s:
             return chosen
-        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Slot]()
-        for slots in grouped(chosen, lambda slot: self._plan.question(slot.case)).values():
-            left_s -= (1 + (self._overhead or 0.0)) * sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
+        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Block]()
+        for blocks in grouped(chosen, lambda block: self._plan.question(block.slots[0].case)).values():
+            cases = [slot.case_id for block in blocks for slot in block.slots]
+            left_s -= (1 + (self._overhead or 0.0)) * sum(self._took_s.get(case_id, 0.0) for case_id in cases)
             if left_s <= 0:
                 break
-            fitting += slots
+            fitting += blocks
         return fitting
 
     def _judged(self) -> dict[Question, Decision]:
@@ -119,8 +131,8 @@ class Race:
     def _goes_on(self, case: Case, new: Container[Question]) -> bool:
         group, name = self._plan.question(case), self._plan.name(case)
         decision = self.decisions.get(group)
-        if decision is None:
-            return not self._n_taken  # nothing of it could be timed
+        if decision is None:  # nothing of it could be timed: it goes on where only the machine was in the way
+            return not any(spoils(one) for one in self._trials if self._plan.question(one.case) == group)
         if group not in new and decision.done(self._goal.within, self._planned):
             return False
         return name is None or name in decision.racing or self._is_new(case)

@@ -1,57 +1,68 @@
-"""Running plans into a study database: resume, one run at a time, and nothing lost."""
+"""Running plans into a study database, block by block: resume, one run at a time, and nothing lost."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import filelock
 import msgspec
 
-from mlsd.errors import LockError, MlsdError
+from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, HeatReading, failed_trial, hot_trial
-from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
+from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
+from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
+from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.names import clean
-from mlsd.planning.job import Job, Reference, Slot, prompt_key
+from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot, prompt_key
 from mlsd.planning.plan import Plan
-from mlsd.records import Environment, ModelFacts, Record, Trial
+from mlsd.records import Environment, ModelFacts, Record, Status, Trial
+from mlsd.trials.results import Measured
+from mlsd.trials.sums import Sums, counts_of
 
-HOT_TRIES = 2  # of a case; on a machine that each block heats no other trial ever comes, so further ones are kept
+_AGAIN_S = 5.0  # between tries to store what was measured
 
 
 class Drive(Protocol):
-    """What measures the slots of a job and says so, as `run_job` does in worker processes."""
+    """What measures the blocks of a job and says so, as `run_job` does in worker processes."""
 
     def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
-        """Events until every slot of every turn was visited. Raises: MlsdError for a job that cannot run."""
+        """Events until every turn, the places of a block's slots, is measured. Raises: MlsdError for a refused job."""
 
 
-class Choose(Protocol):
-    """What of a load to measure next: asked at first, and again when all that was chosen is committed."""
+class Choice:
+    """Which blocks of a load come next: all that are planned, unless a subclass knows better."""
 
-    def __call__(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
-        """Some of the slots that are left, in the order in which they run; none ends the load."""
+    def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
+        """Some of the blocks that are left, or of their arms, in the order in which they run; none ends the load.
+
+        Asked at first, and again when all that was chosen is stored; `measured` is what counts of this load so far.
+        """
+        return left
+
+    def is_over(self) -> bool:
+        """Whether the time is used up: asked while the machine rests before a chosen block."""
+        return False
 
 
-def all_left(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
-    """Everything that is planned."""
-    return left
+ALL = Choice()
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
     """What a run did."""
 
     run_id: int
-    n_ok: int
+    n_ok: int  # trials
     n_failed: int
     n_skipped: int  # done by an earlier run
     n_left: int  # not run: interrupted, or not chosen
@@ -156,12 +167,12 @@ def run_plan(
     store: Store,
     settings: RunSettings | None = None,
     watcher: Watcher | None = None,
-    choose: Choose = all_left,
+    choice: Choice = ALL,
 ) -> RunOutcome:
-    """Run what is not done yet; every trial is committed before the next one starts. The caller holds `machine_lock`.
+    """Run what is not done yet; every block is stored before the next one starts. The caller holds `machine_lock`.
 
     A load that cannot run leaves failed trials with its reason; a strict one ends the run if nothing of it was
-    measured. Ctrl-C ends the run after the last committed trial. Raises: StoreError, InputError for a context that
+    measured. Ctrl-C ends the run after the last stored block. Raises: StoreError, InputError for a context that
     cannot be.
     """
     settings, watcher = settings or RunSettings(), watcher or Watcher()
@@ -171,9 +182,9 @@ def run_plan(
     try:
         with begun(plan, store, settings, watcher) as going:
             watcher.begin(going.n_total, going.n_skipped)
-            for load, slots in going.todo:
-                if slots:
-                    going.measure(load, slots, drive, choose)
+            for load, blocks in going.todo:
+                if blocks:
+                    going.measure(load, blocks, drive, choice)
     except KeyboardInterrupt:
         if going is None:
             raise
@@ -185,67 +196,73 @@ def run_plan(
 def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[RunInProgress]:
     """A run of the store, ended with the block."""
     cases = {slot.case_id: slot.case for load in plan.loads for slot in load.slots}
-    done = _finished_slots(store, plan.environment, cases, settings)
+    if settings.fresh:
+        store.supersede(plan.environment, cases)
     with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield RunInProgress(run_id, plan, store, done, watcher)
-
-
-def _finished_slots(
-    store: Store, environment: Environment, case_ids: Iterable[str], settings: RunSettings
-) -> set[TrialKey]:
-    """What needs not be measured again on this machine and build; what is, counts no more."""
-    if settings.fresh:
-        store.retire(environment, case_ids)
-    elif not settings.keep_failed:
-        store.retire(environment, case_ids, disturbed=True)
-    done = store.done(environment)
-    return set(done.ok) | set(done.failed) if settings.keep_failed else set(done.ok)
+        yield RunInProgress(run_id, plan, store, watcher, keep_failed=settings.keep_failed)
 
 
 class RunInProgress:
-    """A run in progress: what is left of it, and the one way in which its trials are committed."""
+    """A run in progress: what is left of it, and the one way in which its blocks are stored."""
 
-    def __init__(self, run_id: int, plan: RunPlan, store: Store, done: set[TrialKey], watcher: Watcher) -> None:
-        self.run_id, self.environment, self.done = run_id, plan.environment, done
+    def __init__(self, run_id: int, plan: RunPlan, store: Store, watcher: Watcher, *, keep_failed: bool) -> None:
+        self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
-        self.todo = [(load, tuple(slot for slot in load.slots if slot_key(slot) not in done)) for load in plan.loads]
+        known = store.blocks(plan.environment)
+
+        def is_done(block: Block) -> bool:
+            found = known.get(block.key)
+            whole = found is not None and (found.whole or keep_failed)
+            return whole and all(slot.case_id in found.statuses for slot in block.slots)  # type: ignore[union-attr]
+
+        self.todo = [(load, tuple(block for block in load.blocks if not is_done(block))) for load in plan.loads]
         self.n_total = sum(len(load.slots) for load in plan.loads)
-        self.n_skipped = self.n_total - sum(len(slots) for _, slots in self.todo)
-        self.n_ok = self.n_failed = 0
-        self._n_hot = store.disturbed(plan.environment)
+        self.n_skipped = self.n_total - sum(len(block.slots) for _, blocks in self.todo for block in blocks)
+        self.done: dict[BlockKey, tuple[Trial, ...]] = {}  # by this run
+        on_device = plan.environment.backend != "CPU"
+        self._judge = BlockJudge(on_device=on_device, tries=store.tries(plan.environment))
 
     @property
     def n_run(self) -> int:
-        return self.n_ok + self.n_failed
+        return sum(map(len, self.done.values()))
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
         """What it has done so far."""
+        n_failed = sum(trial.status is Status.FAILED for own in self.done.values() for trial in own)
         return RunOutcome(
             run_id=self.run_id,
-            n_ok=self.n_ok,
-            n_failed=self.n_failed,
+            n_ok=self.n_run - n_failed,
+            n_failed=n_failed,
             n_skipped=self.n_skipped,
             n_left=self.n_total - self.n_skipped - self.n_run,
             interrupted=interrupted,
         )
 
-    def commit(self, slot: Slot, trial: Trial) -> Trial:
-        """Store a trial of the slot; what the store takes of it."""
-        if trial.disturbed:  # by a machine of a lab, which felt its heat itself
-            self._n_hot[trial.case_id] += 1
-            if self._n_hot[trial.case_id] > HOT_TRIES:
-                trial = hot_trial(trial, "", kept=True)
-        trial = self._store.admit(self.run_id, trial)
-        self.done.add(slot_key(slot))
-        self.n_ok += trial.status == "ok"
-        self.n_failed += trial.status == "failed"
-        self._watcher.trial(slot, trial)
-        return trial
+    def add(self, block: Block, trials: Sequence[Trial], process: str | None = None, again: str = "") -> list[Measured]:
+        """Store a measurement of the block; it is the last one, unless the block is to be measured `again`."""
+        while True:
+            try:
+                stored = self._store.add(self.run_id, trials, process)
+                break
+            except DatabaseLockedError as error:  # what was measured is kept until it can be stored
+                self._watcher.tell(f"{error.message} The block that was measured is kept; trying again.")
+                time.sleep(_AGAIN_S)
+        if again:
+            self.done.pop(block.key, None)
+        else:
+            self.done[block.key] = stored.trials
+            for slot, trial in zip(block.slots, stored.trials, strict=True):
+                self._watcher.trial(slot, trial)
+        return [
+            Measured(slot.case, trial, counts_of(trial) or Sums(), stored.block_id, id_)
+            for slot, trial, id_ in zip(block.slots, stored.trials, stored.ids, strict=True)
+        ]
 
-    def ready(self, load: Job, slots: tuple[Slot, ...]) -> Job:
-        """A load with some of its slots, and with the plain greedy outputs that this machine and build gave before."""
+    def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
+        """A load with some of its blocks, and with the plain greedy outputs that this machine and build gave before."""
+        slots = tuple(slot for block in blocks for slot in block.slots)
         return msgspec.structs.replace(load, slots=slots, references=self._references(load))
 
     def _references(self, load: Job) -> tuple[Reference, ...]:
@@ -255,69 +272,45 @@ class RunInProgress:
             key = (prompt_key(case.prompt), case.n_predict)
             if case.arm != "ar" or key in found or not case.sampling.greedy:
                 continue
-            chosen = TrialFilter(case_id=case_id, status="ok")
+            chosen = TrialFilter(case_id=case_id, failed=False)
             earlier = (t.trial for t in self._store.trials(chosen, rounds=False) if t.environment_key == here)
             if (first := next(earlier, None)) is not None:
                 found[key] = Reference(prompt=key[0], n_predict=key[1], tokens=first.tokens)
         return tuple(found.values())
 
-    def measure(self, load: Job, slots: tuple[Slot, ...], drive: Drive, choose: Choose = all_left) -> None:
-        """Run some slots of a load in a worker of their own, each trial committed before the next one starts."""
-        job = self.ready(load, slots)
+    def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:
+        """Measure some blocks of a load in a worker of their own, each stored before the next one starts."""
+        job = self.ready(load, blocks)
         self._watcher.job(job)
-        measured: list[Trial] = []
-        unsure: list[int] = []  # places in `measured` since the last anchors
-        turn: list[int] = []  # places that were chosen and are not committed
-        place = {slot_key(slot): index for index, slot in enumerate(slots)}
+        measured: dict[BlockKey, list[Measured]] = {}
+        under_way = MeasuredBlocks(self._judge, job)
+        left = {block.key: block for block in blocks}
 
-        def turns() -> Iterator[Sequence[int]]:
-            left = dict(enumerate(slots))
-            while left and (chosen := choose(tuple(left.values()), tuple(measured))):
-                turn[:] = [place[slot_key(slot)] for slot in chosen]
-                for index in turn:
-                    del left[index]
-                yield tuple(turn)
-
-        def commit(index: int, trial: Trial) -> None:
-            unsure.append(len(measured))
-            measured.append(self.commit(slots[index], trial))
-            turn.remove(index)
-
-        def judge(event: HeatReading) -> HeatReading:
-            chosen = {slot_key(measured[at]): at for at in unsure if measured[at].valid}
-            if event.disturbed is not None and chosen:
-                rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
-                ids = {row.id for row in rows if slot_key(row.trial) in chosen}
-                kept = all(self._n_hot[key.case_id] >= HOT_TRIES for key in chosen)
-                self._n_hot.update(key.case_id for key in chosen)
-                self._store.mark_disturbed(dict.fromkeys(ids, event.disturbed), kept=kept)
-                for at in chosen.values():
-                    measured[at] = hot_trial(measured[at], event.disturbed, kept=kept)
-                event = msgspec.structs.replace(event, kept=kept)
-            unsure.clear()
-            return event
+        def choose() -> Sequence[Block]:
+            chosen = choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))) if left else ()
+            for block in chosen:
+                del left[block.key]
+            return chosen
 
         try:
-            with closing(cast("Generator[Event]", drive(job, turns=turns()))) as events:
+            with closing(cast("Generator[Event]", drive(job, turns=under_way.turns(choose)))) as events:
                 for event in events:
-                    if isinstance(event, HeatReading):
-                        event = judge(event)
                     self._watcher.event(job, event)
-                    if isinstance(event, Done):
-                        commit(event.index, event.trial)
+                    if isinstance(event, BlockMeasured):
+                        for block, trials, again in under_way.take(event):
+                            measured[block.key] = self.add(block, trials, event.process, again)
+                            if again:
+                                self._watcher.tell(f"A block is not used and measured again: {again}.")
+                    elif isinstance(event, Resting) and choice.is_over():
+                        break
         except MlsdError as error:
             if load.strict and not measured:
                 raise
-            for index in turn.copy():
-                commit(index, failed_trial(slots[index], str(error)))
-
-
-def slot_key(one: Slot | Trial) -> TrialKey:
-    """What makes a slot, and the trial that filled it, the same measurement in every run of a plan."""
-    return TrialKey(one.case_id, one.block, one.repeat)
+            for block in under_way.waiting:
+                self.add(block, [failed_trial(slot, str(error)) for slot in block.slots])
 
 
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:
     """The number after the last repeat that this machine and build ran of any of these cases."""
-    done = store.done(environment)
-    return 1 + max((key.repeat for key in (*done.ok, *done.failed) if key.case_id in case_ids), default=-1)
+    known = store.blocks(environment)
+    return 1 + max((key.repeat for key, block in known.items() if block.statuses.keys() & case_ids), default=-1)

@@ -14,17 +14,17 @@ from mlsd.engine.threads import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.process import run_job
-from mlsd.measure.run.checks import check_run, disturbed
+from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import (
-    Choose,
+    ALL,
+    Choice,
     RunOutcome,
     RunPlan,
     RunSettings,
     Watcher,
-    all_left,
     machine_lock,
     next_repeat,
     run_plan,
@@ -40,7 +40,7 @@ from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import EngineOptions, Environment, QualityWarning, Record
 from mlsd.trials.answers import Answer, answers, by_target, first_line
-from mlsd.trials.results import ArmResult, Measured, SessionPlan, as_measured
+from mlsd.trials.results import ArmResult, Measured, SessionPlan
 
 Pull = Callable[[str], object]  # brings the model of an id to this machine
 
@@ -193,19 +193,16 @@ def bench(
         race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
-            choose = all_left if race is None else race.choose
-            outcome, warnings = bench_into(plan, request, store, environment, settings, watcher, decides, choose)
+            outcome, warnings = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
             session = sessions.of_run(store, outcome.run_id)
-            cases = plan.cases()
-            own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
+            trials = sessions.measured(store, TrialFilter(run_id=outcome.run_id))
     if outcome.n_failed and not outcome.n_ok:
-        raise WorkerError(f"Every trial failed: {own[0].error}")
-    trials = tuple(as_measured((cases[trial.case_id], trial) for trial in own))
+        raise WorkerError(f"Every trial failed: {trials[0].trial.reason}")
     return BenchResult(
         database=str(path),
         outcome=outcome,
         warnings=warnings,
-        trials=trials,
+        trials=tuple(trials),
         models=request.files,
         results=() if session is None else tuple(session.results()),
         stopped=None if race is None else race.stopped,
@@ -220,12 +217,12 @@ def bench_into(
     settings: RunSettings,
     watcher: Watcher,
     decides: SessionPlan,
-    choose: Choose = all_left,
+    choice: Choice = ALL,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     first = 0 if settings.fresh else next_repeat(store, environment, plan.cases())
     plan = plan.from_repeat(first)
-    return _measure(plan, request.files, store, environment, settings, watcher, decides, choose=choose)
+    return _measure(plan, request.files, store, environment, settings, watcher, decides, choice=choice)
 
 
 def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
@@ -253,24 +250,19 @@ def _measure(
     watcher: Watcher,
     decides: SessionPlan,
     options: Mapping[str, str] | None = None,
-    choose: Choose = all_left,
+    choice: Choice = ALL,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
     record = plan_record(plan, options or {}, decides)
     run = RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
-    outcome = run_plan(run, run_job, store, settings, watcher, choose)
+    outcome = run_plan(run, run_job, store, settings, watcher, choice)
     return outcome, conclude(store, outcome.run_id, environment)
 
 
 def conclude(store: Store, run_id: int, environment: Environment) -> tuple[QualityWarning, ...]:
-    """Mark the trials of a run that were disturbed, and record what speaks against it."""
-    mine = TrialFilter(run_id=run_id)
-    stored = list(store.trials(mine, rounds=False))
-    if marks := disturbed([row.trial for row in stored], on_device=environment.backend != "CPU"):
-        store.mark_disturbed({stored[place].id: reason for place, reason in marks.items()})
-        stored = list(store.trials(mine, rounds=False))
-    own = [row.trial for row in stored]
+    """Record what speaks against a run."""
+    own = [row.trial for row in store.trials(TrialFilter(run_id=run_id), rounds=False)]
     warnings = tuple(check_run(own, environment))
     store.add_warnings(run_id, warnings)
     return warnings

@@ -214,9 +214,7 @@ class _Search:
             bench = _bench(self._request, wave, n_blocks)
             _, plan = plan_here(bench)
             settings = RunSettings(seed=self._request.setting.seed)
-            outcome, _ = bench_into(
-                plan, bench, self._store, self._environment, settings, watcher, self._plan, race.choose
-            )
+            outcome, _ = bench_into(plan, bench, self._store, self._environment, settings, watcher, self._plan, race)
         except MlsdError as error:
             if not self._known:
                 raise

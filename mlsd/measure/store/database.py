@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from mlsd.errors import SchemaError, StoreError
+from mlsd.errors import DatabaseLockedError, SchemaError, StoreError
 from mlsd.limits import LOCK_S
 from mlsd.measure.store import schema
 from mlsd.names import clean
@@ -49,8 +49,8 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             # In WAL mode NORMAL survives the death of any process; only a power cut may cost the last trials.
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA foreign_keys = ON")
             _migrate(connection, path)
+            connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
             connection.close()
             raise
@@ -291,7 +291,7 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(
+        return DatabaseLockedError(
             f"{path} is locked by another program, for longer than {LOCK_S.words}.",
             hint=f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
         )

@@ -7,35 +7,44 @@ reader gives them, so that one of them makes neither an answer wrong nor the oth
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mlsd.errors import StoreError
 from mlsd.measure.store import rowcodec
-from mlsd.records import Case, Round
+from mlsd.records import Case
 from mlsd.trials.identities import Broken, broken, no_figure
+from mlsd.trials.sums import sums
 
-_TRIALS = f"SELECT n_tokens, verdict, {rowcodec.TRIAL_READ} FROM trial"
+_TRIALS = (
+    f"SELECT trial.n_tokens, trial.verdict, trial.each_round, {rowcodec.SUMS_READ}, {rowcodec.TRIAL_READ} "
+    f"FROM {rowcodec.TRIAL_FROM}"
+)
+_N_SUMS = len(rowcodec.SUMS)
 
 
-def impossible_trials(
-    db: sqlite3.Connection, rounds_of: Callable[[int], tuple[Round, ...]], runs: Mapping[int, str]
-) -> dict[int, Broken]:
+def impossible_trials(db: sqlite3.Connection, runs: Mapping[int, str]) -> dict[int, Broken]:
     """By id the trials that cannot be, superseded ones as well, each with the first thing that is wrong with it.
 
     `runs` are those that can be read, with the key of their environment.
     """
     cases: dict[str, Case] = {}
     found: dict[int, Broken] = {}
-    for n_tokens, verdict, *row in db.execute(_TRIALS):
+    for n_tokens, verdict, rounds, *row in db.execute(_TRIALS):
+        told, row = row[:_N_SUMS], row[_N_SUMS:]
         try:
-            stored = rowcodec.trial(tuple(row), rounds_of(row[0]))
+            if row[2] not in cases:  # the case is asked first: what is joined to it is not there without it
+                cases[row[2]] = _case(db, row[2])
+            stored = rowcodec.trial(tuple(row), rounds)
             trial = stored.trial
             if runs.get(stored.run_id) != stored.environment_key:
                 raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
-            if trial.case_id not in cases:
-                cases[trial.case_id] = _case(db, trial.case_id)
-            if (n_tokens, verdict) != (trial.n_tokens, rowcodec.verdict_column(trial.losslessness)):
+            whole = sums(trial.rounds)
+            summed = [getattr(whole, name) if trial.rounds else None for name in rowcodec.SUMS]
+            judged = None if trial.losslessness is None else trial.losslessness.verdict
+            if (n_tokens, verdict) != (trial.n_tokens, judged):
                 found[row[0]] = Broken("columns", f"two columns count {n_tokens} and {trial.n_tokens} tokens")
+            elif told != summed:
+                found[row[0]] = Broken("columns", "its sums are not those of its rounds")
             elif (first := no_figure(broken(cases[trial.case_id], trial))) is not None:
                 found[row[0]] = first
         except StoreError as error:

@@ -1,11 +1,11 @@
-"""Records to table rows and back: the column order of `case`, `trial` and `round` in one place."""
+"""Records to table rows and back: the column order of `case` and `trial` in one place."""
 
 from __future__ import annotations
 
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,17 +15,19 @@ import msgspec
 from mlsd.errors import StoreError
 from mlsd.measure.store.rows import Run, StoredTrial, environment_key
 from mlsd.names import clean_json
-from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial, Verdict
+from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial
 from mlsd.trials.results import SessionPlan
+from mlsd.trials.sums import sums
 
 # Fields of a Trial that are columns under their own name.
 _PLAIN = (
-    "case_id", "arm", "gamma", "block", "repeat", "position", "status", "started_at", "error", "n_prompt",
-    "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft", "timed",
-    "fell_back", "failed_native_calls", "valid", "invalid_reason", "disturbed", "peak_rss_bytes", "text",
+    "case_id", "position", "status", "reason", "started_at", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns",
+    "load_ns", "rollback_target", "rollback_draft", "timed", "fell_back", "failed_native_calls", "peak_rss_bytes",
+    "text",
 )  # fmt: skip
-# Of these, what an error or a person wrote, which may name folders of this machine.
-_TOLD = ("error", "fell_back", "invalid_reason")
+_OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
+# What an error or a person wrote, which may name folders of this machine.
+_TOLD = ("reason", "fell_back")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 # Fields that are JSON text, with the type they are read back as.
 _JSON: dict[str, Any] = {
@@ -36,8 +38,9 @@ _JSON: dict[str, Any] = {
     "earlier": tuple[str, ...],
 }
 # Columns for SQL only: each repeats what another column holds.
-_DERIVED = ("n_tokens", "verdict")
 _ROUND = Round.__struct_fields__
+SUMS = ("rounds", *_ROUND)
+_DERIVED = ("n_tokens", "verdict", *SUMS)
 _COUNTS = frozenset((
     *_ROUND, "gamma", "block", "repeat", "position", "n_prompt", "n_tokens", "n_predict", "rounds", "number",
     "failed_native_calls",
@@ -56,11 +59,14 @@ def _marks(columns: str) -> str:
 
 CASE_COLUMNS = ", ".join(_CASE)
 CASE_MARKS = _marks(CASE_COLUMNS)
-TRIAL_COLUMNS = ", ".join(("run_id", "environment_key", *_PLAIN, *_JSON, *_DERIVED))
+TRIAL_COLUMNS = ", ".join(("block_id", *_PLAIN, *_JSON, *_DERIVED, "each_round"))
 TRIAL_MARKS = _marks(TRIAL_COLUMNS)
-TRIAL_READ = ", ".join(f"trial.{name}" for name in ("id", "run_id", "environment_key", *_PLAIN, *_JSON))
-ROUND_COLUMNS = ", ".join(("trial_id", "number", *_ROUND))
-ROUND_MARKS = _marks(ROUND_COLUMNS)
+_READ = ("id", "block_id", *(f"{name}" for name in (*_PLAIN, *_JSON)))
+TRIAL_READ = ", ".join(
+    (*(f"trial.{name}" for name in _READ), "block.run_id", "block.environment_key", *_OF_OTHERS.values())
+)
+TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
+SUMS_READ = ", ".join(f"trial.{name}" for name in SUMS)
 
 
 def encode(value: object) -> str:
@@ -126,19 +132,18 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...]:
+def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
     """The row of a trial, in the order of TRIAL_COLUMNS."""
     plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
     # JSON has no NaN and no infinity: such a figure was not measured.
     stats = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
     values = [trial.tokens, trial.losslessness, stats, trial.conditions, trial.earlier]
     encoded = (None if value is None else encode(value) for value in values)
-    return (run_id, environment_key, *plain, *encoded, trial.n_tokens, verdict_column(trial.losslessness))
-
-
-def verdict_column(found: Losslessness | None) -> Verdict | None:
-    """What views read; a table of any schema knows verdicts alone, and not that there was none to be had."""
-    return None if found is None or found.verdict == "not_judged" else found.verdict
+    verdict = trial.losslessness.verdict if trial.losslessness else None
+    whole = sums(trial.rounds) if trial.rounds else None
+    summed = (None if whole is None else getattr(whole, name) for name in SUMS)
+    rounds = encode([msgspec.structs.astuple(one) for one in trial.rounds])
+    return (block_id, *plain, *encoded, trial.n_tokens, verdict, *summed, rounds)
 
 
 def plan(plan: Mapping[str, Any]) -> str:
@@ -163,18 +168,13 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text)
 
 
-def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
-    """The rows of a trial's rounds, numbered from 0, in the order of ROUND_COLUMNS."""
-    for number, round_record in enumerate(rounds):
-        yield (trial_id, number, *(getattr(round_record, field) for field in _ROUND))
-
-
-def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
-    """The trial of a row in the order of TRIAL_READ."""
-    trial_id, run_id, key = row[:3]
+def trial(row: tuple[Any, ...], rounds: str | None = None) -> StoredTrial:
+    """The trial of a row in the order of TRIAL_READ; `rounds` is its column of that name, where it is wanted."""
+    names = (*_READ, "run_id", "environment_key", *_OF_OTHERS)
+    fields = dict(zip(names, row, strict=True))
+    trial_id, block_id, run_id, key = (fields.pop(name) for name in ("id", "block_id", "run_id", "environment_key"))
     where = f"trial {trial_id}"
-    fields = dict(zip((*_PLAIN, *_JSON), row[3:], strict=True))
-    fields |= {name: bool(fields[name]) for name in ("timed", "valid", "disturbed")}
+    fields["timed"] = bool(fields["timed"])
     for field, kind in _JSON.items():
         if fields[field] is not None:
             fields[field] = decode(fields[field], kind, f"{where}, {field},")
@@ -183,16 +183,23 @@ def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
     except msgspec.ValidationError as error:
         raise damaged(where, error) from error
     check_moment(made.started_at, where)
-    made = msgspec.structs.replace(made, rounds=rounds) if rounds else made
-    return StoredTrial(id=trial_id, run_id=run_id, environment_key=key, trial=made)
+    if rounds is not None:
+        made = msgspec.structs.replace(
+            made, rounds=tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in round_rows(trial_id, rounds))
+        )
+    return StoredTrial(id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made)
 
 
-def round_(row: tuple[Any, ...]) -> Round:
-    """The round of a row in the order of ROUND_COLUMNS."""
-    made = Round(**dict(zip(_ROUND, row[2:], strict=True)))
-    if any(type(value) is not int or value < 0 for value in row[2:]) or made.accepted > made.proposed:
-        raise damaged(f"round {row[1]} of trial {row[0]}", f"its numbers are {row[2:]}")
-    return made
+_Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
+
+
+def round_rows(trial_id: int, rounds: str) -> list[_Row]:
+    """The rounds of a trial as its column `each_round` holds them."""
+    found: list[_Row] = decode(rounds, list[_Row], f"trial {trial_id}, rounds,")
+    for number, (proposed, accepted, *_) in enumerate(found):
+        if accepted > proposed:
+            raise damaged(f"round {number} of trial {trial_id}", f"it accepted {accepted} of {proposed}")
+    return found
 
 
 def check_moment(text: str | None, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -34,19 +33,23 @@ class Run(Record, frozen=True, kw_only=True):
         return None if own is None else msgspec.convert(own, SessionPlan)
 
 
-class TrialKey(NamedTuple):
-    """Which measurement a trial is, within one machine and build."""
+class MeasuredBlock(NamedTuple):
+    """What became of a block at its latest measurement."""
 
-    case_id: str
-    block: int
-    repeat: int
+    statuses: dict[str, Status]  # by case
+
+    @property
+    def whole(self) -> bool:
+        """Whether a plan that holds it need not measure it again."""
+        return all(status not in (Status.FAILED, Status.DISTURBED) for status in self.statuses.values())
 
 
-class FinishedTrials(Record, frozen=True, kw_only=True):
-    """What a machine and build have measured so far."""
+class MeasuredTrials(NamedTuple):
+    """A block as it was stored."""
 
-    ok: Counter[TrialKey]  # finished trials: not to be run again
-    failed: Counter[TrialKey]  # failures without a success of the same key
+    block_id: int
+    trials: tuple[Trial, ...]
+    ids: tuple[int, ...]  # of the trials
 
 
 class MeasuredCase(NamedTuple):
@@ -64,6 +67,7 @@ class StoredTrial(Record, frozen=True, kw_only=True):
     """A trial with its place in the store."""
 
     id: int
+    block_id: int  # trials of one block were measured by one process, one after the other
     run_id: int
     environment_key: str
     trial: Trial
@@ -76,10 +80,10 @@ class TrialFilter(Record, frozen=True, kw_only=True):
     run_id: int | None = None
     suite: str | None = None
     arm: ArmKind | None = None
-    status: Status | None = None
+    failed: bool | None = None
     case_id: str | None = None  # a whole id or its beginning
     valid: bool | None = None
-    superseded: bool = False  # True: also failed trials that were run again, and retired ones
+    superseded: bool = False  # True: also those of blocks that were measured again
 
 
 class StoredWarning(Record, frozen=True, kw_only=True):

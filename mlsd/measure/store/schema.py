@@ -9,6 +9,8 @@ History (`PRAGMA user_version`):
     6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
     7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft; what decided a near tie, in the view
     8  trial.disturbed, which was the beginning of invalid_reason
+    9  block, and trial.block_id: trials of different runs are never in one block; one status and one reason of a trial;
+       its rounds are one column, and their sums are stored; round became a view
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/later.sql` gets rows of it.
 """
@@ -302,8 +304,147 @@ UPDATE trial SET disturbed = 1 WHERE NOT valid AND invalid_reason LIKE 'disturbe
 DROP VIEW trial_summary;
 """ + _trial_summary(_WHERE_TIMED, f"{_OF_LOSSLESSNESS} trial.disturbed,")
 
+_SUMS = ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+# A block of before is what one run measured of it; of what was superseded each trial is a block by itself.
+_VERSION_9 = f"""
+DROP VIEW trial_summary;
+DROP VIEW current_trial;
+
+CREATE TABLE block (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    environment_key TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    repeat INTEGER NOT NULL,
+    process TEXT,
+    superseded INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE TABLE new_trial (
+    id INTEGER PRIMARY KEY,
+    block_id INTEGER NOT NULL REFERENCES block (id),
+    case_id TEXT NOT NULL REFERENCES "case" (id),
+    position INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('valid', 'hot', 'disturbed', 'invalid', 'failed')),
+    reason TEXT,
+    started_at TEXT NOT NULL,
+    n_prompt INTEGER,
+    n_tokens INTEGER NOT NULL,
+    prefill_ns INTEGER,
+    draft_prefill_ns INTEGER,
+    decode_ns INTEGER,
+    load_ns INTEGER,
+    rollback_target TEXT,
+    rollback_draft TEXT,
+    timed INTEGER NOT NULL,
+    fell_back TEXT,
+    failed_native_calls INTEGER NOT NULL,
+    verdict TEXT CHECK (verdict IN ('lossless', 'near_tie', 'not_judged', 'diverged')),
+    losslessness TEXT,
+    peak_rss_bytes INTEGER,
+    stats TEXT NOT NULL,
+    conditions TEXT,
+    text TEXT,
+    tokens TEXT NOT NULL,
+    earlier TEXT NOT NULL,
+    rounds INTEGER,
+    {" INTEGER, ".join(_SUMS)} INTEGER,
+    each_round TEXT NOT NULL
+);
+
+CREATE TABLE placed AS
+SELECT this.id AS trial_id, this.run_id, this.environment_key, this.block, this.repeat, (
+    this.retired OR (this.status = 'failed' AND EXISTS (
+        SELECT 1 FROM trial AS other
+        WHERE other.environment_key = this.environment_key AND other.case_id = this.case_id
+          AND other.block = this.block AND other.repeat = this.repeat AND NOT other.retired
+          AND (other.status = 'ok' OR other.id > this.id)
+    ))
+) AS superseded
+FROM trial AS this;
+
+INSERT INTO block (id, run_id, environment_key, number, repeat, superseded)
+SELECT min(trial_id), run_id, environment_key, block, repeat, superseded FROM placed
+GROUP BY run_id, environment_key, block, repeat, CASE WHEN superseded THEN trial_id END;
+
+CREATE INDEX block_key ON block (environment_key, number, repeat);
+
+INSERT INTO new_trial
+SELECT
+    trial.id, block.id, trial.case_id, trial.position,
+    CASE
+        WHEN trial.status = 'failed' THEN 'failed'
+        WHEN trial.disturbed AND (trial.verdict = 'diverged' OR trial.failed_native_calls
+            OR trial.rollback_target LIKE 'sabotage%' OR trial.rollback_target LIKE 'unchecked%') THEN 'invalid'
+        WHEN trial.disturbed AND trial.valid THEN 'hot'
+        WHEN trial.disturbed THEN 'disturbed'
+        WHEN trial.valid THEN 'valid'
+        ELSE 'invalid'
+    END,
+    CASE
+        WHEN trial.status = 'failed' THEN coalesce(trial.error, 'no reason given')
+        WHEN NOT trial.valid THEN coalesce(trial.invalid_reason, 'no reason given')
+        WHEN trial.disturbed THEN 'passes were slower than before'
+    END,
+    trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns, trial.draft_prefill_ns, trial.decode_ns,
+    trial.load_ns, trial.rollback_target, trial.rollback_draft, trial.timed, trial.fell_back,
+    trial.failed_native_calls,
+    coalesce(trial.verdict, iif(json_valid(trial.losslessness), json_extract(trial.losslessness, '$.verdict'), NULL)),
+    trial.losslessness, trial.peak_rss_bytes, trial.stats,
+    trial.conditions, trial.text, trial.tokens, trial.earlier,
+    sums.rounds, {", ".join(f"sums.{name}" for name in _SUMS)}, coalesce(sums.each_round, '[]')
+FROM trial
+JOIN placed ON placed.trial_id = trial.id
+JOIN block ON block.run_id IS placed.run_id AND block.environment_key IS placed.environment_key
+    AND block.number IS placed.block AND block.repeat IS placed.repeat AND block.superseded = placed.superseded
+    AND (NOT block.superseded OR block.id = trial.id)
+LEFT JOIN (
+    SELECT
+        trial_id, count(*) AS rounds, {", ".join(f"CAST(total({name}) AS INTEGER) AS {name}" for name in _SUMS)},
+        json_group_array(json_array({", ".join(f"iif(typeof({name}) = 'integer', {name}, NULL)" for name in _SUMS)}))
+            AS each_round
+    FROM (SELECT * FROM round ORDER BY trial_id, number) GROUP BY trial_id
+) AS sums ON sums.trial_id = trial.id
+ORDER BY trial.id;
+
+DROP TABLE placed;
+DROP TABLE round;
+DROP TABLE trial;
+ALTER TABLE new_trial RENAME TO trial;
+CREATE INDEX block_run ON block (run_id);
+CREATE INDEX trial_block ON trial (block_id, case_id, status);
+CREATE INDEX trial_case ON trial (case_id);
+
+-- What was not measured again.
+CREATE VIEW current_trial AS
+SELECT trial.*, block.run_id, block.environment_key, block.number AS block, block.repeat, "case".arm, "case".gamma,
+    trial.status IN ('valid', 'hot') AS valid
+FROM trial
+JOIN block ON block.id = trial.block_id
+JOIN "case" ON "case".id = trial.case_id
+WHERE NOT block.superseded;
+
+CREATE VIEW round AS
+SELECT trial.id AS trial_id, each.key AS number,
+    {", ".join(f"json_extract(each.value, '$[{place}]') AS {name}" for place, name in enumerate(_SUMS))}
+FROM trial, json_each(trial.each_round) AS each;
+
+CREATE VIEW trial_summary AS
+SELECT
+    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, "case".arm, "case".target,
+    "case".drafter, "case".draft, "case".gamma, "case".prompt, "case".n_predict, trial.block_id, trial.block,
+    trial.repeat, trial.position, trial.status, trial.valid, trial.reason, trial.started_at, trial.n_prompt,
+    trial.n_tokens, trial.prefill_ns, trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target,
+    trial.rollback_draft, trial.failed_native_calls, trial.verdict, trial.peak_rss_bytes,
+    {_OF_LOSSLESSNESS} trial.rounds, trial.proposed, trial.accepted, trial.committed, trial.rows,
+    {", ".join(f"CASE WHEN trial.decode_ns IS NOT NULL THEN trial.{name} END AS {name}" for name in _SUMS[4:])}
+FROM current_trial AS trial
+JOIN "case" ON "case".id = trial.case_id;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8,
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9,
 )  # fmt: skip
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 

@@ -7,14 +7,14 @@ taken from the run's own cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from mlsd.measure.store.rows import Run, StoredTrial, TrialFilter
 from mlsd.measure.store.store import Store
-from mlsd.records import Case, Record
+from mlsd.records import Case, Record, Status
 from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
 from mlsd.trials.sums import Sums, counts_of
 
@@ -44,26 +44,36 @@ def sessions(
 ) -> list[SessionTrials]:
     """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id.
 
-    Rounds are summed in the database, so that a study fits in memory.
+    Rounds are not read, so that a study fits in memory.
     """
-    cases, runs, sums = store.cases(), {run.id: run for run in store.runs()}, store.round_sums()
+    runs = {run.id: run for run in store.runs()}
     plans: dict[tuple[int, str], SessionPlan] = {}
     found: dict[tuple[str, str], list[tuple[int, Measured]]] = {}
-    for stored in store.trials(chosen or TrialFilter(), rounds=False):
+    for stored, one in _measured(store, chosen or TrialFilter(), rounds=False):
         if not keep(stored):
             continue
-        trial, case = stored.trial, cases[stored.trial.case_id]
         if (reason := (not_valid or {}).get(stored.id)) is not None:
-            trial = msgspec.structs.replace(trial, valid=False, invalid_reason=reason)
-        place = (stored.run_id, case.suite)
+            one = one._replace(trial=msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason))
+        place = (stored.run_id, one.case.suite)
         if (plan := plans.get(place)) is None:
-            plan = plans[place] = plan_of(runs[stored.run_id], case)
+            plan = plans[place] = plan_of(runs[stored.run_id], one.case)
         name = plan.id or f"run {stored.run_id}"
-        whole = sums.get(stored.id) or counts_of(trial) or Sums()
-        of_place = found.setdefault((stored.environment_key, name), [])
-        of_place.append((stored.run_id, Measured(case, trial, whole, stored.id)))
+        found.setdefault((stored.environment_key, name), []).append((stored.run_id, one))
     made = [_session(key, own, runs) for (key, _), own in found.items()]
     return sorted(made, key=lambda one: one.run_ids[-1])
+
+
+def measured(store: Store, chosen: TrialFilter) -> list[Measured]:
+    """Trials with their rounds and what they sum to."""
+    return [one for _, one in _measured(store, chosen, rounds=True)]
+
+
+def _measured(store: Store, chosen: TrialFilter, *, rounds: bool) -> Iterator[tuple[StoredTrial, Measured]]:
+    cases, sums = store.cases(), store.round_sums()
+    for stored in store.trials(chosen, rounds=rounds):
+        trial = stored.trial
+        whole = sums.get(stored.id) or counts_of(trial) or Sums()
+        yield stored, Measured(cases[trial.case_id], trial, whole, stored.block_id, stored.id)
 
 
 def of_run(store: Store, run_id: int) -> SessionTrials | None:

@@ -1,8 +1,8 @@
-"""The study database: every trial with all its rounds, committed before the next one starts.
+"""The study database: blocks of trials, each committed whole before the next one starts.
 
-Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: in reading, a
-failed trial is superseded by a later trial of the same case, block and repeat on the same machine, and a success
-counts until it is retired to be measured again. Tables of the machine are in `machine_tables`.
+Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: what is stored
+of a block changes only by being superseded, when the same block is measured again on the same machine and build.
+Tables of the machine are in `machine_tables`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,19 +23,20 @@ from mlsd.measure.store.impossible import impossible_trials
 from mlsd.measure.store.machine_tables import FIGURES, MachineTables, RowStream
 from mlsd.measure.store.rows import (
     DraftDistance,
-    FinishedTrials,
     ImportedRow,
+    MeasuredBlock,
     MeasuredCase,
+    MeasuredTrials,
     Run,
     RunStatus,
     StoredTrial,
     StoredWarning,
     TrialFilter,
-    TrialKey,
     environment_key,
     model_key,
 )
-from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
+from mlsd.planning.job import BlockKey
+from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
 from mlsd.trials.identities import Broken, admitted
 from mlsd.trials.sums import PARTS, Sums
 
@@ -116,53 +117,54 @@ class Store(MachineTables):
                 (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known),
             )
 
-    def admit(self, run_id: int, trial: Trial) -> Trial:
-        """Store a trial that somebody measured, and return it as it was stored: the one gate into the database.
+    def add(
+        self, run_id: int, trials: Sequence[Trial], process: str | None = None, *, supersede: bool = True
+    ) -> MeasuredTrials:
+        """Commit a block: what one process measured of its cases, all or nothing. The one gate into the database.
 
-        What breaks an identity that every answer rests on becomes a failed trial with the reason, so that one bad
-        trial of an engine, a server, a lab or a record never makes the others unreadable.
+        Earlier measurements of the same block on the same machine and build are superseded. What breaks an identity
+        that every answer rests on is stored as a failed trial with the reason, so that one bad trial of an engine, a
+        server, a lab or a record never makes the others unreadable.
         """
-        for (record,) in self._rows('SELECT record FROM "case" WHERE id = ?', (trial.case_id,)):
-            trial = admitted(rowcodec.decode(record, Case, f"case {trial.case_id}"), trial)
-        self.add_trial(run_id, trial)
-        return trial
-
-    def add_trial(self, run_id: int, trial: Trial) -> int:
-        """Commit a trial with all its rounds, all or nothing, and return its id; its case must be recorded."""
+        if len({(one.block, one.repeat) for one in trials}) != 1:
+            raise StoreError("What is to be stored is not one block.", hint="This is a fault of mlsd: report it.")
         with self._transaction() as db:
-            found = db.execute("SELECT environment_key FROM run WHERE id = ?", (run_id,)).fetchone()
-            key = found[0] if found else ""
-            cursor = db.execute(
-                f"INSERT INTO trial ({rowcodec.TRIAL_COLUMNS}) VALUES ({rowcodec.TRIAL_MARKS})",
-                rowcodec.trial_row(run_id, key, trial),
-            )
-            trial_id = _row_id(cursor)
-            db.executemany(
-                f"INSERT INTO round ({rowcodec.ROUND_COLUMNS}) VALUES ({rowcodec.ROUND_MARKS})",
-                rowcodec.round_rows(trial_id, trial.rounds),
-            )
-        return trial_id
+            admitted_ = tuple(admitted(self._case(one.case_id), one) for one in trials)
+            number, repeat = admitted_[0].block, admitted_[0].repeat
+            (key,) = db.execute("SELECT environment_key FROM run WHERE id = ?", (run_id,)).fetchone() or ("",)
+            if supersede:
+                db.execute(
+                    "UPDATE block SET superseded = 1 "
+                    "WHERE environment_key = ? AND number = ? AND repeat = ? AND NOT superseded",
+                    (key, number, repeat),
+                )
+            columns = "run_id, environment_key, number, repeat, process"
+            values = (run_id, key, number, repeat, process)
+            block_id = _row_id(db.execute(f"INSERT INTO block ({columns}) VALUES (?,?,?,?,?)", values))
+            insert = f"INSERT INTO trial ({rowcodec.TRIAL_COLUMNS}) VALUES ({rowcodec.TRIAL_MARKS})"
+            ids = tuple(_row_id(db.execute(insert, rowcodec.trial_row(block_id, one))) for one in admitted_)
+        return MeasuredTrials(block_id, admitted_, ids)
 
-    def retire(self, environment: Environment, case_ids: Iterable[str], *, disturbed: bool = False) -> None:
-        """Let what this machine and build measured of these cases count no more, so that it can be measured again.
+    def _case(self, case_id: str) -> Case:
+        for (record,) in self._rows('SELECT record FROM "case" WHERE id = ?', (case_id,)):
+            case: Case = rowcodec.decode(record, Case, f"case {case_id}")
+            return case
+        raise StoreError(f"A trial belongs to the case {case_id}, which is not recorded.", hint="Report this fault.")
 
-        With `disturbed` only trials that were. All stay in the file; `TrialFilter(superseded=True)` reads them.
+    def supersede(self, environment: Environment, case_ids: Iterable[str]) -> None:
+        """Let blocks of only these cases on this machine and build count no more, so that they can be measured again.
+
+        They stay in the file; `TrialFilter(superseded=True)` reads them.
         """
-        key = environment_key(environment)
         with self._transaction() as db:
-            db.executemany(
-                "UPDATE trial SET retired = 1 "
-                "WHERE environment_key = ? AND case_id = ? AND (disturbed AND NOT valid) >= ?",
-                [(key, case_id, disturbed) for case_id in case_ids],
+            db.execute("CREATE TEMP TABLE again (case_id TEXT PRIMARY KEY)")
+            db.executemany("INSERT OR IGNORE INTO again VALUES (?)", [(case_id,) for case_id in case_ids])
+            db.execute(
+                "UPDATE block SET superseded = 1 WHERE environment_key = ? AND NOT EXISTS ("
+                "SELECT 1 FROM trial WHERE trial.block_id = block.id AND trial.case_id NOT IN (SELECT * FROM again))",
+                (environment_key(environment),),
             )
-
-    def mark_disturbed(self, reasons: Mapping[int, str], *, kept: bool = False) -> None:
-        """Say of trials, by id, why their times must not be used, or are `kept`, as only their neighbours can tell."""
-        with self._transaction() as db:
-            db.executemany(
-                "UPDATE trial SET valid = ?, disturbed = 1, invalid_reason = ? WHERE id = ? AND valid",
-                [(kept, None if kept else reason, trial_id) for trial_id, reason in reasons.items()],
-            )
+            db.execute("DROP TABLE temp.again")
 
     def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
         """Record doubts about a run; one already recorded for it is not repeated."""
@@ -190,7 +192,7 @@ class Store(MachineTables):
         if self._impossible is None:
             runs = {run.id: environment_key(run.environment) for run in self.runs()}
             with database.store_errors(self.path):
-                self._impossible = impossible_trials(self._connection, lambda one: tuple(self._rounds_of(one)), runs)
+                self._impossible = impossible_trials(self._connection, runs)
                 self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
                 ids = [(trial_id,) for trial_id in self._impossible]
                 self._connection.executemany("INSERT INTO impossible VALUES (?)", ids)
@@ -219,22 +221,27 @@ class Store(MachineTables):
 
         return dict(self._readable(read, self._rows('SELECT id, record FROM "case" ORDER BY rowid')))
 
-    def done(self, environment: Environment) -> FinishedTrials:
+    def blocks(self, environment: Environment) -> dict[BlockKey, MeasuredBlock]:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
-        ok, failed = Counter[TrialKey](), Counter[TrialKey]()
+        found: dict[BlockKey, MeasuredBlock] = {}
         query = (
-            "SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
-            "WHERE environment_key = ? AND NOT retired "
-            "GROUP BY case_id, block, repeat"
+            "SELECT block.number, block.repeat, trial.case_id, trial.status FROM trial "
+            "JOIN block ON block.id = trial.block_id WHERE block.environment_key = ? AND NOT block.superseded "
+            "ORDER BY block.id"
         )
-        for case_id, block, repeat, n_ok, n_all in self._rows(query, (environment_key(environment),)):
-            (ok if n_ok else failed)[TrialKey(case_id, block, repeat)] = n_ok or n_all
-        return FinishedTrials(ok=ok, failed=failed)
+        for number, repeat, case_id, status in self._rows(query, (environment_key(environment),)):
+            known = found.setdefault(BlockKey(number, repeat), MeasuredBlock({}))
+            known.statuses[case_id] = Status(status)
+        return found
 
-    def disturbed(self, environment: Environment) -> Counter[str]:
-        """How many trials of each case were disturbed on a machine and build, those of no account included."""
-        query = "SELECT case_id, count(*) FROM trial WHERE environment_key = ? AND disturbed GROUP BY 1"
-        return Counter(dict(self._rows(query, (environment_key(environment),))))
+    def tries(self, environment: Environment) -> Counter[BlockKey]:
+        """How often each block was disturbed on a machine and build, what was superseded included."""
+        query = (
+            "SELECT number, repeat, count(DISTINCT block.id) FROM block JOIN trial ON trial.block_id = block.id "
+            "WHERE block.environment_key = ? AND trial.status IN ('disturbed', 'hot') GROUP BY 1, 2"
+        )
+        rows = self._rows(query, (environment_key(environment),))
+        return Counter({BlockKey(number, repeat): n for number, repeat, n in rows})
 
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
@@ -247,9 +254,11 @@ class Store(MachineTables):
     def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
         """Stream trials in the order of writing, with their rounds or without."""
         where, values = self._where(chosen)
-        for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values):
-            trial_id = row[0]
-            yield rowcodec.trial(row, tuple(self._rounds_of(trial_id)) if rounds else ())
+        each = "trial.each_round" if rounds else "NULL"
+        for each_round, *row in self._rows(
+            f"SELECT {each}, {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values
+        ):
+            yield rowcodec.trial(tuple(row), each_round)
 
     def summary(self, chosen: TrialFilter = ALL) -> RowStream:
         """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
@@ -262,24 +271,26 @@ class Store(MachineTables):
 
     def round_sums(self) -> dict[int, Sums]:
         """What the rounds of each trial sum to, by its id."""
-        names = ("proposed", "accepted", "committed", "rows", *PARTS)
-        summed = ", ".join(f"sum({name})" for name in names)
-        rows = self._table(f"SELECT trial_id, count(*) AS rounds, {summed} FROM round GROUP BY trial_id").rows
-        return {row[0]: Sums(**dict(zip(("rounds", *names), row[1:], strict=True))) for row in rows}
+        rows = self._table(f"SELECT id AS trial_id, {', '.join(rowcodec.SUMS)} FROM trial WHERE rounds").rows
+        return {row[0]: Sums(**dict(zip(rowcodec.SUMS, row[1:], strict=True))) for row in rows}
 
     def round_outcomes(self) -> RowStream:
         """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
 
         Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.
         """
-        return self._table(
-            "SELECT trial.environment_key, trial.case_id, trial.repeat, proposed, accepted, count(*) AS rounds, "
-            "sum(committed) AS committed, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns, "
-            "sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns "
-            "FROM current_trial AS trial JOIN round ON round.trial_id = trial.id "
-            f"WHERE trial.valid AND {self._possible('trial.id')} "
-            "GROUP BY trial.environment_key, trial.case_id, trial.repeat, proposed, accepted"
+        found: dict[tuple[Any, ...], list[int]] = {}
+        query = (
+            "SELECT environment_key, case_id, repeat, id, each_round FROM current_trial AS trial "
+            f"WHERE valid AND {self._possible('trial.id')} ORDER BY environment_key, case_id, repeat"
         )
+        for *place, trial_id, each_round in self._rows(query):
+            for proposed, accepted, committed, _, *spans_ns in rowcodec.round_rows(trial_id, each_round):
+                sums = found.setdefault((*place, proposed, accepted), [0] * (2 + len(spans_ns)))
+                for at, value in enumerate((1, committed, *spans_ns)):
+                    sums[at] += value
+        columns = ("environment_key", "case_id", "repeat", "proposed", "accepted", "rounds", "committed", *PARTS)
+        return RowStream(columns, ((*key, *sums) for key, sums in found.items()))
 
     def warnings(self) -> list[StoredWarning]:
         rows = self._rows("SELECT run_id, code, message, advice, case_id FROM warning ORDER BY id")
@@ -321,23 +332,20 @@ class Store(MachineTables):
 
     def _where(self, chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
         """The FROM and WHERE clauses of a filter, and their values."""
-        source = "trial" if chosen.superseded else "current_trial AS trial"
         conditions: dict[str, Any] = {
             "trial.id = ?": chosen.trial_id,
-            "trial.run_id = ?": chosen.run_id,
+            "block.run_id = ?": chosen.run_id,
             '"case".suite = ?': chosen.suite,
-            "trial.arm = ?": chosen.arm,
-            "trial.status = ?": chosen.status,
+            '"case".arm = ?': chosen.arm,
+            "(trial.status = 'failed') = ?": chosen.failed,
             "instr(trial.case_id, ?) = 1": chosen.case_id,
-            "trial.valid = ?": chosen.valid,
+            "(trial.status IN ('valid', 'hot')) = ?": chosen.valid,
         }
         used = {condition: value for condition, value in conditions.items() if value is not None}
-        clause = " AND ".join((self._possible("trial.id"), *used))
-        return f'{source} JOIN "case" ON "case".id = trial.case_id WHERE {clause}', tuple(used.values())
-
-    def _rounds_of(self, trial_id: int) -> Iterator[Any]:
-        query = f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id = ? ORDER BY number"
-        return (rowcodec.round_(row) for row in self._rows(query, (trial_id,)))
+        current = () if chosen.superseded else ("NOT block.superseded",)
+        clause = " AND ".join((self._possible("trial.id"), *current, *used))
+        joined = rowcodec.TRIAL_FROM.replace("LEFT JOIN", "JOIN")
+        return f"{joined} WHERE {clause}", tuple(used.values())
 
 
 def _now() -> str:

@@ -34,7 +34,7 @@ from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text,
 from mlsd.measure.worker.models import Models, Strategies
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
-from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, Trial
+from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, Status, Trial
 
 _LEAST_WIDTH = 5  # of the wide passes that show heat
 _ANCHOR_TOKENS, _ANCHOR_PASSES = 32, 8  # of one reading of the anchors: too few to heat, enough for a median
@@ -276,7 +276,8 @@ class Arms:
             reason = invalid_reason(case, arm.target_strategy, failed, verdict)
             return trial_of(
                 slot,
-                status="ok",
+                status=Status.VALID if reason is None else Status.INVALID,
+                reason=reason,
                 started_at=started_at,
                 n_prompt=len(given.tokens),
                 tokens=result.tokens,
@@ -290,8 +291,6 @@ class Arms:
                 fell_back=arm.drafter.fell_back,
                 failed_native_calls=failed,
                 losslessness=verdict,
-                valid=reason is None,
-                invalid_reason=reason,
                 peak_rss_bytes=peak_rss_bytes(),
                 stats=arm.drafter.stats(),
                 earlier=given.earlier if keep_text else (),

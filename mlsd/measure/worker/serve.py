@@ -7,8 +7,8 @@ closes.
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
+import secrets
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -29,8 +29,8 @@ from mlsd.hardware import read_conditions
 from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import (
     QUESTIONS,
+    BlockMeasured,
     CalibrateJob,
-    Done,
     Event,
     Finished,
     Info,
@@ -39,7 +39,6 @@ from mlsd.measure.messages import (
     Probed,
     ProbeJob,
     Progress,
-    Ready,
     Refused,
     Started,
     Turn,
@@ -51,7 +50,7 @@ from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.planning.job import Job, Slot
-from mlsd.records import Anchors, Conditions, Trial
+from mlsd.records import Anchors, Conditions, Status, Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
 
@@ -110,18 +109,13 @@ def run_slots(
     clock: RestClock,
     conditions: Callable[[], Conditions] = read_conditions,
 ) -> None:
-    """Run the slots of a job, turn by turn; a slot that fails becomes a failed trial."""
+    """Measure a job block by block, each a turn; a slot that fails becomes a failed trial."""
     if job.strict:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             arms.check(case)
-    runner = _SlotRunner(job, arms, send, clock, conditions)
+    runner = _BlockRunner(job, arms, send, clock, conditions)
     for turn in turns:
-        for _, block in itertools.groupby(turn, lambda index: job.slots[index].block):
-            runner.begin()
-            for index in block:
-                runner.run(index)
-            runner.end()
-        send(Ready())
+        send(runner.measure(turn))
     send(Finished())
 
 
@@ -149,7 +143,7 @@ def calibrate(job: CalibrateJob, send: Callable[[Event], None]) -> None:
     send(Finished())
 
 
-class _SlotRunner:
+class _BlockRunner:
     def __init__(
         self,
         job: Job,
@@ -165,12 +159,19 @@ class _SlotRunner:
         self._warm: set[bytes] = set()
         self._first = True
         self._is_begun = False
+        self._process = secrets.token_hex(8)
         self._thermometers = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
         self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
         self._is_device = arms.backend.backend != "CPU"
         send(Loaded(load_ns=arms.load_ns, backend=arms.backend))
 
-    def run(self, index: int) -> None:
+    def measure(self, turn: Sequence[int]) -> BlockMeasured:
+        """Every slot of a block, one after the other."""
+        self._begin()
+        trials = tuple(map(self._run, turn))
+        return BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=self._heat_since())
+
+    def _run(self, index: int) -> Trial:
         slot = self._job.slots[index]
         self._send(Started(index=index))
         arm, on_round = arm_key(slot.case), self._progress(index)
@@ -187,10 +188,10 @@ class _SlotRunner:
             trial = failed_trial(slot, str(error))
         except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
             trial = failed_trial(slot, traceback.format_exc(limit=-4))
-        if trial.status == "failed":  # its contexts may be new ones
+        if trial.status is Status.FAILED:  # its contexts may be new ones
             self._warm.discard(arm)
             self._compiled.discard(arm)
-        self._send(Done(index=index, trial=trial))
+        return trial
 
     def _progress(self, index: int) -> Callable[[int], None]:
         last_ns = self._clock.now_ns()
@@ -211,10 +212,13 @@ class _SlotRunner:
             self._first = False
         return trial
 
-    def begin(self) -> None:
-        """Before a block: know the machine as it is cool, or rest for as long as was asked for between two of them."""
-        if self._job.cool_down_s is None and not self._is_begun:
-            self._settle()
+    def _begin(self) -> None:
+        """Before a block: rest until it is cool, or for as long as was asked for between two of them."""
+        if self._job.cool_down_s is None:
+            if not self._is_begun:
+                self._heat.feel()
+            if self._heat.rest():
+                self._warm.clear()
         elif self._job.cool_down_s and self._is_begun:
             rest(self._clock, self._send, self._job.cool_down_s, "between blocks, as asked for")
             self._warm.clear()  # an idle machine lowers its clocks
@@ -222,14 +226,9 @@ class _SlotRunner:
                 self._heat.warm()
         self._is_begun = True
 
-    def end(self) -> None:
-        """Behind a block: feel the heat where it is watched, and leave a cool machine."""
-        if self._job.cool_down_s is None:
-            self._settle()
-
-    def _settle(self) -> None:
-        if self._heat.settle():
-            self._warm.clear()
+    def _heat_since(self) -> str | None:
+        """Behind a block: why its times may not be used, where heat is watched."""
+        return self._heat.feel() if self._job.cool_down_s is None else None
 
     def _anchors(self) -> Anchors | None:
         """By the widest arm that can run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mlsd.records import Status
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
 from mlsd.stats import Percentiles
@@ -50,7 +51,7 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
         None if n_threads is None else counted(n_threads, "thread"),
         None if build is None else f"llama.cpp {build}",
     )
-    rows = [one for arm in arms for one in arm.trials if one.trial.status == "ok"]
+    rows = [one for arm in arms for one in arm.trials if one.trial.status is not Status.FAILED]
     n_prompt = {one.case.prompt.key: one.trial.n_prompt for one in rows if one.trial.n_prompt}
     few, many = min(n_prompt.values(), default=0), max(n_prompt.values(), default=0)
     key = next(iter(n_prompt)) if len(n_prompt) == 1 else ""

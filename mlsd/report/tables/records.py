@@ -205,21 +205,21 @@ _OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judge
 
 
 def _output(row: Mapping[str, Any]) -> Cell:
-    output = "failed" if row["status"] != "ok" else row["verdict"] or "not greedy"
+    output = "failed" if row["status"] == "failed" else row["verdict"] or "not greedy"
     return text(output, _OUTPUT_TONES.get(output, ""), _tie(row))
 
 
 def _valid(row: Mapping[str, Any]) -> Cell:
-    reason = str(row["error"] or row["invalid_reason"] or "")
+    reason = str(row["reason"] or "")
     if row["valid"]:
-        return text("yes, hot", "doubt") if row.get("disturbed") else text("yes")
-    if row.get("disturbed"):
+        return text("yes, hot", "doubt", reason) if row["status"] == "hot" else text("yes")
+    if row["status"] == "disturbed":
         return text("disturbed", "doubt", reason)
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
 
 
 def _finished(study: Study) -> bool:
-    return bool((study.trials["status"] == "ok").any())
+    return bool((study.trials["status"] != "failed").any())
 
 
 def _tie(value: Mapping[Any, Any]) -> str:

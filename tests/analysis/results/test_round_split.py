@@ -9,7 +9,6 @@ import pytest
 
 from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.records import Round, Trial
-from mlsd.trials.results import as_measured
 from mlsd.trials.sums import sums
 from tests.analysis import studies
 
@@ -40,7 +39,7 @@ def trial(*rounds: Round, **more: Any) -> Trial:
 
 def split_of(*trials: Trial) -> RoundSplit:
     rounds = [sums([one]) for each in trials for one in each.rounds]
-    return round_split(as_measured((CASE, each) for each in trials), rounds)
+    return round_split(studies.as_measured((CASE, each) for each in trials), rounds)
 
 
 def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> None:

@@ -23,7 +23,7 @@ def test_a_whole_study_gives_fits_claims_and_an_audit(tmp_path: Path) -> None:
     assert study.curve_fits == [], "no pass was timed apart from the trials"
     assert any(verdict.decision == "does not hold here" for verdict in study.verdicts)
     doubted = {(row.verdict, row.identity["label"]) for row in study.audit.rows if row.verdict != "possible"}
-    invalid = study.trials.loc[study.trials["invalid_reason"] == "the output differs", "trial_id"].iloc[0]
+    invalid = study.trials.loc[study.trials["reason"] == "the output differs", "trial_id"].iloc[0]
     assert doubted == {("suspicious", f"trial {invalid}")}
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from mlsd.measure.lab.coordinator import Ended, LabPlan, MeasuredSlot
+from mlsd.measure.lab.coordinator import Ended, LabPlan, MeasuredPart
 from mlsd.measure.lab.machine import Card, Origin
-from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
+from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Conditions, Environment, Round, Trial
+from mlsd.records import Conditions, Environment, Round, Status, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
 ORIGIN = Origin(mlsd_version="1", llama_cpp_build="b1", llama_cpp_python_version="0.3", suites_sha256="s")
@@ -74,20 +74,24 @@ def measured(slot: Slot) -> Trial:
         n_left -= accepted + 1
     return trial(
         slot.case, block=slot.block, repeat=slot.repeat, position=slot.position, rounds=tuple(rounds), timed=True,
-        tokens=tuple(range(slot.case.n_predict)), decode_ns=sum(one.wall_ns for one in rounds), error=None,
-        draft_prefill_ns=2_000 if draft else None, disturbed=False, invalid_reason=None, failed_native_calls=0,
+        tokens=tuple(range(slot.case.n_predict)), decode_ns=sum(one.wall_ns for one in rounds), reason=None,
+        draft_prefill_ns=2_000 if draft else None, status=Status.VALID, failed_native_calls=0,
     )  # fmt: skip
 
 
+def said(ticket: str, block: Block) -> MeasuredPart:
+    return MeasuredPart(ticket=ticket, trials=tuple(map(measured, block.slots)), process=ticket)
+
+
 class FakeLab:
-    """Each `receive` lets every machine measure one slot; `disturb` may change the lab before it."""
+    """Each `receive` lets every machine measure one block; `disturb` may change the lab before it."""
 
     def __init__(self, cards: dict[str, Card], disturb: Callable[[FakeLab], None] | None = None) -> None:
         self.cards, self._disturb = dict(cards), disturb
-        self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, slots measured
+        self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, blocks measured
         self.submitted: list[tuple[str, Job]] = []
         self.cancelled: list[str] = []
-        self.pending: list[MeasuredSlot | Ended] = []
+        self.pending: list[MeasuredPart | Ended] = []
         self.posted = ""
 
     def machines(self) -> dict[str, Card]:
@@ -110,21 +114,20 @@ class FakeLab:
         """The machine is gone; what it was at is never heard of."""
         self.cards.pop(address, None)
 
-    def receive(self, timeout_s: float) -> Iterator[MeasuredSlot | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
         if self._disturb is not None:
             self._disturb(self)
         sent, self.pending = self.pending, []
         for ticket, (address, job, n) in list(self.jobs.items()):
             if address not in self.cards:
                 continue
-            if n == len(job.slots):
+            if n == len(job.blocks):
                 del self.jobs[ticket]
-                again = enumerate(job.slots)
-                sent += [MeasuredSlot(ticket=ticket, index=i, trial=measured(slot)) for i, slot in again]
+                sent += [said(ticket, block) for block in job.blocks]  # once more
                 sent.append(Ended(ticket=ticket))
                 continue
             self.jobs[ticket] = (address, job, n + 1)
-            sent.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
+            sent.append(said(ticket, job.blocks[n]))
         yield from sent
 
 
@@ -139,8 +142,9 @@ class Storm:
         for address, own in self._cards.items():
             if address in lab.cards and self._rng.random() < 0.15:
                 for ticket, (where, job, n) in lab.jobs.items():
-                    if where == address and n < len(job.slots) and self._rng.random() < 0.5:  # its last word comes late
-                        lab.pending.append(MeasuredSlot(ticket=ticket, index=n, trial=measured(job.slots[n])))
+                    late = where == address and n < len(job.blocks) and self._rng.random() < 0.5
+                    if late:  # its last word
+                        lab.pending.append(said(ticket, job.blocks[n]))
                 lab.lose(address)
                 self.n_deaths += 1
             elif address not in lab.cards and (self._rng.random() < 0.5 or not lab.cards):

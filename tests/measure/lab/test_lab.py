@@ -33,7 +33,7 @@ heavy = pytest.mark.heavy
 def outputs(database: Path) -> Trials:
     with Store.open(database, create=False) as store:
         assert store.check() == []
-        trials = [stored.trial for stored in store.trials(TrialFilter(status="ok"))]
+        trials = [stored.trial for stored in store.trials(TrialFilter(failed=False))]
     return Counter((t.case_id, t.block, t.repeat, t.position, t.tokens) for t in trials)
 
 

@@ -6,8 +6,9 @@ import random
 import msgspec
 import pytest
 
-from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings, disturbed
-from mlsd.records import Anchors, Conditions, Losslessness, Trial
+from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings
+from mlsd.measure.run.disturbance import disturbed
+from mlsd.records import Anchors, Conditions, Losslessness, Status, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
 EIGHT_CORES = msgspec.structs.replace(ENVIRONMENT, os="Linux", logical_cores=8)
@@ -26,8 +27,8 @@ def good(tok_s: float = 100.0, minute: float = 0.0, **changes: object) -> Trial:
         "fell_back": None,
         "failed_native_calls": 0,
         "losslessness": LOSSLESS,
-        "invalid_reason": None,
-        "disturbed": False,
+        "reason": None,
+        "status": Status.VALID,
         "conditions": CALM,
     }
     return trial(case(0), **(fields | changes))
@@ -101,15 +102,15 @@ def test_a_macs_own_swapping_and_services_are_no_alarm() -> None:
 
 
 def test_failed_trials_are_counted_by_reason() -> None:
-    warnings = check_run([failed(error="killed\nlog line"), failed(error="killed"), failed(error="hung")])
+    warnings = check_run([failed(reason="killed\nlog line"), failed(reason="killed"), failed(reason="hung")])
     assert [w.message for w in warnings] == ["2 trials failed: killed", "1 trials failed: hung"]
 
 
 def test_failed_native_calls_and_divergence_are_named_once_each() -> None:
     diverged = Losslessness(verdict="diverged", first_difference=3)
-    assert codes(good(failed_native_calls=7, valid=False)) == ["failed_native_calls"]
-    assert codes(good(losslessness=diverged, valid=False)) == ["diverged"]
-    assert codes(good(valid=False, invalid_reason="rollback strategy unchecked")) == ["invalid_trials"]
+    assert codes(good(failed_native_calls=7, status=Status.INVALID)) == ["failed_native_calls"]
+    assert codes(good(losslessness=diverged, status=Status.INVALID)) == ["diverged"]
+    assert codes(good(status=Status.INVALID, reason="rollback strategy unchecked")) == ["invalid_trials"]
 
 
 def test_greedy_repeats_that_differ_are_named() -> None:
@@ -184,7 +185,8 @@ def test_a_trial_that_measured_something_else_than_the_methods_speed_is_named() 
 
 def took(wall_s: float, processor_s: float) -> Trial:
     """A trial by its wall and processor time."""
-    return good(conditions=Conditions(generation_ns=round(wall_s * 1e9), processor_ns=round(processor_s * 1e9)))
+    spans = Conditions(generation_ns=round(wall_s * 1e9), processor_ns=round(processor_s * 1e9))
+    return good(100 / wall_s, conditions=spans)
 
 
 def test_a_trial_that_waited_while_its_repeats_computed_is_disturbed() -> None:
@@ -207,8 +209,14 @@ def test_on_a_graphics_device_only_wall_time_counts_and_heat_is_named() -> None:
     assert list(found) == [1] and found[1].startswith("heat, sleep or other work")
 
 
+def test_on_a_graphics_device_the_one_trial_that_reads_the_prompt_is_not_disturbed() -> None:
+    read = took(5, 0.2)
+    whole = msgspec.structs.replace(read.conditions or CALM, generation_ns=25_000_000_000)
+    assert not disturbed([msgspec.structs.replace(read, conditions=whole), took(5, 0.2), took(5, 0.2)], on_device=True)
+
+
 def test_disturbed_trials_raise_one_doubt_with_advice_to_repeat() -> None:
     reason = "the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"
-    warnings = check_run([good(), good(valid=False, disturbed=True, invalid_reason=reason)], EIGHT_CORES)
+    warnings = check_run([good(), good(status=Status.DISTURBED, reason=reason)], EIGHT_CORES)
     assert [w.code for w in warnings] == ["disturbed"]
     assert "again" in warnings[0].advice

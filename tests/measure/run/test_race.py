@@ -13,12 +13,13 @@ from click.testing import CliRunner
 
 from mlsd.cli.start.bench import bench as command
 from mlsd.measure.run.race import Race
-from mlsd.planning.job import Slot
+from mlsd.planning.job import Block, Slot, blocks_of
 from mlsd.planning.request import Goal
-from mlsd.records import Case, Conditions, DrafterSpec, Trial
+from mlsd.records import Case, Conditions, DrafterSpec, Status, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision
-from mlsd.trials.results import SessionPlan, as_measured
+from mlsd.trials.results import Measured, SessionPlan
+from tests.analysis.studies import as_measured
 from tests.measure.examples import case, trial
 
 GAINS = {0: 1.0, 1: 1.2, 2: 1.6, 4: 1.5, 8: 0.8, 16: 0.5}
@@ -30,30 +31,39 @@ def arm(gamma: int, prompt: str = "code") -> Case:
     return msgspec.structs.replace(base, prompt=msgspec.structs.replace(base.prompt, key=prompt))
 
 
-def slots(n_blocks: int, prompts: Sequence[str] = ("code",), gammas: Sequence[int] = tuple(GAINS)) -> list[Slot]:
+def planned_blocks(
+    n_blocks: int, prompts: Sequence[str] = ("code",), gammas: Sequence[int] = tuple(GAINS)
+) -> list[Block]:
     planned = [(block, prompt, gamma) for block in range(n_blocks) for prompt in prompts for gamma in gammas]
     cases = [(block, 10 * block + prompts.index(prompt), arm(gamma, prompt)) for block, prompt, gamma in planned]
-    return [Slot(case=own, case_id=own.id, block=number, repeat=block, position=0) for block, number, own in cases]
+    slots = [Slot(case=own, case_id=own.id, block=number, repeat=block, position=0) for block, number, own in cases]
+    return list(blocks_of(slots))
 
 
 def measured(slot: Slot, noise: float = 0.0, **changes: object) -> Trial:
     slow = 1.0 + noise
     done = trial(slot.case, block=slot.block, repeat=slot.repeat)
-    told = {"decode_ns": int(PASS_NS / GAINS[slot.case.gamma] * slow), "disturbed": False, **changes}
+    told = {
+        "decode_ns": int(PASS_NS / GAINS[slot.case.gamma] * slow),
+        "status": Status.VALID,
+        "reason": None,
+        **changes,
+    }
     return msgspec.structs.replace(done, **told)  # type: ignore[arg-type]
 
 
-def run(race: Race, left: Sequence[Slot], measure: Callable[[Slot], Trial]) -> list[Slot]:
+def run(race: Race, left: Sequence[Block], measure: Callable[[Slot], Trial]) -> list[Slot]:
     """All that a race chose, as a runner would ask it."""
-    rest, chosen, trials = list(left), list[Slot](), list[Trial]()
-    while rest and (turn := race.choose(rest, trials)):
-        trials += map(measure, turn)
-        chosen += turn
-        rest = [slot for slot in rest if slot not in turn]
+    rest, chosen, trials = list(left), list[Slot](), list[Measured]()
+    while rest and (turn := race.next(rest, trials)):
+        for block in turn:
+            trials += as_measured((slot.case, measure(slot)) for slot in block.slots)
+            chosen += block.slots
+        rest = [block for block in rest if block.key not in {own.key for own in turn}]
     return chosen
 
 
-def blocks_of(chosen: Sequence[Slot], prompt: str = "code") -> Mapping[str, int]:
+def counts(chosen: Sequence[Slot], prompt: str = "code") -> Mapping[str, int]:
     names = [arm_of(slot.case).setting for slot in chosen if slot.case.prompt.key == prompt]
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
@@ -70,7 +80,7 @@ def noisy(size: float = 0.05) -> Callable[[Slot], Trial]:
 
 def test_arms_that_cannot_win_drop_out_and_the_rest_goes_on_until_it_is_decided() -> None:
     race = Race(Goal())
-    ran = blocks_of(run(race, slots(40), noisy()))
+    ran = counts(run(race, planned_blocks(40), noisy()))
     decision = of_text(race, "code")
     assert race.stopped == "decided"
     assert decision.done()
@@ -79,12 +89,21 @@ def test_arms_that_cannot_win_drop_out_and_the_rest_goes_on_until_it_is_decided(
 
 
 def test_controls_stay_for_as_long_as_the_race_goes_on_and_push_nobody_out() -> None:
-    race, left = Race(Goal()), slots(40)
-    own = {slot.case.gamma: slot.case for slot in left}
+    race, left = Race(Goal()), planned_blocks(40)
+    own = {slot.case.gamma: slot.case for block in left for slot in block.slots}
     oracle = msgspec.structs.replace(own[2], drafter=DrafterSpec(name="oracle"))
     moved = {own[2].id: oracle}
-    left = [msgspec.structs.replace(s, case=c, case_id=c.id) for s in left for c in (moved.get(s.case_id, s.case),)]
-    ran = blocks_of(run(race, left, noisy()))
+    left = [
+        Block(
+            slots=tuple(
+                msgspec.structs.replace(s, case=c, case_id=c.id)
+                for s in block.slots
+                for c in (moved.get(s.case_id, s.case),)
+            )
+        )
+        for block in left
+    ]
+    ran = counts(run(race, left, noisy()))
     assert race.stopped == "decided"
     assert of_text(race, "code").leader == "pld, gamma 4"
     assert ran["oracle, gamma 2"] == ran["plain"] < 40
@@ -92,10 +111,10 @@ def test_controls_stay_for_as_long_as_the_race_goes_on_and_push_nobody_out() -> 
 
 def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> None:
     race = Race(Goal())
-    run(race, slots(40, ("code", "chat")), noisy())
+    run(race, planned_blocks(40, ("code", "chat")), noisy())
     assert {question.text for question in race.decisions} == {"code", "chat"}
     together = Race(Goal(), plan=SessionPlan(pool="all", looks="any"))
-    run(together, slots(40, ("a", "b", "c")), noisy(0.01))
+    run(together, planned_blocks(40, ("a", "b", "c")), noisy(0.01))
     assert of_text(together, "").standings[0].ratio.n == 3
 
 
@@ -121,7 +140,7 @@ def test_no_block_begins_that_would_not_end_in_time(
         return trial
 
     race = Race(Goal(budget_s=budget_s), now_s=lambda: now_s, began_s=4.0)
-    ran = run(race, slots(40, ("code", "chat")), measure)
+    ran = run(race, planned_blocks(40, ("code", "chat")), measure)
     assert race.stopped == "budget"
     assert len(ran) == n_blocks * len(GAINS)
     assert now_s - 4.0 <= budget_s or n_blocks == 2
@@ -130,13 +149,13 @@ def test_no_block_begins_that_would_not_end_in_time(
 def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itself() -> None:
     def measure(slot: Slot) -> Trial:
         if slot.case.gamma == 2:
-            return measured(slot, valid=False, invalid_reason="output differs at token 3")
+            return measured(slot, status=Status.INVALID, reason="output differs at token 3")
         if slot.case.gamma == 1 and slot.repeat == 0:
-            return measured(slot, valid=False, disturbed=True, invalid_reason="the worker waited")
+            return measured(slot, status=Status.DISTURBED, reason="the worker waited")
         return measured(slot, 0.01 * (slot.repeat % 3))
 
     race = Race(Goal())
-    ran = blocks_of(run(race, slots(20), measure))
+    ran = counts(run(race, planned_blocks(20), measure))
     assert ran["pld, gamma 2"] == 1
     assert ran["pld, gamma 1"] > 1
     assert of_text(race, "code").of("pld, gamma 2") is None
@@ -144,16 +163,30 @@ def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itse
 
 def test_without_a_time_of_plain_decoding_nothing_goes_on() -> None:
     def measure(slot: Slot) -> Trial:
-        return measured(slot, **({} if slot.case.gamma else {"valid": False, "invalid_reason": "a call failed"}))
+        return measured(slot, **({} if slot.case.gamma else {"status": Status.INVALID, "reason": "a call failed"}))
 
-    assert len(run(Race(Goal()), slots(20), measure)) == len(GAINS)
+    assert len(run(Race(Goal()), planned_blocks(20), measure)) == len(GAINS)
+
+
+def test_a_first_block_whose_plain_trial_was_disturbed_each_time_ends_nothing() -> None:
+    def measure(slot: Slot) -> Trial:
+        if slot.case.gamma == 0 and slot.repeat == 0:
+            return measured(slot, status=Status.DISTURBED, reason="the worker waited")
+        return measured(slot, 0.01 * (slot.repeat % 3))
+
+    race = Race(Goal())
+    assert counts(run(race, planned_blocks(20), measure))["plain"] > 3 and race.stopped == "decided"
 
 
 def test_earlier_trials_count_as_blocks_of_their_own() -> None:
-    before = as_measured((slot.case, noisy()(slot)) for slot in slots(3))
-    later = [msgspec.structs.replace(slot, block=slot.block + 1_000, repeat=slot.repeat + 3) for slot in slots(40)]
+    earlier = [slot for block in planned_blocks(3) for slot in block.slots]
+    before = as_measured((slot.case, noisy()(slot)) for slot in earlier)
+    later = [
+        Block(slots=tuple(msgspec.structs.replace(s, block=s.block + 1_000, repeat=s.repeat + 3) for s in block.slots))
+        for block in planned_blocks(40)
+    ]
     fresh, informed = Race(Goal()), Race(Goal(), earlier=before)
-    assert len(run(informed, later, noisy())) < len(run(fresh, slots(40), noisy()))
+    assert len(run(informed, later, noisy())) < len(run(fresh, planned_blocks(40), noisy()))
 
 
 def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:

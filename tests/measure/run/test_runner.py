@@ -19,13 +19,14 @@ from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Done, Event, Finished, Loaded, Probed, ProbeJob
+from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, Probed, ProbeJob, Started
 from mlsd.measure.process import ask, run_job
-from mlsd.measure.run.runner import RunPlan, Watcher, machine_lock, run_plan
+from mlsd.measure.run.runner import Choice, RunPlan, Watcher, machine_lock, run_plan
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
-from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import EngineOptions, ModelRef, Trial
+from mlsd.planning.job import Block, Job, ModelFile
+from mlsd.records import EngineOptions, ModelRef, Status, Trial
+from mlsd.trials.results import Measured
 from tests.measure.kill_script import make_jobs, run_study
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 def finished_trials(database: Path) -> Counter[tuple[str, int, int, tuple[int, ...]]]:
     with Store.open(database, create=False) as store:
         assert store.check() == []
-        trials = [stored.trial for stored in store.trials(TrialFilter(status="ok"))]
+        trials = [stored.trial for stored in store.trials(TrialFilter(failed=False))]
     for trial in trials:
         assert len(trial.tokens) - 1 == len(trial.rounds) + sum(r.accepted for r in trial.rounds)
     return Counter((t.case_id, t.block, t.repeat, t.tokens) for t in trials)
@@ -60,7 +61,7 @@ def test_every_trial_is_valid_a_second_run_has_nothing_to_do_and_a_fresh_one_eve
     run_study(tiny, tmp_path / "study.sqlite")
     with Store.open(tmp_path / "study.sqlite") as store:
         trials = [stored.trial for stored in store.trials()]
-    assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
+    assert all(trial.valid for trial in trials), [trial.reason for trial in trials]
     assert {trial.losslessness.verdict for trial in trials if trial.losslessness} <= {"lossless", "near_tie"}
     outcome = run_study(tiny, tmp_path / "study.sqlite")
     assert (outcome.n_ok, outcome.n_skipped) == (0, 18)
@@ -71,36 +72,43 @@ def test_every_trial_is_valid_a_second_run_has_nothing_to_do_and_a_fresh_one_eve
         assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 36
 
 
-def test_a_disturbed_trial_counts_no_more_and_is_measured_again_by_the_next_run(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [Status.DISTURBED, Status.FAILED])
+def test_a_block_that_is_not_whole_is_measured_again_whole_by_the_next_run(
+    tiny: Path, tmp_path: Path, status: Status
+) -> None:
     database = tmp_path / "study.sqlite"
     n_ok = run_study(tiny, database).n_ok
     with Store.open(database) as store:
-        first = next(store.trials())
-        store.mark_disturbed({first.id: "the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"})
-        told = [stored.trial for stored in store.trials()]
-        assert [trial.valid for trial in told] == [False, *[True] * (n_ok - 1)]
+        stored = list(store.trials())
+        own = [one.trial for one in stored if one.block_id == stored[0].block_id]
+        worse = msgspec.structs.replace(own[0], status=status, reason="it waited")
+        if status is Status.FAILED:
+            worse = msgspec.structs.replace(worse, tokens=(), rounds=())
+        store.add(stored[0].run_id, [worse, *own[1:]])
+        assert sum(one.trial.valid for one in store.trials()) == n_ok - 1
     assert run_study(tiny, database, keep_failed=True).n_ok == 0
     again = run_study(tiny, database)
-    assert (again.n_ok, again.n_skipped) == (1, n_ok - 1)
+    assert (again.n_ok, again.n_skipped) == (3, n_ok - 3)
     with Store.open(database) as store:
-        assert all(stored.trial.valid for stored in store.trials())
-        assert len(list(store.trials(TrialFilter(superseded=True)))) == n_ok + 1
+        assert all(one.trial.valid for one in store.trials())
+        assert len(list(store.trials(TrialFilter(superseded=True)))) == n_ok + 6
+        blocks = Counter((one.block_id, one.run_id) for one in store.trials())
+    assert set(blocks.values()) == {3} and len(blocks) == 6, "no block was made of two runs"
 
 
 def test_a_run_that_ended_early_is_completed_by_the_next(
     tiny: Path, tmp_path: Path, uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]]
 ) -> None:
-    taken: list[Slot] = []
+    class Two(Choice):
+        """One block of each of the two loads."""
 
-    def five(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
-        chosen = left[: 5 - len(taken)]
-        taken.extend(chosen)
-        return chosen
+        def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
+            return () if measured else left[:1]
 
-    first = run_study(tiny, tmp_path / "study.sqlite", five)
-    assert (first.n_ok, first.n_left) == (5, 13)
+    first = run_study(tiny, tmp_path / "study.sqlite", Two())
+    assert (first.n_ok, first.n_left) == (6, 12)
     second = run_study(tiny, tmp_path / "study.sqlite")
-    assert (second.n_ok, second.n_skipped) == (13, 5)
+    assert (second.n_ok, second.n_skipped) == (12, 6)
     assert finished_trials(tmp_path / "study.sqlite") == uninterrupted
 
 
@@ -121,7 +129,7 @@ def test_ctrl_c_keeps_what_was_committed(tiny: Path, tmp_path: Path) -> None:
     with Store.open(tmp_path / "study.sqlite") as store:
         assert run_plan(plan, run_job, store, watcher=Impatient()).interrupted
         assert [run.status for run in store.runs()] == ["interrupted"]
-        assert run_plan(plan, run_job, store).n_skipped == 1
+        assert run_plan(plan, run_job, store).n_skipped == 3, "the block was stored whole"
 
 
 def test_two_runs_at_once_are_refused(tiny: Path, tmp_path: Path) -> None:
@@ -136,35 +144,38 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
     with Store.open(tmp_path / "study.sqlite") as store:
         jobs = (msgspec.structs.replace(first, target=missing), second)
         outcome = run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
-        failed = [stored.trial for stored in store.trials(TrialFilter(status="failed"))]
+        failed = [stored.trial for stored in store.trials(TrialFilter(failed=True))]
     assert (outcome.n_ok, outcome.n_failed) == (3, 3)
-    assert all("There is no model file" in (trial.error or "") for trial in failed)
+    assert all("There is no model file" in (trial.reason or "") for trial in failed)
 
 
-def test_a_worker_that_dies_in_a_trial_is_replaced_and_the_trial_repeated(tiny: Path) -> None:
+def test_a_worker_that_dies_in_a_block_is_replaced_and_the_block_repeated_whole(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
-    killed, done = 0, []
+    started, done = list[int](), []
     for event in run_job(job):
-        if isinstance(event, Done):
+        if isinstance(event, BlockMeasured):
             done.append(event)
-            if killed == 0:
+        if isinstance(event, Started):
+            started.append(event.index)
+            if len(started) == 2:
                 workers()[0].kill()
-                killed += 1
-    assert [event.index for event in done] == [0, 1, 2]
-    assert all(event.trial.status == "ok" for event in done)
+    assert started == [0, 1, 0, 1, 2]
+    assert [event.slots for event in done] == [(0, 1, 2)] and done[0].process
+    assert all(trial.valid for trial in done[0].trials)
 
 
 def test_a_slot_that_kills_two_workers_is_a_failed_trial_with_the_reason(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
-    trials = {}
+    done = []
     for event in run_job(job):
-        if isinstance(event, Done):
-            trials[event.index] = event.trial
-        elif not isinstance(event, Finished) and getattr(event, "index", None) == 1 and 1 not in trials:
+        if isinstance(event, BlockMeasured):
+            done.append(event)
+        elif not isinstance(event, Finished) and getattr(event, "index", None) == 1:
             for process in workers():
                 process.kill()
-    assert [trials[i].status for i in range(3)] == ["ok", "failed", "ok"]
-    assert "killed by SIGKILL" in (trials[1].error or "")
+    ((first, second, third),) = [event.trials for event in done]
+    assert (first.status, second.status, third.status) == (Status.VALID, Status.FAILED, Status.VALID)
+    assert "killed by SIGKILL" in (second.reason or "")
 
 
 def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> None:
@@ -176,8 +187,8 @@ def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> N
             if isinstance(event, Loaded):
                 for process in workers():
                     process.suspend()
-            elif isinstance(event, Done):
-                reasons.append(event.trial.error or "no error")
+            elif isinstance(event, BlockMeasured):
+                reasons.append(event.trials[0].reason or "no reason")
     except WorkerError as error:  # it was stopped before it said that its trial began
         reasons.append(error.message)
     assert len(reasons) == 1
@@ -257,15 +268,18 @@ def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(ti
             if isinstance(event, Loaded):
                 loads.append(job)
 
-    def choose(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+    class Chosen(Choice):
         """Every arm once, then plain decoding and gamma 2, then nothing."""
-        seen.append(len(measured))
-        gammas = ((0, 2, 4), (0, 2), ())[left[0].repeat]
-        return [slot for slot in left if slot.repeat == left[0].repeat and slot.case.gamma in gammas]
+
+        def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
+            seen.append(len(measured))
+            gammas = ((0, 2, 4), (0, 2), ())[left[0].repeat]
+            slots = tuple(slot for slot in left[0].slots if slot.case.gamma in gammas)
+            return [Block(slots=slots)] if slots else []
 
     with Store.open(tmp_path / "study.sqlite") as store:
         outcome = run_plan(
-            RunPlan(loads=(job,), environment=read_environment()), run_job, store, watcher=Loads(), choose=choose
+            RunPlan(loads=(job,), environment=read_environment()), run_job, store, watcher=Loads(), choice=Chosen()
         )
         trials = [stored.trial for stored in store.trials()]
     assert seen == [0, 3, 5]
@@ -284,5 +298,5 @@ def test_a_worker_that_dies_between_turns_is_replaced_and_the_next_turn_runs(tin
             process.kill()
         yield (3,)
 
-    done = [event.index for event in run_job(job, turns=turns()) if isinstance(event, Done)]
-    assert done == [0, 1, 3]
+    done = [event.slots for event in run_job(job, turns=turns()) if isinstance(event, BlockMeasured)]
+    assert done == [(0, 1), (3,)]

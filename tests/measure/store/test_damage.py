@@ -16,6 +16,7 @@ from mlsd.errors import StoreError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.measure.store.store import Store
+from mlsd.records import Status
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
 
@@ -27,7 +28,7 @@ def path(tmp_path: Path) -> Path:
         run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"], "profile": "tiny"}, seed=7)
         store.add_models([MODEL])
         store.add_cases(run_id, [case(gamma) for gamma in (0, 4, 8)])
-        store.add_trial(run_id, trial())
+        store.add(run_id, [trial()])
         point = CalibrationPoint(model_key="m", kind="target_pass", rows=5, depth=64, repeat=0, span_ns=1_000)
         store.add_figures(run_id, [point])
         coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4})
@@ -50,7 +51,7 @@ def test_a_database_deleted_during_a_run_stops_it(path: Path, suffix: str) -> No
         run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
         Path(f"{path}{suffix}").unlink()
         with pytest.raises(StoreError, match="was deleted while it was being written"):
-            store.add_trial(run_id, trial(repeat=5))
+            store.add(run_id, [trial(repeat=5)])
 
 
 def test_a_database_replaced_during_a_run_stops_it_and_the_new_one_stays_as_it_is(path: Path, tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_a_database_replaced_during_a_run_stops_it_and_the_new_one_stays_as_it_i
         Path(f"{path}").rename(tmp_path / "old.sqlite")
         path.write_bytes(b"somebody else's")
         with pytest.raises(StoreError, match="was replaced while it was being written"):
-            store.add_trial(run_id, trial(repeat=5))
+            store.add(run_id, [trial(repeat=5)])
     assert path.read_bytes() == b"somebody else's"
 
 
@@ -67,7 +68,7 @@ def test_a_run_that_nobody_disturbs_commits_as_before(path: Path) -> None:
     with Store.open(path) as store, Store.open(path) as other:
         run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
         other.add_warnings(run_id, [])
-        store.add_trial(run_id, trial(repeat=5))
+        store.add(run_id, [trial(repeat=5)])
         assert len(list(other.trials())) == 2
 
 
@@ -86,7 +87,7 @@ def test_a_damaged_page_is_found_before_anything_is_written(path: Path) -> None:
     [
         ("DROP TABLE warning", "table warning"),
         ("DROP VIEW trial_summary", "view trial_summary"),
-        ("DROP INDEX trial_once", "index trial_once"),
+        ("DROP INDEX trial_block", "index trial_block"),
         ("ALTER TABLE trial DROP COLUMN text", "column trial.text"),
     ],
 )
@@ -159,7 +160,7 @@ def test_a_value_that_mlsd_never_wrote_is_found_and_never_read_as_a_number(
     [
         "DELETE FROM run",
         'DELETE FROM "case"',
-        "UPDATE trial SET environment_key = 'x'",
+        "UPDATE block SET environment_key = 'x'",
         "UPDATE calibration SET run_id = 77",
     ],
 )
@@ -232,8 +233,7 @@ def test_every_surface_names_a_run_or_a_case_that_is_damaged(path: Path, stateme
 def _second_run(path: Path, plan_of_the_first: str) -> int:
     with Store.open(path) as store:
         second = store.begin_run(ENVIRONMENT, {"suites": ["B"], "profile": "tiny"}, seed=7)
-        for gamma in (0, 4):
-            store.add_trial(second, trial(case(gamma), block=5, repeat=5, disturbed=False))
+        store.add(second, [trial(case(gamma), block=5, repeat=5, status=Status.VALID, reason=None) for gamma in (0, 4)])
     edit(path, f"UPDATE run SET plan = {plan_of_the_first} WHERE id = 1")
     return second
 

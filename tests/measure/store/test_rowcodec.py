@@ -35,14 +35,14 @@ def test_absolute_paths_are_cut_and_nothing_else_is(text: str, told: str) -> Non
 
 def test_plans_and_failed_trials_are_stored_without_folders(tmp_path: Path) -> None:
     case = examples.case()
-    failed = examples.failed(case, error=f"Cannot load {tmp_path}/m.gguf.")
+    failed = examples.failed(case, reason=f"Cannot load {tmp_path}/m.gguf.")
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run(ENVIRONMENT, {"options": {"db": str(tmp_path / "s.sqlite"), "files": [str(tmp_path)]}}, 0)
         store.add_cases(run, [case])
-        store.add_trial(run, failed)
+        store.add(run, [failed])
         assert store.runs()[0].plan["options"] == {"db": "s.sqlite", "files": [tmp_path.name]}
-        (stored,) = store.trials(TrialFilter(status="failed"))
-        assert stored.trial.error == "Cannot load m.gguf."
+        (stored,) = store.trials(TrialFilter(failed=True))
+        assert stored.trial.reason == "Cannot load m.gguf."
     assert str(tmp_path).encode() not in (tmp_path / "s.sqlite").read_bytes()
 
 
@@ -52,6 +52,6 @@ def test_a_memory_that_lost_a_token_can_be_read_back(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run(ENVIRONMENT, {}, 0)
         store.add_cases(run, [case])
-        store.add_trial(run, msgspec.structs.replace(examples.trial(case), losslessness=lost))
+        store.add(run, [msgspec.structs.replace(examples.trial(case), losslessness=lost)])
         (stored,) = store.trials()
     assert stored.trial.losslessness == lost

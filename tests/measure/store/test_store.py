@@ -23,12 +23,11 @@ from mlsd.measure.store.rows import (
     StreamRead,
     TimedPass,
     TrialFilter,
-    TrialKey,
     comparability_key,
     environment_key,
 )
 from mlsd.measure.store.store import Store
-from mlsd.records import QualityWarning, Sampling, Trial
+from mlsd.records import QualityWarning, Sampling, Status, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
 from tests.measure.old_databases import old_database
 
@@ -58,14 +57,14 @@ def run_id(store: Store) -> int:
 
 def test_the_example_trial_leaves_no_field_at_its_default() -> None:
     example = trial(timed=False)
-    bare = Trial(case_id="", arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="")
+    bare = Trial(case_id="", arm="ar", gamma=0, block=0, repeat=0, position=0, status=Status.FAILED, started_at="")
     same = [f for f in Trial.__struct_fields__ if getattr(example, f) == getattr(bare, f)]
     assert same == []
 
 
 def test_a_trial_comes_back_as_it_was_written_with_its_rounds_or_without(store: Store, run_id: int) -> None:
     one, other = trial(timed=False, decode_ns=None), failed(case(8))
-    ids = [store.add_trial(run_id, one), store.add_trial(run_id, other)]
+    ids = store.add(run_id, [one, other]).ids
     key = environment_key(ENVIRONMENT)
     assert [s.trial for s in store.trials()] == [one, other]
     assert [(s.id, s.run_id, s.environment_key) for s in store.trials()] == [(id_, run_id, key) for id_ in ids]
@@ -73,7 +72,7 @@ def test_a_trial_comes_back_as_it_was_written_with_its_rounds_or_without(store: 
 
 
 def test_a_figure_that_is_not_finite_was_not_measured(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial(stats={"lookup_ns": float("nan"), "hits": 3.0}))
+    store.add(run_id, [trial(stats={"lookup_ns": float("nan"), "hits": 3.0})], supersede=False)
     (stored,) = store.trials()
     assert stored.trial.stats == {"hits": 3.0}
 
@@ -121,7 +120,7 @@ def test_figures_of_the_machine_come_back_by_their_kind(store: Store, run_id: in
 
 
 def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial(decode_ns=None, timed=False))
+    store.add(run_id, [trial(decode_ns=None, timed=False)], supersede=False)
     table = store.summary()
     (row,) = (dict(zip(table.columns, values, strict=True)) for values in table.rows)
     assert [row[f"{part}_ns"] for part in ("decode", "draft", "verify", "rollback", "sample", "other")] == [None] * 6
@@ -141,7 +140,7 @@ def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path:
     connection.commit()
     connection.close()
     with Store.open(path, create=False) as store:
-        first, third = (s.trial for s in store.trials(TrialFilter(status="ok")))
+        first, third = (s.trial for s in store.trials(TrialFilter(failed=False)))
         table = store.summary()
         summary = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert (first.rollback_draft, first.fell_back) == ("checkpoint", "a state of another layout, not sync: at all")
@@ -149,7 +148,7 @@ def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path:
     assert (first.timed, third.timed) == (True, False)
     assert first.decode_ns is not None and third.decode_ns is None
     assert first.stats == third.stats == {"draft_steps": 4.0}
-    assert {row["trial_id"]: (row["timed"], row["fell_back"]) for row in summary if row["status"] == "ok"} == {
+    assert {row["trial_id"]: (row["timed"], row["fell_back"]) for row in summary if row["status"] != "failed"} == {
         1: (1, first.fell_back),
         3: (0, None),
     }
@@ -158,61 +157,54 @@ def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path:
 # --- once and only once -----------------------------------------------------------------------------------------
 
 
-def test_the_same_measurement_succeeds_once_on_each_machine(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial())
-    second_run = store.begin_run(ENVIRONMENT, {}, seed=8)
-    with pytest.raises(StoreError, match="refused a row"):
-        store.add_trial(second_run, trial())
-    assert len(list(store.trials())) == 1
-    store.add_trial(store.begin_run(OTHER_HOST, {}, seed=7), trial())
-    assert store.done(ENVIRONMENT).ok == store.done(OTHER_HOST).ok == {TrialKey(case().id, 1, 2): 1}
+def test_a_block_is_what_one_process_measured_and_supersedes_what_was_measured_of_it_before(
+    store: Store, run_id: int
+) -> None:
+    lost = [trial(case(0)), failed(case(4))]
+    first = store.add(run_id, lost, "p1")
+    assert [s.block_id for s in store.trials()] == [first.block_id] * 2
+    assert not store.blocks(ENVIRONMENT)[1, 2].whole  # type: ignore[index]
+    second = store.add(store.begin_run(ENVIRONMENT, {}, seed=8), [trial(case(0)), trial(case(4))], "p2")
+    assert [(s.block_id, s.run_id, s.trial.status) for s in store.trials()] == [(second.block_id, 2, Status.HOT)] * 2
+    assert store.blocks(ENVIRONMENT)[1, 2].whole  # type: ignore[index]
+    assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3, 4]
+    assert len(list(store.summary().rows)) == 2
+    store.add(store.begin_run(OTHER_HOST, {}, seed=7), lost)
+    assert len(list(store.trials())) == 4, "another machine supersedes nothing"
 
 
-def test_done_counts_failures_apart_and_only_while_no_success_followed(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, failed())
-    store.add_trial(run_id, failed(case(8)))
-    store.add_trial(run_id, failed(case(8)))
-    store.add_trial(run_id, trial())
-    done = store.done(ENVIRONMENT)
-    assert done.ok == {TrialKey(case(4).id, 1, 2): 1}
-    assert done.failed == {TrialKey(case(8).id, 1, 2): 2}
+def test_a_block_that_was_disturbed_counts_its_tries_over_all_runs(store: Store, run_id: int) -> None:
+    waited = {"status": Status.DISTURBED, "reason": "it waited"}
+    store.add(run_id, [trial(case(0), **waited), trial(case(4), **waited)])
+    store.add(store.begin_run(ENVIRONMENT, {}, seed=8), [trial(case(0), **waited), trial(case(4))])
+    assert store.tries(ENVIRONMENT) == {(1, 2): 2} and store.tries(OTHER_HOST) == {}
+    assert not store.blocks(ENVIRONMENT)[1, 2].whole  # type: ignore[index]
 
 
-def test_a_later_success_supersedes_a_failure_in_reading_only(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, failed())
-    store.add_trial(run_id, failed())
-    assert [s.trial.status for s in store.trials()] == ["failed"]
-    store.add_trial(run_id, trial())
-    assert [s.trial.status for s in store.trials()] == ["ok"]
-    assert [s.trial.status for s in store.trials(TrialFilter(superseded=True))] == ["failed", "failed", "ok"]
-    assert len(list(store.summary().rows)) == 1
+def test_what_is_superseded_on_purpose_are_whole_blocks_of_the_named_cases_here(store: Store, run_id: int) -> None:
+    store.add(run_id, [trial(case(0)), trial(case(4))])
+    store.add(run_id, [trial(case(0), block=2), trial(case(8), block=2)])
+    store.supersede(OTHER_HOST, [case(0).id, case(4).id])
+    assert len(list(store.trials())) == 4
+    store.supersede(ENVIRONMENT, [case(0).id, case(4).id])
+    assert [s.trial.gamma for s in store.trials()] == [0, 8]
+    assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3, 4]
 
 
-def test_a_retired_success_stays_in_the_file_but_may_be_measured_again(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial())
-    store.add_trial(run_id, trial(case(8)))
-    store.retire(OTHER_HOST, [case().id])
-    assert len(store.done(ENVIRONMENT).ok) == 2
-    store.retire(ENVIRONMENT, [case().id])
-    assert set(store.done(ENVIRONMENT).ok) == {TrialKey(case(8).id, 1, 2)}
-    assert [s.trial.gamma for s in store.trials()] == [8]
-    store.add_trial(run_id, trial())
-    assert [s.trial.gamma for s in store.trials()] == [8, 4]
-    assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3]
-
-
-def test_a_trial_that_cannot_be_stored_leaves_no_round_behind(store: Store, run_id: int) -> None:
-    broken = msgspec.structs.replace(ROUNDS[0], verify_ns=None)  # type: ignore[arg-type]
-    with pytest.raises(StoreError):
-        store.add_trial(run_id, trial(rounds=(ROUNDS[0], broken)))
-    assert list(store.trials()) == []
+def test_a_block_of_which_a_trial_cannot_be_stored_leaves_nothing_behind(store: Store, run_id: int) -> None:
+    store.add(run_id, [trial(case(0))])
+    with pytest.raises(StoreError, match="not recorded"):
+        store.add(run_id, [trial(case(0)), trial(case(16))])
+    with pytest.raises(StoreError, match="not one block"):
+        store.add(run_id, [trial(case(0)), trial(case(4), repeat=7)])
+    assert [s.id for s in store.trials()] == [1]
 
 
 def test_a_trial_needs_its_case_and_run(store: Store, run_id: int) -> None:
+    with pytest.raises(StoreError, match="not recorded"):
+        store.add(run_id, [trial(case(16))])
     with pytest.raises(StoreError, match="FOREIGN KEY"):
-        store.add_trial(run_id, trial(case(16)))
-    with pytest.raises(StoreError, match="FOREIGN KEY"):
-        store.add_trial(99, trial())
+        store.add(99, [trial()], supersede=False)
 
 
 def test_a_run_that_never_ended_is_interrupted_when_its_host_starts_the_next(store: Store, run_id: int) -> None:
@@ -242,7 +234,7 @@ def test_a_killed_writer_leaves_whole_trials_only(path: Path) -> None:
         run_id = store.begin_run(ENVIRONMENT, {}, seed=7)
         store.add_cases(run_id, [long])
         for repeat in range(1_000_000):
-            store.add_trial(run_id, trial(long, repeat=repeat, **made))
+            store.add(run_id, [trial(long, repeat=repeat, **made)], supersede=False)
             print(repeat, flush=True)
         """
     )
@@ -267,15 +259,15 @@ def test_a_killed_writer_leaves_whole_trials_only(path: Path) -> None:
 def test_filters_narrow_the_choice(store: Store, run_id: int) -> None:
     store.add_cases(run_id, [case(4, suite="D")])
     for of in (case(0), case(4), case(8), case(4, suite="D")):
-        store.add_trial(run_id, trial(of, valid=of.gamma != 8))
-    store.add_trial(run_id, failed(case(0), repeat=9))
+        store.add(run_id, [trial(of, status=Status.INVALID if of.gamma == 8 else Status.HOT)], supersede=False)
+    store.add(run_id, [failed(case(0), repeat=9)], supersede=False)
 
     def gammas(**fields: object) -> list[int]:
         return [s.trial.gamma for s in store.trials(TrialFilter(**fields), rounds=False)]  # type: ignore[arg-type]
 
     assert gammas(suite="B") == [0, 4, 8, 0]
     assert gammas(arm="sd", suite="B") == [4, 8]
-    assert gammas(status="failed") == [0]
+    assert gammas(failed=True) == [0]
     assert gammas(valid=True) == [0, 4, 4]
     assert gammas(case_id=case(8).id[:6]) == [8]
     assert gammas(trial_id=2) == [4]
@@ -283,8 +275,8 @@ def test_filters_narrow_the_choice(store: Store, run_id: int) -> None:
 
 
 def test_the_summary_sums_the_rounds_of_each_trial(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial())
-    store.add_trial(run_id, failed(case(8)))
+    store.add(run_id, [trial()], supersede=False)
+    store.add(run_id, [failed(case(8))], supersede=False)
     table = store.summary()
     speculative, broken = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     for name in ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "sample_ns", "other_ns"):
@@ -328,7 +320,7 @@ def shape(path: Path) -> list[tuple[str, ...]]:
 def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(version: int, path: Path) -> None:
     old_database(version, path)
     with Store.open(path, create=False) as store:
-        assert [s.trial.status for s in store.trials()] == ["ok", "ok", "failed"]
+        assert [s.trial.status for s in store.trials()] == ["valid", "valid", "failed"]
         assert [len(s.trial.rounds) for s in store.trials()] == [7, 2, 0]
         assert len(list(store.figures(CalibrationPoint))) == (1 if version >= 2 else 0)
         assert len(list(store.figures(TimedPass))) == len(list(store.figures(StreamRead))) == (1 if version >= 4 else 0)
@@ -414,7 +406,7 @@ def test_a_reader_does_not_wait_for_a_writer(path: Path) -> None:
     with Store.open(path) as writer:
         run_id = writer.begin_run(ENVIRONMENT, {}, seed=1)
         writer.add_cases(run_id, [case()])
-        writer.add_trial(run_id, trial())
+        writer.add(run_id, [trial()])
         with Store.open(path, read_only=True) as reader:
             assert len(list(reader.trials())) == 1
             with pytest.raises(StoreError, match="cannot be opened for writing"):
@@ -456,17 +448,42 @@ def test_a_read_only_folder_can_be_read_and_refuses_writing(locked_folder: Path,
     assert [p.name for p in locked_folder.iterdir()] == ["study.sqlite"]
 
 
-def test_what_is_done_is_looked_up_in_an_index_alone(store: Store, run_id: int) -> None:
+def test_what_is_done_is_looked_up_without_reading_a_trial(store: Store, run_id: int) -> None:
     asked: list[str] = []
     store._connection.set_trace_callback(asked.append)
-    store.done(ENVIRONMENT)
+    store.blocks(ENVIRONMENT)
     steps = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {asked[0]}")]
-    assert steps == ["SEARCH trial USING COVERING INDEX trial_key (environment_key=?)"]
+    assert any(step.startswith("SEARCH trial USING COVERING INDEX trial_block") for step in steps)
 
 
-def test_a_disturbed_trial_of_an_old_database_is_known_as_one(path: Path) -> None:
-    old_database(7, path)
+_STATES = {  # what was said of trial 1 of version 8, and what it is now
+    "valid = 1, disturbed = 0, invalid_reason = NULL": Status.VALID,
+    "valid = 0, disturbed = 1, failed_native_calls = 0, invalid_reason = 'it waited'": Status.DISTURBED,
+    "valid = 1, disturbed = 1, failed_native_calls = 0, invalid_reason = NULL": Status.HOT,
+    "valid = 1, disturbed = 1, verdict = 'diverged', invalid_reason = NULL": Status.INVALID,  # of a hot lab machine
+    "valid = 0, disturbed = 0, invalid_reason = 'the output differs'": Status.INVALID,
+}
+
+
+@pytest.mark.parametrize(("said", "status"), _STATES.items())
+def test_what_an_old_database_says_of_a_trial_in_five_columns_is_one_status(
+    path: Path, said: str, status: Status
+) -> None:
+    old_database(8, path)
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE trial SET valid = 0, invalid_reason = 'disturbed: the worker waited' WHERE id = 1")
+        db.execute(f"UPDATE trial SET {said} WHERE id = 1")
     with Store.open(path, create=False) as store:
-        assert [s.trial.disturbed for s in store.trials()] == [True, False, False]
+        first = store._connection.execute("SELECT status FROM trial WHERE id = 1").fetchone()
+    assert first == (status,)
+
+
+def test_trials_of_one_old_block_that_two_runs_measured_are_shown_and_are_no_pair(path: Path) -> None:
+    old_database(8, path)
+    with sqlite3.connect(path) as db:
+        columns = "status, started_at, ended_at, seed, environment_key, environment, plan"
+        db.execute(f"INSERT INTO run (id, {columns}) SELECT 2, {columns} FROM run")
+        db.execute("UPDATE trial SET run_id = 2 WHERE id = 3")
+        runs = db.execute("SELECT run_id FROM trial WHERE status = 'ok'").fetchall()
+    with Store.open(path, create=False) as store:
+        blocks = [s.block_id for s in store.trials(TrialFilter(failed=False))]
+    assert len(set(runs)) == len(set(blocks)) == len(blocks)

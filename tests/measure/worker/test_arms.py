@@ -65,7 +65,7 @@ def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(
     drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
     plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        assert arms.run(drafted).invalid_reason == "no plain decoding of the same prompt to compare with"
+        assert arms.run(drafted).reason == "no plain decoding of the same prompt to compare with"
         arms.refer(plain)
         assert arms.run(drafted).losslessness is None, "a plain trial is its own reference"
         arms.refer(drafted)
@@ -191,4 +191,4 @@ def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
         reference = arms.run(plain)
         drafted = arms.run(next(s for s in job.slots if s.case.arm == "sd" and s.case.prompt == plain.case.prompt))
     for trial in (again, reference, drafted):
-        assert trial.valid, trial.invalid_reason
+        assert trial.valid, trial.reason
