@@ -124,7 +124,7 @@ def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
         assert mlsd("import", file, "--db", db).code == 0
     with Store.open(db, read_only=True) as store:
         keys = {stored.environment_key for stored in store.trials(rounds=False)}
-        counts = [sum(store.done(run.environment).ok.values()) for run in store.runs()]
+        counts = [sum(len(one.statuses) for one in store.blocks(run.environment).values()) for run in store.runs()]
     assert len(keys) == 2
     assert counts == [8, 8]
 

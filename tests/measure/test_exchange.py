@@ -73,7 +73,7 @@ def test_csv_has_one_line_a_trial_with_its_sums_and_rates(store: Store) -> None:
 def test_no_text_cell_starts_a_formula(store: Store) -> None:
     for row in csv.reader(io.StringIO(exported(store, "csv").decode(), newline="")):
         assert not any(cell.startswith(("=", "+", "@")) for cell in row)
-    assert lines(exported(store, "csv"))[-1]["error"] == "'" + FORMULA
+    assert lines(exported(store, "csv"))[-1]["reason"] == "'" + FORMULA
 
 
 @pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", "\tx", "\rx"])

@@ -17,7 +17,7 @@ from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import DeviceError, EngineError
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.run.checks import disturbed
+from mlsd.measure.run.disturbance import disturbed
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Slot
