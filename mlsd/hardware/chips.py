@@ -25,6 +25,23 @@ class Chip(Record, frozen=True, kw_only=True):
     max_memory_gib: int | None = None  # the most that was sold
     source: str = _APPLE
 
+    @property
+    def family(self) -> str:
+        """The word of its name that tells its generation: ``m5``, ``a18``."""
+        return self.name.split()[1].lower()
+
+    @property
+    def generation(self) -> int:
+        """That of its GPU: 1 for an M1."""
+        return _OTHER_GENERATIONS.get(self.family) or int(self.family[1:])
+
+    @property
+    def is_ultra(self) -> bool:
+        return self.name.endswith("Ultra")
+
+
+_OTHER_GENERATIONS = {"a18": 4}  # of chips that no M names
+
 
 def _bins(
     name: str, gpu_cores: Sequence[int], peak_gb_s: float | None, max_gib: int, source: str = _APPLE
@@ -86,7 +103,7 @@ class PeakBandwidth(Record, frozen=True, kw_only=True):
     source: str  # where the figure stands, or the reason that it is None
 
 
-_NAMED = re.compile(r"(?:(?<=apple-)|(?<![a-z0-9.-]))(m\d|a18)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
+_NAMED = re.compile(r"(?:(?<=apple-)|(?<![a-z0-9.-]))([am]\d+)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
 _MEMORY = re.compile(r"(\d+) ?gi?b(?![a-z/])")
 _CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
 

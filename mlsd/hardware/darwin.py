@@ -37,8 +37,7 @@ FACT_COMMANDS = {
     "hardware": ("system_profiler", "SPHardwareDataType", "-json"),
     "identity": ("ioreg", "-rd1", "-c", "IOPlatformExpertDevice"),
 }
-# Chips whose second tier is known to be efficiency cores even where macOS does not name the tiers.
-_TWO_TIERS = re.compile(r"Apple M[1-4]\b")
+_TWO_TIERS = 4  # the last generation whose second tier is efficiency cores even where macOS does not name the tiers
 _RESIDENCY_SETS = 15  # the macOS from which Metal keeps a model's memory wired between passes
 _NOMINAL = "nominal"
 # OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of Apple's powermetrics.
@@ -155,7 +154,7 @@ def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
     if levels and all(name for name, _ in levels):
         slow = sum(count for name, count in levels if name == "Efficiency")
         return Cores(performance=sum(count for _, count in levels) - slow, efficiency=slow)
-    if len(levels) == 2 and chip and _TWO_TIERS.match(chip):
+    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in chips.bins(chip or "")):
         return Cores(performance=levels[0][1], efficiency=levels[1][1])
     return Cores(performance=None, efficiency=None)
 

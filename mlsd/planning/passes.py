@@ -34,6 +34,7 @@ _SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
 # Plain rows of one machine at two depths (llama.cpp 27525, mlx-swift-lm 606, omlx 524) lose 2.0 to 4.6 times what their
 # keys and values take to be read; the middle.
 _CONTEXT = 2.8
+_MIDDLE = 3  # the generation of a chip of which only the bandwidth is known
 _OLD = 1.4  # of a round's range on M1 and M2 with MLX, where programs differ most: its exponent
 _WIDTH = 3000.0  # of the layers that `layer_ms` is of
 
@@ -103,6 +104,11 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted: str  # to what, and when
     checked: str  # how it did on sources that it was not fitted to
 
+    def stand_in(self, chip: AppleChip) -> int:
+        """The generation whose numbers a chip takes: the newest that was fitted and is not newer than it."""
+        fitted = sorted(int(name[1:]) for name in self.generations)
+        return max((one for one in fitted if one <= (chip.generation or _MIDDLE)), default=fitted[0])
+
 
 @functools.cache
 def constants() -> Constants:
@@ -115,8 +121,6 @@ def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | No
     known = bins(name)
     if not known:
         return None
-    called = known[0].name.lower().removeprefix("apple ")
-    generation = 4 if called.startswith("a18") else int(called[1])  # the A18's GPU is of the M4's generation
     peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores).gb_s
     peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in known), default=0.0)
     cores = gpu_cores or max(
@@ -125,7 +129,7 @@ def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | No
     )
     if not peak:
         return None
-    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=generation, ultra="ultra" in called)
+    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=known[0].generation, ultra=known[0].is_ultra)
 
 
 def unnamed_chip(peak_gb_s: float) -> AppleChip:
@@ -182,7 +186,7 @@ def plain_ms(work: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Cons
     """T(1)."""
     c, mlx = at or constants(), engine == "mlx"
     layer: float = c.layer_ms * (work.n_embd / _WIDTH) ** c.width
-    layer *= c.generations.get(f"M{chip.generation}", 1.0)
+    layer *= c.generations[f"M{c.stand_in(chip)}"]
     for applies, factor, with_mlx in (
         (True, 1.0, c.mlx),
         (work.recurrent, c.recurrent, c.recurrent_mlx),
@@ -205,7 +209,8 @@ def rows_ms(
     MLX's kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
     Rows of a mixture share experts with the rows before them in part: the rest is read as for T(1).
     """
-    c, generation = at or constants(), chip.generation or 3
+    c = at or constants()
+    generation = c.stand_in(chip)
     name, rows = f"{engine} M{generation}", float(further)
     if engine == "llama.cpp" and build >= VERIFICATION_KERNELS:
         name = "llama.cpp new"
@@ -229,7 +234,7 @@ def _expert_ms(work: Work, chip: AppleChip, c: Constants) -> float:
 def prefill_ms(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
     """One token of a prompt."""
     c = at or constants()
-    each: float = c.prefill[f"M{chip.generation or 3}"] * (c.prefill["mixture"] if work.expert_bytes else 1.0)
+    each: float = c.prefill[f"M{c.stand_in(chip)}"] * (c.prefill["mixture"] if work.expert_bytes else 1.0)
     return each * work.n_parameters / 1e9 / chip.gpu_cores
 
 
@@ -298,7 +303,7 @@ def round_range(
     """Both ends of T_round / T(1) that hold `level` of rounds."""
     spread = (at or constants()).round_spread
     factor = max(spread.values()) if target.expert_bytes else spread[engine]
-    if engine == "mlx" and (chip.generation or 3) < 3:
+    if engine == "mlx" and (chip.generation or _MIDDLE) < _MIDDLE:
         factor **= _OLD
     return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 

@@ -6,9 +6,14 @@ import msgspec
 import pytest
 
 from benchmarks import published
+from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.known_model import by_sizes, named
+from mlsd.hardware import chips
 from mlsd.planning import passes
+from mlsd.planning.estimate import rates_from_chips
 from mlsd.planning.passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, rows_ms, work_of
+from mlsd.records import ModelRef
+from tests.planning.test_estimate import case
 
 
 def work(name: str) -> Work:
@@ -43,6 +48,29 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
     assert rows_ms(small, new, 4, build=11_404) < rows_ms(small, new, 4)
     assert rows_ms(large, new, 4) < rows_ms(small, new, 4)  # K-quants cost more arithmetic
     assert prefill_ms(small, new) < prefill_ms(small, old) < plain_ms(small, old)
+
+
+# One line of the table each: what comes next, and what may.
+NEW = (*chips._bins("Apple M6 Pro", (20,), 350, 64), *chips._bins("Apple M10", (12,), 200, 32))
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(chip.name for chip in (*chips.CHIPS, *NEW) if chip.peak_bandwidth_gb_s))
+@pytest.mark.parametrize("engine", ["llama.cpp", "mlx"])
+def test_every_chip_of_the_table_is_advised_and_planned_for(
+    name: str, engine: passes.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chips, "CHIPS", (*chips.CHIPS, *NEW))
+    answer = ask.advise("qwen3.5-9b-q4_k_m", drafts=("mtp",), chip=name, runtime=engine)
+    assert answer.modelled and answer.recommendation
+    found = apple_chip(name)
+    assert found is not None
+    dense = work("qwen3.5-9b-q4_k_m")
+    planned = msgspec.structs.replace(case(0), target=ModelRef(id="qwen3.5-9b-q4_k_m"))
+    assert rates_from_chips({planned.target.id: dense}, [found], lambda _: 100)(planned) is not None
+    before = apple_chip("M5 Pro")
+    assert before is not None
+    if name == "Apple M6 Pro":
+        assert plain_ms(dense, found, engine) < plain_ms(dense, before, engine), "a newer chip is not behind"
 
 
 def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sure() -> None:
