@@ -26,7 +26,7 @@ TOOLS = "/Library/Developer/CommandLineTools\n"
 XCODE = "/Applications/Xcode.app/Contents/Developer\n"
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 14)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 15)])
 @pytest.mark.parametrize("tools", [TOOLS, XCODE])
 def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple[int, int], tools: str) -> None:
     assert problems(version, "Darwin", "arm64", "0\n", tools) == []
@@ -35,7 +35,7 @@ def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple
 @pytest.mark.parametrize(
     ("version", "machine", "translated", "tools", "reason"),
     [
-        ((3, 15), "arm64", "0\n", TOOLS, "This is Python 3.15; numpy, scipy and PyYAML have wheels for 3.11 to 3.14"),
+        ((3, 16), "arm64", "0\n", TOOLS, "This is Python 3.16; numpy, scipy and PyYAML have wheels for 3.11 to 3.15"),
         ((3, 9), "arm64", "0\n", TOOLS, "This is Python 3.9"),  # what macOS itself brings
         ((3, 12), "x86_64", "1\n", TOOLS, "runs under Rosetta"),
         ((3, 12), "arm64", "0\n", "", "xcode-select --install"),

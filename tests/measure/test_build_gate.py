@@ -189,8 +189,15 @@ LONG = f"7777{os.getpid()}"
         ("import os\nwhile True: os.write(2, b'y' * 65536)", "it hung and was killed"),
         ("def f(): f()\nf()", "cannot be loaded: maximum recursion depth"),
         ("raise KeyError", "cannot be loaded: KeyError"),
+        ('raise OSError("libc.so.6: version `GLIBC_2.38\' not found")', "needs GLIBC_2.38, which this system"),
     ],
-    ids=("sleeps", "prints", "recurses", "raises"),  # two processes of pytest must collect the same names
+    ids=(
+        "sleeps",
+        "prints",
+        "recurses",
+        "raises",
+        "of a newer Linux",
+    ),  # two processes of pytest must collect the same names
 )
 def test_a_package_without_end_is_ended_with_its_children(
     code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -12,12 +11,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY
 from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.prebuilt import pins
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, NativeError
+from mlsd.hashes import digest
 from mlsd.measure.builds import find_build, installed
 from mlsd.measure.process import run_info
 from mlsd.records import EngineOptions
@@ -144,18 +146,41 @@ def test_a_wheel_is_unpacked_for_one_process(tmp_path: Path, monkeypatch: pytest
     assert [path.name.split(".")[1] for path in (tmp_path / "cache" / "builds").glob("wheel-*")] == [str(os.getpid())]
 
 
-def test_of_a_wheel_only_files_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("llama_cpp/lib/libllama.so", stat.S_IFLNK),
+        ("llama_cpp/_ctypes_extensions.py", stat.S_IFLNK),
+        ("llama_cpp/../lib/libllama.so", stat.S_IFREG),
+        ("/lib/libllama.so", stat.S_IFREG),
+    ],
+)
+def test_a_wheel_with_a_link_or_a_path_out_of_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: int
+) -> None:
+    """Left out, it would be missed by the child in a traceback, or the libraries installed here would answer for it."""
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
-    wheel, link = tmp_path / "llama_cpp_python-1.0-py3-none-any.whl", zipfile.ZipInfo("llama_cpp/lib/libllama.so")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    wheel, entry = tmp_path / "llama_cpp_python-1.0-py3-none-any.whl", zipfile.ZipInfo(name)
+    entry.external_attr = (mode | 0o777) << 16
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in ("__init__.py", "llama_cpp.py"):
-            archive.writestr(f"llama_cpp/{name}", "")
-        archive.writestr(link, "/etc/passwd")
-    with contextlib.suppress(InputError):  # it holds no libllama then; where one is installed beside, the gate decides
+        for own in ("__init__.py", "llama_cpp.py"):
+            archive.writestr(f"llama_cpp/{own}", "")
+        archive.writestr(entry, "/etc/passwd")
+    with pytest.raises(InputError, match=r"it holds '.*', a link or a path that leads out of it"):
         find_build(str(wheel))
-    unpacked = [path.name for path in (tmp_path / "cache" / "builds").rglob("*") if "wheel-" in str(path)]
-    assert "libllama.so" not in unpacked
+    assert not list((tmp_path / "cache").rglob("libllama*"))
+
+
+def test_a_trusted_wheel_of_another_system_is_known_by_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "any.whl"
+    wheel.write_bytes(b"wheel")
+    pin = msgspec.structs.replace(pins()[1], wheels={"darwin-arm64": digest(wheel)})
+    monkeypatch.setattr("mlsd.measure.builds.pins", lambda: (pin,))
+    monkeypatch.setattr("mlsd.measure.builds.sys.platform", "linux")
+    with pytest.raises(InputError, match=r"0\.11739 \(b11739\), unchanged, and made for darwin-arm64"):
+        find_build(str(wheel))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,11 @@ def library() -> Any:
     try:
         from llama_cpp import llama_cpp
     except Exception as error:  # the code of a package that somebody named, which may raise what it likes
+        if needed := re.findall(r"version `((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", str(error)):
+            raise NativeError(
+                f"This build of llama.cpp needs {', '.join(dict.fromkeys(needed))}, which this system does not have.",
+                hint="It was made for a newer Linux: take another build, or compile one (make setup BUILD=source).",
+            ) from error
         raise NativeError(
             f"llama.cpp cannot be loaded: {str(error) or type(error).__name__}.",
             hint="The libraries are damaged, or of another version than the bindings: reinstall llama-cpp-python, or "
