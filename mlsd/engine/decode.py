@@ -122,7 +122,7 @@ class _Loop:
         t2 = now()
         verification = self._accept(proposal, outputs)
         t3 = now()
-        n_again = target.rollback(verification)
+        target.rollback(verification)
         committed = self.commit(verification)
         t4 = now()
         drafter.observe(committed)
@@ -134,7 +134,7 @@ class _Loop:
             proposed=proposal.n_proposed,
             accepted=committed.accepted,
             committed=len(committed.committed),
-            rows=proposal.n_rows + n_again,
+            rows=target.n_rows,
             draft_ns=draft_ns,
             verify_ns=target.pass_ns,
             rollback_ns=rollback_ns,

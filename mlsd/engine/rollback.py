@@ -184,8 +184,10 @@ class TimedContext:
 class Target(TimedContext):
     """The context whose output is drafted: it verifies a proposal in one pass, then forgets what was rejected.
 
-    Its times are those of the newest round.
+    Its times and `n_rows`, the positions decoded, are those of the newest round.
     """
+
+    n_rows = 0
 
     def __init__(self, session: Session, rollback: Rollback, clock: Clock) -> None:
         super().__init__(session, rollback, clock)
@@ -201,23 +203,23 @@ class Target(TimedContext):
             self.mark()
         started_ns = self._now()
         if proposal.tree is None:
+            self.n_rows = 1 + n_proposed
             session.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
         else:
+            self.n_rows = 1 + len(proposal.tree.tokens)
             self._branching.decode_tree(last, proposal.tree)
         self.pass_ns = self._now() - started_ns
         return session
 
-    def rollback(self, verification: Verification) -> int:
-        """Forget what was not accepted; returns the positions decoded again."""
+    def rollback(self, verification: Verification) -> None:
+        """Forget what was not accepted."""
+        n_kept = verification.accepted
         if self._proposal.tree is not None:
             started_ns = self._now()
-            n_again = self._branching.keep_path(verification.path)
+            self.n_rows += self._branching.keep_path(verification.path)
             self.rollback_ns = self._now() - started_ns
-            return n_again
-        n_kept = verification.accepted
-        if n_kept == len(self._proposal.tokens):
-            return 0
-        return self.rewind(self._n_past + 1 + n_kept, (self._last, *verification.committed[:n_kept]))
+        elif n_kept < len(self._proposal.tokens):
+            self.n_rows += self.rewind(self._n_past + 1 + n_kept, (self._last, *verification.committed[:n_kept]))
 
     @property
     def _branching(self) -> TreeSession:

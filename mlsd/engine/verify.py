@@ -28,11 +28,6 @@ class Proposal(Record, frozen=True, kw_only=True):
     def n_proposed(self) -> int:
         return len(self.tokens) if self.tree is None else self.tree.n_candidates
 
-    @property
-    def n_rows(self) -> int:
-        """Positions of the target pass that verifies it, the newest committed token included."""
-        return 1 + len(self.tokens if self.tree is None else self.tree.tokens)
-
 
 NOTHING = Proposal()
 

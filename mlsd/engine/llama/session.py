@@ -47,7 +47,9 @@ class LlamaSession:
         self.n_past = 0
         self._first_row = self._n_outputs = 0
         self._states: dict[int | None, _SavedState] = {}
-        self._place: Any = None  # address and shape of the view of the newest outputs
+        self._address, self._view = 0, np.empty((0, 0), dtype=np.float32)  # of the newest outputs
+        self._logits_at = self._native._lib["llama_get_logits_ith"]  # which gives a number in place of a pointer object
+        self._logits_at.restype, self._logits_at.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int32]
         try:
             self.handle: Any = self._open_context()
             self.memory: Any = self._native.llama_get_memory(self.handle)
@@ -60,6 +62,7 @@ class LlamaSession:
         self.n_ctx = int(self._native.llama_n_ctx(self.handle))
         self._most_positions = self.n_ctx if options.checked else sys.maxsize
         self._most_rows, self._most_outputs = options.n_batch, options.max_outputs
+        self._on_device = options.device_sampling
         self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
         self.window = int(self._native.llama_model_n_swa(model.handle))
 
@@ -208,14 +211,13 @@ class LlamaSession:
         raise error
 
     def greedy(self) -> list[int]:
-        if not self.options.device_sampling:
-            tokens: list[int] = self._rows().argmax(axis=1).tolist()
-            return tokens
+        n_outputs = self._n_outputs
+        if not self._on_device:
+            rows = self._rows()
+            return [int(rows.argmax())] if n_outputs == 1 else rows.argmax(axis=1).tolist()
         read, handle, first = self._native.llama_get_sampled_token_ith, self.handle, self._first_row
-        tokens = [read(handle, first)] if self._n_outputs == 1 else []
-        for row in range(first + len(tokens), first + self._n_outputs):
-            tokens.append(read(handle, row))
-        if min(tokens, default=0) < 0:
+        tokens = [read(handle, first)] if n_outputs == 1 else [read(handle, first + i) for i in range(n_outputs)]
+        if n_outputs and min(tokens) < 0:
             self._failed(fail("llama.cpp has no sampled token for an output row"))
         return tokens
 
@@ -230,17 +232,18 @@ class LlamaSession:
 
     def _rows(self) -> Logits:
         """The same where they lie, one row behind the other, until the next pass."""
-        if self.options.device_sampling:
+        n_outputs = self._n_outputs
+        if self._on_device:
             raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
-        shape = (self._n_outputs, self.tokenizer.vocabulary.n_tokens)
-        if not self._n_outputs:
-            return np.empty(shape, dtype=np.float32)
-        pointer = self._native.llama_get_logits_ith(self.handle, self._first_row)
-        if not pointer:
+        address = self._logits_at(self.handle, self._first_row) if n_outputs else 0
+        if n_outputs and not address:
             raise fail("llama.cpp has no logits for its output rows")
-        place = ctypes.addressof(pointer.contents), shape
-        if place != self._place:  # a view is made once: making it takes longer than reading a token from it
-            self._place, self._view = place, np.ctypeslib.as_array(pointer, shape=shape)
+        if address != self._address or n_outputs != len(self._view):  # making a view takes longer than reading from it
+            shape = (n_outputs, self.tokenizer.vocabulary.n_tokens)
+            self._address, self._view = address, np.empty(shape, dtype=np.float32)
+            if n_outputs:
+                pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+                self._view = np.ctypeslib.as_array(pointer, shape=shape)
         return self._view
 
     # --- memory ---------------------------------------------------------------------------------------------------
