@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from mlsd.drafters.draft_model import DraftModel, open_second
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Range, small_model_study
@@ -40,7 +38,8 @@ def _open(setup: DrafterSetup, own: TreeOptions) -> DraftTree:
         sides = (setup.target.tokenizer, session.tokenizer)
         check_vocabularies(*sides)
         grower = TreeGrower(own, setup, n_vocab=min(side.vocabulary.n_tokens for side in sides))
-        return DraftTree(cast(LlamaTreeSession, session), setup, grower)
+        assert isinstance(session, LlamaTreeSession)
+        return DraftTree(session, setup, grower)
 
     return open_second(setup, setup.draft, growing)
 

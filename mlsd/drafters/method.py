@@ -14,6 +14,7 @@ from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Session, SessionKind
 from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
@@ -32,7 +33,7 @@ class DrafterSetup:
     opening: Opening
     contexts: tuple[Context, ...]  # what the arm opens, the target's first, which is open
     clock: Clock
-    target: Session  # the session whose output is drafted
+    target: LlamaSession  # the session whose output is drafted
     target_path: Path
     second_path: Path | None  # the file of the draft or head, where the method has one
     # Models by path and routed experts used (absent: what the file says), loaded once; closed by the setup's owner.

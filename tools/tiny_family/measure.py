@@ -22,13 +22,13 @@ from tokens import load as load_tokenizer
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.heads.mtp import NextTokenDraft
+from mlsd.drafters.heads.head import HeadChain
+from mlsd.drafters.heads.mtp import block_memory
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 
@@ -94,9 +94,10 @@ def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, A
         options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
         bare = stack.enter_context(open_session(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")), options))
         model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
-        session = stack.enter_context(LayerRowsSession(model, msgspec.structs.replace(options, kind="layer-rows")))
+        session = stack.enter_context(open_session(model, msgspec.structs.replace(options, kind="layer-rows")))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
-        drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))))
+        memory = block_memory(session, NextTokenHead(session), clock)
+        drafter = stack.enter_context(closing(HeadChain(memory, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]
         fast = [generate(session, drafter, make_rollback("snapshots", session), p, limits, clock) for p in prompts]
         return {

@@ -18,14 +18,14 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.heads.mtp import NextTokenDraft
+from mlsd.drafters.heads.head import HeadChain
+from mlsd.drafters.heads.mtp import block_memory
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
@@ -122,8 +122,8 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
         plain = [generate(session, NoDrafter(), make_rollback("snapshots", session), p, limits, clock) for p in prompts]
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
-        LayerRowsSession(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as session,
-        closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
+        open_session(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as session,
+        closing(HeadChain(block_memory(session, NextTokenHead(session), clock), Chain(clock))) as drafter,
         closing(Judge(partial(open_session, model), GREEDY)) as judge,
     ):
         rollback = make_rollback("snapshots", session)

@@ -19,7 +19,7 @@ from mlsd.drafters.options import NoOptions, Range
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.verify import Proposal, Verification, draw, probabilities
 from mlsd.gguf_tools.heads import DraftingHead
 from mlsd.gguf_tools.source import Source
@@ -32,9 +32,9 @@ class BlockDraft(Drafter):
     rollback_name = "trim"
 
     def __init__(
-        self, target: LayerRowsSession, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
+        self, target: LlamaSession, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
     ) -> None:
-        self._target, self._context, self._head = target, context, head
+        self._known, self._context, self._head = target.layer_rows, context, head
         self._clock, self._sampling = clock, sampling
         self._rng = np.random.default_rng(0)
         self._text: list[int] = []
@@ -72,7 +72,7 @@ class BlockDraft(Drafter):
     def _inject(self, end: int) -> int:
         """Put the target's rows of the positions before `end` into the memory; returns how many were new."""
         first = self._context.n_past
-        self._context.inject(self._target.rows[first:end])
+        self._context.inject(self._known.rows[first:end])
         return end - first
 
     def observe(self, verification: Verification) -> None:
@@ -100,7 +100,7 @@ def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
     return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
 
 
-def _block_head(target: LayerRowsSession, model: LlamaModel, own: NoOptions) -> BlockHead:
+def _block_head(target: LlamaSession, model: LlamaModel, own: NoOptions) -> BlockHead:
     head = check_head("dflash", Source(target.model.path), Source(model.path))
     widest = min(target.options.max_outputs, head.n_block)
     return BlockHead(model, target, causal=head.causal, widest_block=widest)

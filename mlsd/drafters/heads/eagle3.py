@@ -9,33 +9,26 @@ from __future__ import annotations
 from functools import partial
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.heads.head import HeadChain, check_head, check_rows, open_head
+from mlsd.drafters.chain import Doubt
+from mlsd.drafters.heads.head import HeadChain, HeadMemory, check_head, check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range
 from mlsd.engine.llama.heads import EagleHead
-from mlsd.engine.llama.rows import LayerRowsSession, Rows
+from mlsd.engine.llama.session import LlamaSession
 
 check_eagle = partial(check_head, "eagle3")
 
 
-class Eagle3Draft(HeadChain):
-    """A chain of tokens from the head."""
-
-    n_ahead = 1
-
-    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, chain: Chain) -> None:
-        super().__init__(head, clock, chain)
-        self._target, self._eagle = target, head
-
-    def true_rows(self, first: int, end: int) -> Rows:
-        return self._eagle.encode(self._target.rows[first:end])
+def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMemory:
+    """The memory of a head that reads the encoded rows of its target."""
+    known = target.layer_rows
+    return HeadMemory(head, clock, lambda first, end: head.encode(known.rows[first:end]), n_ahead=1)
 
 
-def _open(setup: DrafterSetup, own: Doubt) -> Eagle3Draft:
+def _open(setup: DrafterSetup, own: Doubt) -> HeadChain:
     opened = open_head(setup, "eagle3")
-    chain = setup.chain(own)
-    return Eagle3Draft(opened.target, EagleHead(opened.model, opened.target), setup.clock, chain)
+    head = EagleHead(opened.model, opened.target)
+    return HeadChain(eagle_memory(opened.target, head, setup.clock), setup.chain(own))
 
 
 METHOD = Method(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta
 
-from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_tree import EAGLE_2
-from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
-from mlsd.drafters.heads.head import check_rows, open_head
+from mlsd.drafters.heads.eagle3 import check_eagle, eagle_memory
+from mlsd.drafters.heads.head import HeadMemory, check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Range
 from mlsd.drafters.trees import TreeGrower, TreeOptions, whole_tree
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import EagleHead
-from mlsd.engine.llama.rows import LayerRowsSession
-from mlsd.engine.verify import Proposal
+from mlsd.engine.verify import Proposal, Verification
 
 
 class Options(TreeOptions, frozen=True, kw_only=True):
@@ -25,30 +25,36 @@ class Options(TreeOptions, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
 
 
-class Eagle3Tree(Eagle3Draft):
-    """Trees from the head."""
+class HeadTree(Drafter):
+    """Trees from the head. A tree is not drawn: the target's own draws choose among its nodes, the likeliest."""
 
-    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, grower: TreeGrower) -> None:
-        self._grower = grower
-        # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
-        super().__init__(target, head, clock, Chain(clock))
+    rollback_name = "trim"
 
-    def _forget(self) -> None:
-        super()._forget()
+    def __init__(self, memory: HeadMemory, head: EagleHead, grower: TreeGrower) -> None:
+        self._memory, self._head, self._grower = memory, head, grower
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._memory.begin(prompt)
         self._grower.begin()
 
     def propose(self, k: int) -> Proposal:
-        self._catch_up()
-        return self._grower.proposal(k, self._eagle)
+        self._memory.catch_up()
+        return self._grower.proposal(k, self._head)
+
+    def observe(self, verification: Verification) -> None:
+        self._memory.observe(verification)
 
     def stats(self) -> dict[str, float]:
-        return self._grower.stats(super().stats())
+        return self._grower.stats(self._memory.stats())
+
+    def close(self) -> None:
+        self._head.close()
 
 
-def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
+def _open(setup: DrafterSetup, own: Options) -> HeadTree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return Eagle3Tree(opened.target, head, setup.clock, TreeGrower(own, setup))
+    return HeadTree(eagle_memory(opened.target, head, setup.clock), head, TreeGrower(own, setup))
 
 
 METHOD = Method(

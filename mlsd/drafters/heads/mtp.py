@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.heads.head import HeadChain
+from mlsd.drafters.chain import Doubt
+from mlsd.drafters.heads.head import HeadChain, HeadMemory
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.engine.llama.heads import NextTokenHead
-from mlsd.engine.llama.rows import LayerRowsSession, Rows
+from mlsd.engine.llama.rows import Rows
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 
@@ -19,20 +18,18 @@ from mlsd.gguf_tools.source import Source
 ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "glm4moe")
 
 
-class NextTokenDraft(HeadChain):
-    """A chain of tokens from one block used again and again."""
+def block_memory(target: LlamaSession, head: NextTokenHead, clock: Clock) -> HeadMemory:
+    """The memory of the block, which is used again and again; its target keeps the rows it reads from now on."""
+    known = target.layer_rows
+    known.keep_hidden()
 
-    def __init__(self, target: LayerRowsSession, head: NextTokenHead, clock: Clock, chain: Chain) -> None:
-        super().__init__(head, clock, chain)
-        self._target = target
-        target.keep_hidden_rows()
-
-    def true_rows(self, first: int, end: int) -> Rows:
+    def true_rows(first: int, end: int) -> Rows:
         """The target's rows of positions first - 1 .. end - 2; before the text there is a row of zeros."""
-        known = self._target.rows
         if first > 0:
-            return known[first - 1 : end - 1]
-        return np.concatenate([np.zeros((1, known.shape[1]), dtype=np.float32), known[: end - 1]])
+            return known.rows[first - 1 : end - 1]
+        return np.concatenate([np.zeros((1, known.rows.shape[1]), dtype=np.float32), known.rows[: end - 1]])
+
+    return HeadMemory(head, clock, true_rows)
 
 
 def _check_target(own: Doubt, target: Source) -> None:
@@ -49,9 +46,8 @@ def _check_target(own: Doubt, target: Source) -> None:
         )
 
 
-def _open(setup: DrafterSetup, own: Doubt) -> NextTokenDraft:
-    target = cast(LayerRowsSession, setup.target)
-    return NextTokenDraft(target, NextTokenHead(target), setup.clock, setup.chain(own))
+def _open(setup: DrafterSetup, own: Doubt) -> HeadChain:
+    return HeadChain(block_memory(setup.target, NextTokenHead(setup.target), setup.clock), setup.chain(own))
 
 
 METHOD = Method(

@@ -7,7 +7,7 @@ sync     the same, but its memory is made the target's each round: real speed, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -148,8 +148,7 @@ def _synced(setup: DrafterSetup, cut: CutDraft, chain: Chain) -> SyncedDraft | s
     """A draft on the target's memory, or why there can be none."""
 
     def linked(session: LlamaSession) -> SyncedDraft:
-        target = cast(LlamaSession, setup.target)
-        link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
+        link = StateLink(setup.target, session, link_plan(cut, has_axes=setup.target.has_position_axes))
         link.self_test()
         return SyncedDraft(session, link, setup.clock, chain)
 

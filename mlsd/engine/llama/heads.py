@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, extension, fail, library
-from mlsd.engine.llama.rows import LayerRowsSession, Rows
+from mlsd.engine.llama.rows import Rows
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LevelSequences
 from mlsd.engine.session import Logits
@@ -179,7 +179,7 @@ class EagleHead(RowContext):
 
     _picks_outputs = False
 
-    def __init__(self, model: LlamaModel, target: LayerRowsSession, *, widest_level: int = 0) -> None:
+    def __init__(self, model: LlamaModel, target: LlamaSession, *, widest_level: int = 0) -> None:
         n_sequences = max(1, 2 * widest_level)
         super().__init__(
             model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_level), n_sequences=n_sequences
@@ -235,7 +235,7 @@ class EagleHead(RowContext):
 class BlockHead(RowContext):
     """DFlash: fills a block of masked positions, which see each other unless attention is causal, in one pass."""
 
-    def __init__(self, model: LlamaModel, target: LayerRowsSession, *, causal: bool, widest_block: int) -> None:
+    def __init__(self, model: LlamaModel, target: LlamaSession, *, causal: bool, widest_block: int) -> None:
         super().__init__(model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_block))
         self._native.llama_set_causal_attn(self.handle, causal)
 
@@ -285,7 +285,7 @@ class BlockHead(RowContext):
 class NextTokenHead(RowContext):
     """The block's own context: attention memory of its own, cut back at will."""
 
-    def __init__(self, target: LayerRowsSession) -> None:
+    def __init__(self, target: LlamaSession) -> None:
         super().__init__(target.model, target, what="the next-token block", n_batch=target.options.n_ubatch)
 
     def _extend(self, params: Any) -> None:

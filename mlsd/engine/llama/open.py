@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from mlsd.engine.llama.broken import UncheckedSession
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.rows import LayerRowsSession, LayerRowsTreeSession
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LlamaTreeSession
-from mlsd.engine.session import SessionKind, SessionOptions
+from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 
 # Drafting heads; their graphs end the process where no target's rows are fed to them.
 HEADS = ("eagle3", "dflash")
-
-_KINDS: dict[tuple[SessionKind, bool], type[LlamaSession]] = {
-    ("plain", False): LlamaSession,
-    ("plain", True): LlamaTreeSession,
-    ("layer-rows", False): LayerRowsSession,
-    ("layer-rows", True): LayerRowsTreeSession,
-}
 
 
 def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
@@ -29,9 +21,8 @@ def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
             "trained for and cannot run alone.",
             hint=f"Draft with it: --drafter {model.architecture} --draft {model.path.name}.",
         )
-    kind = _KINDS[options.kind, options.tree != "off"]
-    if not options.checked:
-        if kind is not LlamaSession:
-            raise UnsupportedError("Only a session that verifies chains and reads no rows can be unchecked.")
-        kind = UncheckedSession
-    return kind(model, options)
+    if options.checked:
+        return LlamaSession(model, options) if options.tree == "off" else LlamaTreeSession(model, options)
+    if options.tree != "off" or options.kind != "plain":
+        raise UnsupportedError("Only a session that verifies chains and reads no rows can be unchecked.")
+    return UncheckedSession(model, options)

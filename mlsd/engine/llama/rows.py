@@ -7,15 +7,12 @@ were read from the graphs of the pinned release; mlsd has run llama, qwen35 and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine.llama.native import extension, fail, layer_inputs, library
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.trees import LlamaTreeSession
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -57,69 +54,61 @@ def check_layers(architecture: str, n_layers: int, layers: Sequence[int], *, las
             )
 
 
-class LayerRowsSession(LlamaSession):
-    """A session that keeps rows of every position, once it was told which."""
+class LayerRows:
+    """The rows that one context keeps of every position, once it was told which."""
 
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        self._extension = extension()  # may refuse this release, so before a context is open
+    def __init__(self, model: LlamaModel, handle: Any, n_ctx: int) -> None:
+        """Raises: NativeError for a release whose symbols are not known."""
+        self._model, self._handle, self._n_ctx = model, handle, n_ctx
+        self._extension = extension()
         self._layers: tuple[int, ...] = ()
-        super().__init__(model, options)
         self._n_embd = int(library().llama_model_n_embd(model.handle))
         self._n_layers = int(library().llama_model_n_layer(model.handle))
+        # By position: what a rollback forgets is overwritten when the position is decoded again.
         self.rows: Rows = np.zeros((0, 0), dtype=np.float32)
         self._newest = self.rows
 
-    def keep_rows(self, layers: Sequence[int]) -> None:
+    def keep(self, layers: Sequence[int]) -> None:
         """From the next pass on, keep the rows of `layers` side by side in `rows`, shape (n_ctx, n_layers * n_embd).
 
         Raises: UnsupportedError for a layer whose rows this graph does not give out, or a library that exports none.
         """
-        check_layers(self.model.architecture, self._n_layers, layers)
+        check_layers(self._model.architecture, self._n_layers, layers)
         self._keep(layers)
 
-    def keep_hidden_rows(self) -> None:
+    def keep_hidden(self) -> None:
         """The same of the row that the model's own next-token block reads. Raises: UnsupportedError without a block."""
-        if not self.model.has_next_token_block:
+        if not self._model.has_next_token_block:
             raise UnsupportedError(
-                f"{self.model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
+                f"{self._model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
             )
         self._keep((self._n_layers,))
 
     def _keep(self, layers: Sequence[int]) -> None:
         for layer in layers:
             if layer < self._n_layers:
-                layer_inputs()[0](self.handle, layer, True)
+                layer_inputs()[0](self._handle, layer, True)
             else:
-                self._extension.llama_set_embeddings_nextn(self.handle, True, False)
+                self._extension.llama_set_embeddings_nextn(self._handle, True, False)
         self._layers = tuple(layers)
-        # By position: what a rollback forgets is overwritten when the position is decoded again.
-        self.rows = np.zeros((self.n_ctx, len(layers) * self._n_embd), dtype=np.float32)
+        self.rows = np.zeros((self._n_ctx, len(layers) * self._n_embd), dtype=np.float32)
 
-    def _submit(self, width: int) -> None:
-        super()._submit(width)
+    def take(self, positions: npt.NDArray[np.int32]) -> None:
+        """Keep those of the pass that has just ended, whose rows stand at `positions`."""
         if self._layers:
-            self._newest = np.concatenate([self._read(layer, width) for layer in self._layers], axis=1)
-            self.rows[self._positions[:width]] = self._newest
+            self._newest = np.concatenate([self._read(layer, len(positions)) for layer in self._layers], axis=1)
+            self.rows[positions] = self._newest
 
     def _read(self, layer: int, width: int) -> Rows:
         if layer < self._n_layers:
-            pointer = layer_inputs()[1](self.handle, layer)
+            pointer = layer_inputs()[1](self._handle, layer)
         else:
-            pointer = self._extension.llama_get_embeddings_nextn(self.handle)
+            pointer = self._extension.llama_get_embeddings_nextn(self._handle)
         if not pointer:
             raise fail(f"llama.cpp has no rows of layer {layer}")
         return np.ctypeslib.as_array(pointer, shape=(width, self._n_embd))
 
-
-class LayerRowsTreeSession(LayerRowsSession, LlamaTreeSession):
-    """The same for batches that branch: the rows of the path that is kept are the ones that stay."""
-
-    def keep_path(self, path: Sequence[int]) -> int:
-        first, tree_rows = self._n_root, self._newest
-        n_again = super().keep_path(path)
-        if not self._layers:
-            return n_again
-        self.rows[first] = tree_rows[0]
-        if not n_again:
-            self.rows[first + 1 : first + 1 + len(path)] = tree_rows[[1 + node for node in path]]
-        return n_again
+    def keep_path(self, first: int, path: Sequence[int]) -> None:
+        """Of the tree whose root stands at `first`, and which was the last pass, the rows of that path stay."""
+        if self._layers:
+            self.rows[first : first + 1 + len(path)] = self._newest[[0, *(1 + node for node in path)]]

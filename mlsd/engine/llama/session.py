@@ -12,6 +12,7 @@ import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, fail, library
+from mlsd.engine.llama.rows import LayerRows
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import CapacityError, EngineError, MlsdError, RollbackError, UnsupportedError
 
@@ -56,10 +57,13 @@ class LlamaSession:
             if not self.memory:
                 raise UnsupportedError(f"{model.path.name} keeps no memory.", hint="Give a model that generates text.")
             self._open_batch()
+            self.n_ctx = int(self._native.llama_n_ctx(self.handle))
+            self._layer_rows = None
+            if options.kind == "layer-rows":
+                self._layer_rows = LayerRows(model, self.handle, self.n_ctx)
         except BaseException:
             self._stack.close()
             raise
-        self.n_ctx = int(self._native.llama_n_ctx(self.handle))
         self._most_positions = self.n_ctx if options.checked else sys.maxsize
         self._most_rows, self._most_outputs = options.n_batch, options.max_outputs
         self._on_device = options.device_sampling
@@ -151,6 +155,15 @@ class LlamaSession:
         return id(self.model)
 
     @property
+    def layer_rows(self) -> LayerRows:
+        """What it keeps of every position. Raises: EngineError for a session that was not opened to keep rows."""
+        if self._layer_rows is None:
+            raise EngineError(
+                "This session keeps no rows of layers.", hint="This is a fault of mlsd; please report it."
+            )
+        return self._layer_rows
+
+    @property
     def has_position_axes(self) -> bool:
         """Whether a position has several axes (M-RoPE), which its memory cells then hold."""
         kind = self._native.llama_model_rope_type(self.model.handle)
@@ -203,6 +216,8 @@ class LlamaSession:
             native.llama_synchronize(handle)
             if LOG.n_errors != n_errors:
                 raise device_failed()
+            if self._layer_rows is not None:
+                self._layer_rows.take(self._positions[:width])
         else:
             reason = _DECODE_FAILURES.get(code, "llama.cpp failed")
             self._failed(fail(f"Decoding {width} rows at position {self.n_past} failed: {reason}", code))

@@ -160,6 +160,8 @@ class LlamaTreeSession(LlamaSession):
 
     def keep_path(self, path: Sequence[int]) -> int:
         n_first = self._n_root + 1
+        if self._layer_rows is not None:
+            self._layer_rows.keep_path(self._n_root, path)
         if self.options.tree == "redecode":
             self._cut(-1, n_first, -1)
             self.n_past = n_first

@@ -13,7 +13,6 @@ from mlsd.drafters import check_target
 from mlsd.drafters.heads.dflash import BlockDraft
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import Logits
 from mlsd.engine.verify import Verification
 from mlsd.errors import UnsupportedError
@@ -41,7 +40,6 @@ class Blocks(BlockHead):
 def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
     gamma, model, weights = 5, heads.model(name), heads.model(f"{name}-dflash")
     with heads.opened(name, "dflash", gamma, draft=f"{name}-dflash") as (session, drafter):
-        assert isinstance(session, LayerRowsSession)
         assert isinstance(drafter, BlockDraft)
         head = drafter._head
         with closing(Blocks(weights, session, causal=False, widest_block=8)) as context:
@@ -51,24 +49,22 @@ def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, na
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
     noise = 2 * heads.report(heads.path(name)).kernel_noise
     with open_session(model, options) as fresh:
-        assert isinstance(fresh, LayerRowsSession)
-        fresh.keep_rows(BLOCK_LAYERS[name])
+        fresh.layer_rows.keep(BLOCK_LAYERS[name])
         with closing(BlockHead(weights, fresh, causal=False, widest_block=8)) as scratch:
             for text, logits in zip(mixed.texts, context.filled, strict=True):
                 fresh.clear()
                 scratch.clear()
                 fresh.decode(text[:-1])
-                scratch.inject(fresh.rows[: len(text) - 1])
+                scratch.inject(fresh.layer_rows.rows[: len(text) - 1])
                 again = scratch.fill(text[-1], head.mask, len(logits))
                 assert np.abs(again - logits).max() <= max(noise, 1e-3)
 
 
 def block(heads: Arena, head: str, text: tuple[int, ...], n_rows: int, *, causal: bool, mask: int = 511) -> Logits:
     with heads.opened("llama", "dflash", 4, draft=head) as (session, _):
-        assert isinstance(session, LayerRowsSession)
         session.decode(text[:-1])
         with closing(BlockHead(heads.model(head), session, causal=causal, widest_block=8)) as context:
-            context.inject(session.rows[: len(text) - 1])
+            context.inject(session.layer_rows.rows[: len(text) - 1])
             return context.fill(text[-1], mask, n_rows)
 
 
@@ -102,7 +98,6 @@ def test_a_selector_takes_the_best_next_token_step_by_step(heads: Arena) -> None
         _floats(source, f"selector_{name}.weight") for name in ("predecessor", "successor", "hidden")
     )
     with heads.opened("llama", "dflash", 4, draft="dflash-selector") as (session, drafter):
-        assert isinstance(session, LayerRowsSession)
         assert isinstance(drafter, BlockDraft)
         drafter.begin(text[:-1], np.random.default_rng(0))
         session.decode(text[:-1])

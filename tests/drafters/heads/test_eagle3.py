@@ -11,15 +11,15 @@ import pytest
 
 from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.heads.eagle3 import Eagle3Draft
+from mlsd.drafters.heads.eagle3 import eagle_memory
+from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT
-from mlsd.engine.verify import Verification
+from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
@@ -36,24 +36,24 @@ from tests.gguf_tools.random_heads import write_random_eagle3
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 
 
-class FirstRows(Eagle3Draft):
+class FirstRows(HeadChain):
     """Keeps the logits of each round's first proposal."""
 
     def begin(self, prompt, rng):  # type: ignore[no-untyped-def]
         super().begin(prompt, rng)
         self.first: list[np.ndarray] = []
 
-    def _catch_up(self) -> None:
-        super()._catch_up()
-        self.first.append(self._head.logits()[0].copy())
+    def propose(self, k: int) -> Proposal:
+        self._memory.catch_up()
+        self.first.append(self._memory.head.logits()[0].copy())
+        return super().propose(k)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
     gamma, model, head = 5, heads.model(name), heads.model(f"{name}-eagle3")
     with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (session, drafter):
-        assert isinstance(session, LayerRowsSession)
-        with closing(FirstRows(session, EagleHead(head, session), CLOCK, Chain(CLOCK))) as watched:
+        with closing(FirstRows(eagle_memory(session, EagleHead(head, session), CLOCK), Chain(CLOCK))) as watched:
             result, mixed = mixed_run(heads, name, session, watched, gamma)
         options = msgspec.structs.replace(session.options, n_snapshots=0)
         drafter.close()
@@ -61,14 +61,13 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: 
     assert len(watched.first) == len(mixed.texts) > 5
     noise = 2 * heads.report(heads.path(name)).kernel_noise
     with open_session(model, options) as fresh:
-        assert isinstance(fresh, LayerRowsSession)
-        fresh.keep_rows(EAGLE_LAYERS[name])
+        fresh.layer_rows.keep(EAGLE_LAYERS[name])
         with closing(EagleHead(head, fresh)) as scratch:
             for text, logits in zip(mixed.texts, watched.first, strict=True):
                 fresh.clear()
                 scratch.clear()
                 fresh.decode(text[:-1])
-                scratch.decode(text[1:], scratch.encode(fresh.rows[: len(text) - 1]))
+                scratch.decode(text[1:], scratch.encode(fresh.layer_rows.rows[: len(text) - 1]))
                 assert np.abs(scratch.logits()[0] - logits).max() <= max(noise, 1e-3)
 
 
@@ -128,12 +127,11 @@ def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
     text, levels = prompt_of(3), [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1))]
     options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
     with open_session(heads.model("llama"), options) as session:
-        assert isinstance(session, LayerRowsSession)
-        session.keep_rows(EAGLE_LAYERS["llama"])
+        session.layer_rows.keep(EAGLE_LAYERS["llama"])
         session.decode(text)
         model = heads.model("llama-eagle3")
         with closing(EagleHead(model, session, widest_level=4)) as wide, closing(EagleHead(model, session)) as single:
-            encoded = single.encode(session.rows[: len(text) - 1])
+            encoded = single.encode(session.layer_rows.rows[: len(text) - 1])
             for _ in range(2):  # a second tree starts from the text again
                 wide.clear()
                 wide.decode(text[1:], encoded)

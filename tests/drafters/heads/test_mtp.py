@@ -13,12 +13,13 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.heads.mtp import ARCHITECTURES, NextTokenDraft
+from mlsd.drafters.heads.head import HeadChain
+from mlsd.drafters.heads.mtp import ARCHITECTURES, block_memory
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.verify import Proposal
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
@@ -29,16 +30,17 @@ from tests.drafters.head_arena import TABLES, MtpArena, mixed_run
 N_PREDICT = 40
 
 
-class FirstRows(NextTokenDraft):
+class FirstRows(HeadChain):
     """Keeps the logits of each round's first pass, and the text it was made for."""
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         super().begin(prompt, rng)
         self.first: list[tuple[tuple[int, ...], npt.NDArray[np.float32]]] = []
 
-    def _catch_up(self) -> None:
-        super()._catch_up()
-        self.first.append((tuple(self._context), self._head.logits()[0].copy()))
+    def propose(self, k: int) -> Proposal:
+        self._memory.catch_up()
+        self.first.append((tuple(self._memory._text), self._memory.head.logits()[0].copy()))
+        return super().propose(k)
 
 
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: Arena) -> None:
@@ -47,22 +49,22 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks:
         n_ctx=256, n_threads=1, kind="layer-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
     )
     model = blocks.model("qwen35")
-    with open_session(model, options) as session:
-        assert isinstance(session, LayerRowsSession)
-        with closing(FirstRows(session, NextTokenHead(session), CLOCK, Chain(CLOCK))) as drafter:
-            result, _ = mixed_run(blocks, "qwen35", session, drafter, gamma)
+    with (
+        open_session(model, options) as session,
+        closing(FirstRows(block_memory(session, NextTokenHead(session), CLOCK), Chain(CLOCK))) as drafter,
+    ):
+        result, _ = mixed_run(blocks, "qwen35", session, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
     noise = 2 * blocks.report(blocks.path("qwen35")).kernel_noise
     with open_session(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
-        assert isinstance(fresh, LayerRowsSession)
-        fresh.keep_hidden_rows()
+        fresh.layer_rows.keep_hidden()
         with closing(NextTokenHead(fresh)) as head:
             for text, logits in drafter.first:
                 fresh.clear()
                 head.clear()
                 fresh.decode(text)
-                zeros = np.zeros((1, fresh.rows.shape[1]), dtype=np.float32)
-                head.decode(text, np.concatenate([zeros, fresh.rows[: len(text) - 1]]))
+                zeros = np.zeros((1, fresh.layer_rows.rows.shape[1]), dtype=np.float32)
+                head.decode(text, np.concatenate([zeros, fresh.layer_rows.rows[: len(text) - 1]]))
                 assert np.abs(head.logits()[0] - logits).max() <= max(noise, 1e-3)
 
 
@@ -78,10 +80,12 @@ def test_every_architecture_that_is_served_was_tried() -> None:
 
 def test_a_model_loaded_without_its_block_is_refused(blocks: Arena) -> None:
     options = SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows")
-    with LlamaModel(blocks.path("qwen35")) as model, open_session(model, options) as session:
-        assert isinstance(session, LayerRowsSession)
-        with pytest.raises(UnsupportedError, match="without next-token block"):
-            session.keep_hidden_rows()
+    with (
+        LlamaModel(blocks.path("qwen35")) as model,
+        open_session(model, options) as session,
+        pytest.raises(UnsupportedError, match="without next-token block"),
+    ):
+        session.layer_rows.keep_hidden()
 
 
 def test_a_trained_block_is_accepted_more_often_than_not() -> None:

@@ -11,7 +11,7 @@ import pytest
 from mlsd.engine.llama import native as _native
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.rows import LayerRowsSession, LayerRowsTreeSession, check_layers
+from mlsd.engine.llama.rows import check_layers
 from mlsd.engine.llama.taps import CollectTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
@@ -24,10 +24,9 @@ TAPPED = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
 
 def rows_of(model: LlamaModel, layers: tuple[int, ...], options: SessionOptions = OPTIONS) -> np.ndarray:
     with open_session(model, options) as session:
-        assert isinstance(session, LayerRowsSession)
-        session.keep_rows(layers)
+        session.layer_rows.keep(layers)
         session.decode(TEXT)
-        return session.rows[: len(TEXT)].copy()
+        return session.layer_rows.rows[: len(TEXT)].copy()
 
 
 @pytest.mark.parametrize(("name", "layers"), [("llama", (1, 3, 5)), ("qwen35", (2, 4, 8)), ("qwen35moe", (5, 1, 7))])
@@ -50,11 +49,10 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
 
 def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:
     with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
-        assert isinstance(session, LayerRowsSession)
-        session.keep_rows((0,))
+        session.layer_rows.keep((0,))
         session.decode((7, 9, 7))
-        assert np.array_equal(session.rows[0], session.rows[2])
-        assert not np.array_equal(session.rows[0], session.rows[1])
+        assert np.array_equal(session.layer_rows.rows[0], session.layer_rows.rows[2])
+        assert not np.array_equal(session.layer_rows.rows[0], session.layer_rows.rows[1])
 
 
 @pytest.mark.parametrize(("n_batch", "n_ubatch"), [(8, 8), (16, 4)])
@@ -76,18 +74,16 @@ def test_of_a_tree_the_rows_of_the_kept_path_stay(tiny: Path, commit: Literal["k
     )
     with LlamaModel(tiny / "llama.gguf") as model:
         with open_session(model, options) as session:
-            assert isinstance(session, LayerRowsTreeSession)
-            session.keep_rows((1, 5))
+            session.layer_rows.keep((1, 5))
             session.decode(TEXT)
             session.decode_tree(9, tree)
             session.keep_path((3, 4))
-            kept = session.rows[: session.n_past].copy()
+            kept = session.layer_rows.rows[: session.n_past].copy()
         with open_session(model, OPTIONS) as plain:
-            assert isinstance(plain, LayerRowsSession)
-            plain.keep_rows((1, 5))
+            plain.layer_rows.keep((1, 5))
             for token in (*TEXT, 9, 4, 5):
                 plain.decode((token,))
-            chain = plain.rows[: plain.n_past]
+            chain = plain.layer_rows.rows[: plain.n_past]
     # The kept cells of a path that is not the first are summed in another order, and a tree is wider than a token.
     assert np.abs(kept - chain).max() < 0.02 * chain.std()
     assert len(kept) == len(TEXT) + 3
@@ -114,9 +110,8 @@ def test_what_a_graph_does_not_give_out_is_refused(architecture: str, layers: tu
 @pytest.mark.parametrize(("name", "layer"), [("falcon-h1", 1), ("llama", 6), ("llama", 7)])
 def test_a_session_refuses_before_the_library_would_end_the_process(tiny: Path, name: str, layer: int) -> None:
     with LlamaModel(tiny / f"{name}.gguf") as model, open_session(model, OPTIONS) as session:
-        assert isinstance(session, LayerRowsSession)
         with pytest.raises(UnsupportedError):
-            session.keep_rows((layer,))
+            session.layer_rows.keep((layer,))
         session.decode(TEXT)  # and works on
 
 
