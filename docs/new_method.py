@@ -12,17 +12,25 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from mlsd.drafters.method import Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Range
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.verify import Proposal, Verification
-from mlsd.records import Record
 
 
-class Options(Record, frozen=True, kw_only=True):
+@drafting_method(
+    "bigram",
+    summary="Propose what followed the newest token where it last occurred.",
+    source="an example of mlsd's documentation",
+    space={"longest": Range(low=2, high=16)},
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """What can be set: `mlsd methods bigram` and the errors for a wrong value come from here."""
 
     longest: Annotated[int, Meta(ge=1, le=64, description="the most tokens to copy")] = 8
+
+    def open(self, setup: DrafterSetup) -> Bigram:
+        return Bigram(self)
 
 
 class Bigram(Drafter):
@@ -51,13 +59,3 @@ class Bigram(Drafter):
         if place is None:
             return Proposal()
         return Proposal(tokens=tuple(self._text[place + 1 : place + 1 + min(k, self._longest)]))
-
-
-METHOD = Method(
-    name="bigram",
-    summary="Propose what followed the newest token where it last occurred.",
-    source="an example of mlsd's documentation",
-    options=Options,
-    open=lambda setup, own: Bigram(own),
-    space={"longest": Range(low=2, high=16)},
-)

@@ -1,16 +1,15 @@
-"""Drafting methods by name, each in a file that ends with its `METHOD` and is imported only when it is used."""
+"""Drafting methods by name, each a class in a file that is imported only when it is used."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from mlsd.drafters.method import DrafterSetup, Method, Unavailable
-from mlsd.drafters.options import PRESET, NoOptions, Range, Values
+from mlsd.drafters.method import DrafterSetup, Method, MethodOptions, Unavailable, drafting_method, registered
+from mlsd.drafters.options import PRESET, Range, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
@@ -51,30 +50,34 @@ UNAVAILABLE = {
     )
 }
 
-_PLAIN = Method(
-    name=NO_DRAFTER, summary="Plain decoding.", source="", options=NoOptions, open=lambda setup, own: NoDrafter()
-)
+
+@drafting_method(NO_DRAFTER, summary="Plain decoding.", source="")
+class Plain(MethodOptions, frozen=True, kw_only=True):
+    """A method that takes no options."""
+
+    def open(self, setup: DrafterSetup) -> Drafter:
+        return NoDrafter()
+
+
 _GAMMAS = Range(low=1, high=16)
 
 
-def find_method(name: str) -> Method[Any]:
+def find_method(name: str) -> Method:
     """The drafting method of that name. Raises: UnsupportedError with the names that exist."""
-    if name == NO_DRAFTER:
-        return _PLAIN
     if name in UNAVAILABLE:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
-    if name not in METHODS:
+    if name not in METHODS and name != NO_DRAFTER:
         raise UnsupportedError(f"There is no drafting method {name!r}.", hint=choose(name, sorted(METHODS)))
-    method: Method[Any] = importlib.import_module(f"mlsd.drafters.{METHODS[name]}").METHOD
-    return method
+    if name in METHODS:
+        importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
+    return registered(name)
 
 
 def open_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that an arm asks for, which `check_target` has let through. Raises: what the method raises."""
     spec = setup.opening.spec
-    method = find_method(spec.name)
-    return method.open(setup, method.read(spec))
+    return find_method(spec.name).read(spec).open(setup)
 
 
 def recipe(opening: Opening) -> tuple[Context, ...]:
@@ -91,7 +94,7 @@ def recipe(opening: Opening) -> tuple[Context, ...]:
             f"{method.name} reads the target's rows, which a failed pass does not produce.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
-    return method.contexts(dataclasses.replace(opening, kind=method.session), method.read(opening.spec))
+    return method.read(opening.spec).contexts(dataclasses.replace(opening, kind=method.session))
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:
@@ -100,17 +103,18 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     own = method.read(spec)
     if method.needs is not None and spec.draft is None:
         raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
-    for check in (method.check_target, method.made):
-        if check is not None:
-            check(own, Source(target_path))
+    if method.has("check_target"):
+        own.check_target(Source(target_path))
+    if method.has("made"):
+        own.made(Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):
         raise UnsupportedError(
             f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
             "has recurrent layers.",
             hint=method.chains_instead,
         )
-    if second_path is not None and method.check_second is not None:
-        method.check_second(Source(target_path), Source(second_path))
+    if second_path is not None and method.has("check_second"):
+        own.check_second(Source(target_path), Source(second_path))
 
 
 def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
@@ -120,7 +124,7 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
     """
     method = find_method(spec.name)
     own, preset = method.read(spec), method.preset(spec)
-    values = {**(preset.options if preset else {}), **spec.options, **(method.fill_in(own) if method.fill_in else {})}
+    values = {**(preset.options if preset else {}), **spec.options, **own.fill_in()}
     values.pop(PRESET, None)
     return msgspec.structs.replace(spec, options=values)
 
@@ -146,9 +150,8 @@ def drafting_key(spec: DrafterSpec) -> str | None:
         return None
     if spec.draft is not None:
         return spec.draft.sha256 or f"id:{spec.draft.id}"
-    if method.drafting_part is None:
-        return None
-    return content_id(msgspec.structs.replace(spec, options=method.drafting_part(method.read(spec))))
+    part = method.read(spec).drafting_part()
+    return None if part is None else content_id(msgspec.structs.replace(spec, options=part))
 
 
 def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
@@ -159,6 +162,6 @@ def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
 def second_file(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> Path | None:
     """The file beside the target's that an arm loads: the draft or head that was given, or one made of the target."""
     method = find_method(spec.name)
-    if draft_path is not None or method.made is None:
+    if draft_path is not None or not method.has("made"):
         return draft_path
-    return method.made(method.read(spec), Source(target_path)).file()
+    return method.read(spec).made(Source(target_path)).file()

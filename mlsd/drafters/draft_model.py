@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.method import DrafterSetup, Method, Read
+from mlsd.drafters.method import DrafterSetup, MethodOptions, Read, drafting_method
 from mlsd.drafters.options import small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter
@@ -156,18 +156,23 @@ def open_second(
         raise
 
 
-METHOD = Method(
-    name=DRAFT_MODEL,
+@drafting_method(
+    DRAFT_MODEL,
     summary="Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.",
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
-    options=Doubt,
-    open=lambda setup, own: open_draft(setup, setup.chain(own, n_vocab=setup.target.tokenizer.vocabulary.n_tokens)),
-    contexts=lambda opening, own: opening.with_draft(chain_context(opening, own)),
     needs="draft",
-    # Proposal lengths of "SpS" (for Llama-3.2-1B it names none).
+    # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(
         small_model_study("qwen2.5-1.5b", 2),
         small_model_study("smollm2", 2),
         small_model_study("vicuna-7b", 10),
     ),
 )
+class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
+    """Options of drafting with a second model."""
+
+    def open(self, setup: DrafterSetup) -> DraftModel:
+        return open_draft(setup, setup.chain(self, n_vocab=setup.target.tokenizer.vocabulary.n_tokens))
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        return opening.with_draft(chain_context(opening, self))

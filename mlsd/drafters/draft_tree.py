@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsd.drafters.draft_model import DraftModel, open_second
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import TreeGrower, TreeOptions, tree_options, whole_tree
@@ -33,22 +33,6 @@ class DraftTree(DraftModel):
         return self._grower.stats(super().stats())
 
 
-def _open(setup: DrafterSetup, own: TreeOptions) -> DraftTree:
-    def growing(session: LlamaSession) -> DraftTree:
-        sides = (setup.target.tokenizer, session.tokenizer)
-        check_vocabularies(*sides)
-        grower = TreeGrower(own, setup, n_vocab=min(side.vocabulary.n_tokens for side in sides))
-        assert isinstance(session, LlamaTreeSession)
-        return DraftTree(session, setup, grower)
-
-    return open_second(setup, setup.draft, growing)
-
-
-def _contexts(opening: Opening, own: TreeOptions) -> tuple[Context, ...]:
-    levels = tree_options(opening.options, n_rows=own.depth * own.top_k, n_leaves=2 * own.top_k, commit="keep")
-    return opening.with_draft(Context(whose="draft", options=levels), whole_tree(opening, own.commit))
-
-
 def _preset(name: str, gamma: int, depth: int, top_k: int) -> Preset:
     return small_model_study(name, gamma, method="EAGLE-2", depth=depth, top_k=top_k)
 
@@ -61,12 +45,11 @@ EAGLE_2 = (
     _preset("vicuna-7b", 60, 5, 10),
 )
 
-METHOD = Method(
-    name="draft-tree",
+
+@drafting_method(
+    "draft-tree",
     summary="Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.",
     source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858)",
-    options=TreeOptions,
-    open=_open,
     presets=EAGLE_2,
     space={
         "gamma": Range(low=4, high=48),
@@ -75,5 +58,21 @@ METHOD = Method(
     },
     needs="draft",
     chains_instead="Use --drafter draft-model: it drafts chains.",
-    contexts=_contexts,
 )
+class Options(TreeOptions, frozen=True, kw_only=True):
+    """Options of tree drafting with a second model."""
+
+    def open(self, setup: DrafterSetup) -> DraftTree:
+        def growing(session: LlamaSession) -> DraftTree:
+            sides = (setup.target.tokenizer, session.tokenizer)
+            check_vocabularies(*sides)
+            grower = TreeGrower(self, setup, n_vocab=min(side.vocabulary.n_tokens for side in sides))
+            assert isinstance(session, LlamaTreeSession)
+            return DraftTree(session, setup, grower)
+
+        return open_second(setup, setup.draft, growing)
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        levels = tree_options(opening.options, n_rows=self.depth * self.top_k, n_leaves=2 * self.top_k, commit="keep")
+        draft = Context(whose="draft", options=levels)
+        return opening.with_draft(draft, whole_tree(opening, self.commit))

@@ -1,11 +1,11 @@
-"""A drafting method as one record: what a user may set of it, what it needs of target and draft, how it is opened."""
+"""A drafting method as one class: what a user may set of it, what it needs of target and draft, how it is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,8 +20,6 @@ from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import MadeDraft
 from mlsd.records import DrafterSpec, OptionValue, Record
-
-Own = TypeVar("Own", bound=msgspec.Struct)
 
 Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a session
 
@@ -56,32 +54,79 @@ class DrafterSetup:
         return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab)
 
 
+class MethodOptions(Record, frozen=True, kw_only=True):
+    """What may be set of a drafting method (its fields, each of which says what it means), and what the method does.
+
+    A method is a subclass; all of its hooks but `open` run before any model is loaded.
+    """
+
+    def open(self, setup: DrafterSetup) -> Drafter:
+        raise NotImplementedError
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        """What its arms open, the target's context first."""
+        return opening.on_target()
+
+    def check_target(self, target: Source) -> None:
+        """Refuse a target that cannot be served."""
+
+    def check_second(self, target: Source, second: Source) -> object:
+        """Refuse a second file that does not fit the target."""
+
+    def fill_in(self) -> dict[str, OptionValue]:
+        """Values that only a look at a file can give."""
+        return {}
+
+    def made(self, target: Source) -> MadeDraft:
+        """Of a method whose draft is made of its target: the draft, or the reason against it."""
+        raise NotImplementedError
+
+    def drafting_part(self) -> dict[str, OptionValue] | None:
+        """The options that decide the weights of that draft; None where it has no file of its own."""
+        return None
+
+    def head(self, target: Any, model: Any) -> Any:
+        """Of a method with a head: its context beside the target's session, from the model that holds it."""
+        raise NotImplementedError
+
+
+Registered = TypeVar("Registered", bound=type[MethodOptions])
+_KNOWN: dict[str, Method] = {}
+
+
+def drafting_method(name: str, **facts: Any) -> Callable[[Registered], Registered]:
+    """Register a method under its name, with its other facts (the fields of `Method`)."""
+
+    def register(options: Registered) -> Registered:
+        _KNOWN[name] = Method(name=name, options=options, **facts)
+        return options
+
+    return register
+
+
+def registered(name: str) -> Method:
+    """The method whose module has been imported."""
+    return _KNOWN[name]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Method(Generic[Own]):
-    """A drafting method. Hooks get its options as they were read; all but `open` run before any model is loaded."""
+class Method:
+    """A drafting method, as it is listed and searched."""
 
     name: str
     summary: str
     source: str  # who published it, where
-    options: type[Own]  # a record; every field says what it means
-    open: Callable[[DrafterSetup, Own], Drafter]
+    options: type[MethodOptions]
     presets: tuple[Preset, ...] = ()
     space: Space = field(default_factory=dict)  # what `mlsd tune` searches; gamma is searched in any case
     needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
     session: SessionKind = "plain"  # of the target
     loads_next_token_block: bool = False  # of the target's own file
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
-    # What its arms open, the target's context first; by default that alone.
-    contexts: Callable[[Opening, Own], tuple[Context, ...]] = lambda opening, own: opening.on_target()
-    check_target: Callable[[Own, Source], object] | None = None  # refuses a target that cannot be served
-    check_second: Callable[[Source, Source], object] | None = None  # refuses a second file that does not fit the target
-    fill_in: Callable[[Own], dict[str, OptionValue]] | None = None  # values that only a look at a file can give
-    # A method whose draft is made of its target: the draft, or the reason against it, and the options that decide its
-    # weights.
-    made: Callable[[Own, Source], MadeDraft] | None = None
-    drafting_part: Callable[[Own], dict[str, OptionValue]] | None = None
-    # Opens a head's context beside its target, from the target's session, the model that holds it, and the options.
-    head: Callable[[Any, Any, Own], Any] | None = None
+
+    def has(self, hook: str) -> bool:
+        """Whether it brings that hook of `MethodOptions`: without `made`, its draft is not made of the target."""
+        return getattr(self.options, hook) is not getattr(MethodOptions, hook)
 
     def preset(self, spec: DrafterSpec) -> Preset | None:
         """The preset that `spec` names, or None when it names none. Raises: InputError for an unknown name."""
@@ -93,7 +138,7 @@ class Method(Generic[Own]):
             raise InputError(f"{self.name} has no preset {name!r}.", hint=hint)
         return known[str(name)]
 
-    def read(self, spec: DrafterSpec) -> Own:
+    def read(self, spec: DrafterSpec) -> MethodOptions:
         """The options of a spec: defaults, then its preset's values, then its own. Raises: InputError."""
         preset = self.preset(spec)
         given = {name: value for name, value in spec.options.items() if name != PRESET}

@@ -13,10 +13,6 @@ from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
 PRESET = "preset"
 
 
-class NoOptions(Record, frozen=True, kw_only=True):
-    """A method that takes no options."""
-
-
 class Preset(Record, frozen=True, kw_only=True):
     """Values that a paper found best for one model: what `--drafter METHOD:preset=NAME` means."""
 

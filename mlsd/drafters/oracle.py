@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import NoOptions
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import UnsupportedError
@@ -52,10 +51,13 @@ def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
     return setup.plain
 
 
-METHOD = Method(
-    name="oracle",
+@drafting_method(
+    "oracle",
     summary="A bound, not a method: drafts that are always right and free, the most that speculation can give here.",
     source="mlsd; the acceptance of 1 and the cost of 0 in Leviathan et al. 2023 (arXiv 2211.17192), section 3.3",
-    options=NoOptions,
-    open=lambda setup, own: Replay(recorded(setup)),
 )
+class Options(MethodOptions, frozen=True, kw_only=True):
+    """The bound takes no options."""
+
+    def open(self, setup: DrafterSetup) -> Replay:
+        return Replay(recorded(setup))

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mlsd.drafters.method import DrafterSetup
+from mlsd.drafters.method import DrafterSetup, MethodOptions
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 from mlsd.engine.verify import Proposal
-from mlsd.records import Record
 
 if TYPE_CHECKING:
     from mlsd.engine.llama.heads import EagleHead
@@ -30,7 +29,7 @@ Commit = Annotated[
 ]
 
 
-class TreeOptions(Record, frozen=True, kw_only=True):
+class TreeOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a model."""
 
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the draft")] = 3

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlsd.drafters.method import Method
-from mlsd.drafters.options import NoOptions
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.oracle import Replay, recorded
 from mlsd.engine.verify import Proposal
 
@@ -29,10 +28,13 @@ class Wrong(Replay):
         return Proposal(tokens=tuple((t + s) % self._n_vocab for t, s in zip(self._coming(k), steps, strict=False)))
 
 
-METHOD = Method(
-    name="random",
+@drafting_method(
+    "random",
     summary="A control, not a method: random drafts that are always wrong, which is what verification alone costs.",
     source="mlsd",
-    options=NoOptions,
-    open=lambda setup, own: Wrong(recorded(setup), setup.target.tokenizer.vocabulary.n_tokens),
 )
+class Options(MethodOptions, frozen=True, kw_only=True):
+    """The control takes no options."""
+
+    def open(self, setup: DrafterSetup) -> Wrong:
+        return Wrong(recorded(setup), setup.target.tokenizer.vocabulary.n_tokens)

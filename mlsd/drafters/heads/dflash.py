@@ -8,14 +8,14 @@ step. mlsd has run heads of random weights only, and refuses those of the DeepSe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters.heads.head import check_head, check_rows, open_head
-from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.drafters.options import NoOptions, Range
+from mlsd.drafters.heads.head import HeadOptions, check_head, open_head
+from mlsd.drafters.method import DrafterSetup, drafting_method
+from mlsd.drafters.options import Range
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.model import LlamaModel
@@ -94,29 +94,25 @@ class BlockDraft(Drafter):
         self._context.close()
 
 
-def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
-    opened = open_head(setup, "dflash")
-    context = _block_head(opened.target, opened.model, own)
-    return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
-
-
-def _block_head(target: LlamaSession, model: LlamaModel, own: NoOptions) -> BlockHead:
-    head = check_head("dflash", Source(target.model.path), Source(model.path))
-    widest = min(target.options.max_outputs, head.n_block)
-    return BlockHead(model, target, causal=head.causal, widest_block=widest)
-
-
-METHOD = Method(
-    name="dflash",
+@drafting_method(
+    "dflash",
     summary="Drafting with a DFlash head: a whole block of tokens in one pass.",
     source="llama.cpp's DFlash, DFlash2 and DSpark heads (src/models/dflash.cpp)",
-    options=NoOptions,
-    open=_open,
-    contexts=lambda opening, own: opening.with_head(),
     space={"gamma": Range(low=1, high=15)},
     needs="head",
-    head=_block_head,
     session="layer-rows",
-    check_target=check_rows,
-    check_second=partial(check_head, "dflash"),
 )
+class Options(HeadOptions, frozen=True, kw_only=True):
+    """A block takes no options."""
+
+    architecture: ClassVar[str] = "dflash"
+
+    def open(self, setup: DrafterSetup) -> BlockDraft:
+        opened = open_head(setup, "dflash")
+        context = self.head(opened.target, opened.model)
+        return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
+
+    def head(self, target: LlamaSession, model: LlamaModel) -> BlockHead:
+        head = check_head("dflash", Source(target.model.path), Source(model.path))
+        widest = min(target.options.max_outputs, head.n_block)
+        return BlockHead(model, target, causal=head.causal, widest_block=widest)

@@ -6,17 +6,14 @@ so its own position waits for the next round. mlsd has run heads of random weigh
 
 from __future__ import annotations
 
-from functools import partial
-
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Doubt
-from mlsd.drafters.heads.head import HeadChain, HeadMemory, check_head, check_rows, open_head
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.heads.head import HeadChain, HeadMemory, HeadOptions, open_head
+from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
 from mlsd.engine.llama.heads import EagleHead
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.session import LlamaSession
-
-check_eagle = partial(check_head, "eagle3")
 
 
 def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMemory:
@@ -25,23 +22,21 @@ def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMem
     return HeadMemory(head, clock, lambda first, end: head.encode(known.rows[first:end]), n_ahead=1)
 
 
-def _open(setup: DrafterSetup, own: Doubt) -> HeadChain:
-    opened = open_head(setup, "eagle3")
-    head = EagleHead(opened.model, opened.target)
-    return HeadChain(eagle_memory(opened.target, head, setup.clock), setup.chain(own))
-
-
-METHOD = Method(
-    name="eagle3",
+@drafting_method(
+    "eagle3",
     summary="Drafting with an EAGLE-3 head: one trained block that reads the target's rows of three depths.",
     source="Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
-    options=Doubt,
-    open=_open,
-    contexts=lambda opening, own: opening.with_head(),
     space={"gamma": Range(low=1, high=8)},
     needs="head",
-    head=lambda target, model, own: EagleHead(model, target),
     session="layer-rows",
-    check_target=check_rows,
-    check_second=check_eagle,
 )
+class Options(HeadOptions, Doubt, frozen=True, kw_only=True):
+    """Options of a chain from a head."""
+
+    def open(self, setup: DrafterSetup) -> HeadChain:
+        opened = open_head(setup, "eagle3")
+        memory = eagle_memory(opened.target, self.head(opened.target, opened.model), setup.clock)
+        return HeadChain(memory, setup.chain(self))
+
+    def head(self, target: LlamaSession, model: LlamaModel) -> EagleHead:
+        return EagleHead(model, target)

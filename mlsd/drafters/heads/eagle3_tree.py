@@ -9,20 +9,48 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.drafters.draft_tree import EAGLE_2
-from mlsd.drafters.heads.eagle3 import check_eagle, eagle_memory
-from mlsd.drafters.heads.head import HeadMemory, check_rows, open_head
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.heads.eagle3 import eagle_memory
+from mlsd.drafters.heads.head import HeadMemory, HeadOptions, open_head
+from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import TreeGrower, TreeOptions, whole_tree
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import EagleHead
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.verify import Proposal, Verification
 
 
-class Options(TreeOptions, frozen=True, kw_only=True):
+@drafting_method(
+    "eagle3-tree",
+    summary="Drafting trees with an EAGLE-3 head: EAGLE-2's policy over the head's probabilities.",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858); Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
+    presets=EAGLE_2,
+    space={
+        "gamma": Range(low=4, high=60),
+        "depth": Range(low=1, high=8),
+        "top_k": Range(low=1, high=16),
+    },
+    needs="head",
+    session="layer-rows",
+    chains_instead="Use --drafter eagle3: it drafts chains.",
+)
+class Options(TreeOptions, HeadOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a head."""
 
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
+
+    def open(self, setup: DrafterSetup) -> HeadTree:
+        opened = open_head(setup, "eagle3")
+        head = self.head(opened.target, opened.model)
+        return HeadTree(eagle_memory(opened.target, head, setup.clock), head, TreeGrower(self, setup))
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        return opening.with_head(whole_tree(opening, self.commit))
+
+    def head(self, target: LlamaSession, model: LlamaModel) -> EagleHead:
+        return EagleHead(model, target, widest_level=self.top_k)
 
 
 class HeadTree(Drafter):
@@ -49,31 +77,3 @@ class HeadTree(Drafter):
 
     def close(self) -> None:
         self._head.close()
-
-
-def _open(setup: DrafterSetup, own: Options) -> HeadTree:
-    opened = open_head(setup, "eagle3")
-    head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return HeadTree(eagle_memory(opened.target, head, setup.clock), head, TreeGrower(own, setup))
-
-
-METHOD = Method(
-    name="eagle3-tree",
-    summary="Drafting trees with an EAGLE-3 head: EAGLE-2's policy over the head's probabilities.",
-    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858); Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
-    options=Options,
-    open=_open,
-    presets=EAGLE_2,
-    space={
-        "gamma": Range(low=4, high=60),
-        "depth": Range(low=1, high=8),
-        "top_k": Range(low=1, high=16),
-    },
-    needs="head",
-    head=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
-    session="layer-rows",
-    chains_instead="Use --drafter eagle3: it drafts chains.",
-    contexts=lambda opening, own: opening.with_head(whole_tree(opening, own.commit)),
-    check_target=check_rows,
-    check_second=check_eagle,
-)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import step_stats
-from mlsd.drafters.method import DrafterSetup
+from mlsd.drafters.method import DrafterSetup, MethodOptions
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
@@ -23,9 +25,20 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 
 
-def check_rows(own: object, target: Source) -> None:
-    """Refuse a target whose graph does not give out the rows between its blocks. Raises: UnsupportedError."""
-    check_layers(target.architecture, trunk_layers(target) or 0, ())
+class HeadOptions(MethodOptions, frozen=True, kw_only=True):
+    """What methods have in common that read the target's rows with a head from a file."""
+
+    architecture: ClassVar[str] = "eagle3"
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        return opening.with_head()
+
+    def check_target(self, target: Source) -> None:
+        """Refuse one whose graph does not give out the rows between its blocks. Raises: UnsupportedError."""
+        check_layers(target.architecture, trunk_layers(target) or 0, ())
+
+    def check_second(self, target: Source, second: Source) -> object:
+        return check_head(self.architecture, target, second)
 
 
 def check_head(architecture: str, target: Source, file: Source) -> DraftingHead:

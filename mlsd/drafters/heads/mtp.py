@@ -7,8 +7,10 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.llama.heads import NextTokenHead
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import Rows
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import UnsupportedError
@@ -32,33 +34,35 @@ def block_memory(target: LlamaSession, head: NextTokenHead, clock: Clock) -> Hea
     return HeadMemory(head, clock, true_rows)
 
 
-def _check_target(own: Doubt, target: Source) -> None:
-    if target.architecture not in ARCHITECTURES:
-        raise UnsupportedError(
-            f"{target.path.name} is a {target.architecture} model; mtp was shown to be exact on "
-            f"{', '.join(ARCHITECTURES)} only.",
-            hint="Choose another drafter for it.",
-        )
-    if not target.count("nextn_predict_layers"):
-        raise UnsupportedError(
-            f"{target.path.name} has no next-token block: it was left out when the file was made.",
-            hint="Use a GGUF converted with the model's MTP layers.",
-        )
-
-
-def _open(setup: DrafterSetup, own: Doubt) -> HeadChain:
-    return HeadChain(block_memory(setup.target, NextTokenHead(setup.target), setup.clock), setup.chain(own))
-
-
-METHOD = Method(
-    name="mtp",
+@drafting_method(
+    "mtp",
     summary="Drafting with the next-token block of the target (multi-token prediction), as Qwen3.5 has one.",
     source="Gloeckle et al. 2024, multi-token prediction (arXiv 2404.19737); llama.cpp's draft-mtp",
-    options=Doubt,
-    open=_open,
-    contexts=lambda opening, own: opening.with_head(),
     session="layer-rows",
     loads_next_token_block=True,
-    head=lambda target, model, own: NextTokenHead(target),
-    check_target=_check_target,
 )
+class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
+    """Options of a chain from the next-token block."""
+
+    def open(self, setup: DrafterSetup) -> HeadChain:
+        memory = block_memory(setup.target, NextTokenHead(setup.target), setup.clock)
+        return HeadChain(memory, setup.chain(self))
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        return opening.with_head()
+
+    def head(self, target: LlamaSession, model: LlamaModel) -> NextTokenHead:
+        return NextTokenHead(target)
+
+    def check_target(self, target: Source) -> None:
+        if target.architecture not in ARCHITECTURES:
+            raise UnsupportedError(
+                f"{target.path.name} is a {target.architecture} model; mtp was shown to be exact on "
+                f"{', '.join(ARCHITECTURES)} only.",
+                hint="Choose another drafter for it.",
+            )
+        if not target.count("nextn_predict_layers"):
+            raise UnsupportedError(
+                f"{target.path.name} has no next-token block: it was left out when the file was made.",
+                hint="Use a GGUF converted with the model's MTP layers.",
+            )

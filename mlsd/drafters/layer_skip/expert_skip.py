@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mlsd.drafters.layer_skip.subset import CutDraft, Options, contexts, open_cut, plan
-from mlsd.drafters.method import Method
+from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
+from mlsd.drafters.method import drafting_method
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
@@ -17,6 +17,16 @@ _LEAVE_OUT_BLOCKS = "Use --drafter layer-skip: it leaves out blocks."
 _CHOICES = ("keep", "skip", "exit", "exit_share", "component")
 
 
+@drafting_method(
+    "expert-skip",
+    summary="Self-speculation of a mixture: the draft is the target with fewer routed experts, with or without layers.",
+    source="SS-MoE (WWW 2026); the expert budget of BEAM, with the weights as they are",
+    space={
+        "gamma": Range(low=1, high=8),
+        "share": Values(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
+        "fraction": Values(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
+    },
+)
 class ExpertOptions(Options, frozen=True, kw_only=True):
     """Options of drafting with fewer experts; blocks are left out as by layer-skip."""
 
@@ -26,6 +36,12 @@ class ExpertOptions(Options, frozen=True, kw_only=True):
     share: Annotated[
         float, Meta(gt=0, lt=1, description="the same as a share of those that the target uses, rounded down to one")
     ] = 0.5
+
+    def made(self, target: Source) -> CutDraft:
+        return plan_experts(target, self)
+
+    def drafting_part(self) -> None:
+        """The target's own weights draft."""
 
 
 def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:
@@ -43,19 +59,3 @@ def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:
             hint=f"Give experts=1 to {n_used - 1}." if n_used > 1 else _LEAVE_OUT_BLOCKS,
         )
     return plan(source, own, n_experts)
-
-
-METHOD = Method(
-    name="expert-skip",
-    summary="Self-speculation of a mixture: the draft is the target with fewer routed experts, with or without layers.",
-    source="SS-MoE (WWW 2026); the expert budget of BEAM, with the weights as they are",
-    options=ExpertOptions,
-    open=lambda setup, own: open_cut(setup, own, plan_experts(Source(setup.target_path), own)),
-    space={
-        "gamma": Range(low=1, high=8),
-        "share": Values(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
-        "fraction": Values(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
-    },
-    contexts=contexts,
-    made=lambda own, target: plan_experts(target, own),
-)

@@ -12,18 +12,41 @@ from typing import Annotated
 from msgspec import Meta
 
 from mlsd.drafters.chain import Doubt, Probability
-from mlsd.drafters.draft_model import chain_context, open_draft
-from mlsd.drafters.method import Method
+from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import MadeDraft
 from mlsd.gguf_tools.surgery.kangaroo import compose
-from mlsd.records import Record
+from mlsd.records import OptionValue
 
 
-class Options(Record, frozen=True, kw_only=True):
+def _preset(name: str, steps: int, p_min: float) -> Preset:
+    return small_model_study(name, steps, exit=2, p_min=p_min)
+
+
+@drafting_method(
+    "kangaroo",
+    summary=(
+        "Kangaroo: the target's first blocks draft, a small trained adapter bridges to its head, and doubt ends a "
+        "draft."
+    ),
+    source="Liu et al. 2024 (arXiv 2404.18911)",
+    presets=(
+        _preset("qwen2.5-1.5b", 7, 0.6),
+        _preset("smollm2", 7, 0.7),
+        _preset("llama-3.2-1b", 4, 0.8),
+        _preset("vicuna-7b", 6, 0.3),
+    ),
+    space={
+        "gamma": Range(low=1, high=8),
+        "p_min": Values(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",)),
+    },
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of Kangaroo."""
 
     adapter: Annotated[
@@ -34,6 +57,26 @@ class Options(Record, frozen=True, kw_only=True):
     ] = 2
     p_min: Annotated[Probability, Meta(description="the draft ends behind a likeliest token below it (softmax)")] = 0.6
     content: Annotated[str, Meta(description="what the adapter holds; filled in when the spec is resolved")] = ""
+
+    @property
+    def doubt(self) -> Doubt:
+        return Doubt(p_min=self.p_min, p_min_mode="include")
+
+    def open(self, setup: DrafterSetup) -> DraftModel:
+        return open_draft(setup, setup.chain(self.doubt))
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        return opening.with_draft(chain_context(opening, self.doubt))
+
+    def fill_in(self) -> dict[str, OptionValue]:
+        """Another adapter under the same name is another case; one that is missing or none is refused here."""
+        return {"content": Adapter(Path(self.adapter)).content}
+
+    def drafting_part(self) -> dict[str, OptionValue]:
+        return {"exit": self.exit, "content": self.content or self.adapter}
+
+    def made(self, target: Source) -> MadeDraft:
+        return plan(target, self)
 
 
 def plan(source: Source, options: Options) -> MadeDraft:
@@ -46,38 +89,3 @@ def plan(source: Source, options: Options) -> MadeDraft:
         )
     edit = compose(source, adapter, options.exit)
     return MadeDraft(source=source, edit=edit, kind="kangaroo", recipe=f"{adapter.content} {options.exit}")
-
-
-def _doubt(own: Options) -> Doubt:
-    return Doubt(p_min=own.p_min, p_min_mode="include")
-
-
-def _preset(name: str, steps: int, p_min: float) -> Preset:
-    return small_model_study(name, steps, exit=2, p_min=p_min)
-
-
-METHOD = Method(
-    name="kangaroo",
-    summary=(
-        "Kangaroo: the target's first blocks draft, a small trained adapter bridges to its head, and doubt ends a "
-        "draft."
-    ),
-    source="Liu et al. 2024 (arXiv 2404.18911)",
-    options=Options,
-    open=lambda setup, own: open_draft(setup, setup.chain(_doubt(own))),
-    contexts=lambda opening, own: opening.with_draft(chain_context(opening, _doubt(own))),
-    presets=(
-        _preset("qwen2.5-1.5b", 7, 0.6),
-        _preset("smollm2", 7, 0.7),
-        _preset("llama-3.2-1b", 4, 0.8),
-        _preset("vicuna-7b", 6, 0.3),
-    ),
-    space={
-        "gamma": Range(low=1, high=8),
-        "p_min": Values(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",)),
-    },
-    # Another adapter under the same name is another case; one that is missing or none is refused here.
-    fill_in=lambda own: {"content": Adapter(Path(own.adapter)).content},
-    drafting_part=lambda own: {"exit": own.exit, "content": own.content or own.adapter},
-    made=lambda own, target: plan(target, own),
-)

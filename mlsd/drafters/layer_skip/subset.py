@@ -15,7 +15,7 @@ from msgspec import Meta
 from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
 from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft, open_second
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, Values
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.llama.native import backend_info
@@ -26,7 +26,7 @@ from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
 from mlsd.gguf_tools.surgery.edit import Edit, MadeDraft
-from mlsd.records import OptionValue, Record
+from mlsd.records import OptionValue
 
 # Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
 # ggml-metal/kernels/mul_mm.metal and `ggml_metal_op_mul_mat_id_use_mm` of llama.cpp as llama-cpp-python 0.3.36 has it;
@@ -34,7 +34,40 @@ from mlsd.records import OptionValue, Record
 METAL_EXPERT_COUNTS = (1, 2, 4, 5, 6, 8, 10, 16, 22)
 
 
-class Options(Record, frozen=True, kw_only=True):
+def _of_hybrids(name: str, gamma: int, **values: OptionValue) -> Preset:
+    return Preset(name=name, gamma=gamma, options=values, source="hybrid self-speculation paper (arXiv 2605.01106)")
+
+
+# LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
+PRESETS = (
+    _of_hybrids("layerskip-33", 4, fraction=0.33),
+    _of_hybrids("early-exit-50", 4, exit_share=0.5),
+    _of_hybrids("falcon-h1-ssm", 2, component="recurrent"),
+    _of_hybrids("falcon-h1-attention", 2, component="attention"),
+    _of_hybrids("qwen3.5-mixer", 2, component="recurrent"),
+    _of_hybrids("qwen3.5-blocks", 2, component="recurrent-blocks"),
+    _of_hybrids("qwen2.5-control", 2, fraction=0.33),
+)
+
+
+@drafting_method(
+    "layer-skip",
+    summary=(
+        "Self-speculation: the draft is the target itself with some blocks left out, or with one part of its blocks."
+    ),
+    source=(
+        "Draft & Verify (arXiv 2309.08168), LayerSkip (arXiv 2404.16710), SWIFT (arXiv 2410.06916); for the parts of "
+        "hybrids arXiv 2605.01106"
+    ),
+    presets=PRESETS,
+    space={
+        "gamma": Range(low=1, high=8),
+        "fraction": Values(
+            values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
+        ),
+    },
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
 
     mode: Annotated[
@@ -61,29 +94,32 @@ class Options(Record, frozen=True, kw_only=True):
     def doubt(self) -> Doubt:
         return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
+    def open(self, setup: DrafterSetup) -> DraftModel:
+        return open_cut(setup, self, self.made(Source(setup.target_path)))
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        """Target and draft with a second sequence through which memory is copied; or a draft by itself."""
+        if self.mode == "own":
+            return opening.with_draft(chain_context(opening, self.doubt))
+        draft = chain_context(opening, self.doubt, rolls_back=False)
+        target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
+        return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
+
+    def made(self, target: Source) -> CutDraft:
+        return plan(target, self)
+
+    def drafting_part(self) -> dict[str, OptionValue] | None:
+        """What decides which weights draft: mode and threshold do not."""
+        other = ("mode", "p_min", "p_min_mode")
+        own = msgspec.structs.asdict(self)
+        return {name: value for name, value in own.items() if name not in other and value is not None}
+
 
 class CutDraft(MadeDraft, frozen=True, kw_only=True):
     """A target and what is left of it in the draft."""
 
     component: Component | None
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
-
-
-def contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
-    """Target and draft with a second sequence through which memory is copied; or a draft by itself."""
-    if own.mode == "own":
-        return opening.with_draft(chain_context(opening, own.doubt))
-    draft = chain_context(opening, own.doubt, rolls_back=False)
-    target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
-    return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
-
-
-def _weights(own: Options) -> dict[str, OptionValue]:
-    """What of the options decides which weights draft: mode and threshold do not."""
-    other = ("mode", "p_min", "p_min_mode")
-    return {
-        name: value for name, value in msgspec.structs.asdict(own).items() if name not in other and value is not None
-    }
 
 
 def open_cut(setup: DrafterSetup, own: Options, cut: CutDraft) -> DraftModel:
@@ -132,7 +168,7 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> CutD
     part = options.component
     if len(layers) == n_layers and part is None:
         if n_experts is None:
-            presets = ", ".join(preset.name for preset in METHOD.presets)
+            presets = ", ".join(preset.name for preset in PRESETS)
             raise InputError(
                 "The draft would be the whole target.",
                 hint=f"Give skip, keep, exit, fraction, component, or one of the presets {presets}.",
@@ -189,40 +225,3 @@ def _last_intact(cut: CutDraft, attention: Sequence[int]) -> int:
     if cut.component is None:
         return n_first - 1
     return min(n_first - 1, 0 if cut.component == "attention" else attention[0])
-
-
-def _of_hybrids(name: str, gamma: int, **values: OptionValue) -> Preset:
-    return Preset(name=name, gamma=gamma, options=values, source="hybrid self-speculation paper (arXiv 2605.01106)")
-
-
-METHOD = Method(
-    name="layer-skip",
-    summary=(
-        "Self-speculation: the draft is the target itself with some blocks left out, or with one part of its blocks."
-    ),
-    source=(
-        "Draft & Verify (arXiv 2309.08168), LayerSkip (arXiv 2404.16710), SWIFT (arXiv 2410.06916); for the parts of "
-        "hybrids arXiv 2605.01106"
-    ),
-    options=Options,
-    open=lambda setup, own: open_cut(setup, own, plan(Source(setup.target_path), own)),
-    # LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
-    presets=(
-        _of_hybrids("layerskip-33", 4, fraction=0.33),
-        _of_hybrids("early-exit-50", 4, exit_share=0.5),
-        _of_hybrids("falcon-h1-ssm", 2, component="recurrent"),
-        _of_hybrids("falcon-h1-attention", 2, component="attention"),
-        _of_hybrids("qwen3.5-mixer", 2, component="recurrent"),
-        _of_hybrids("qwen3.5-blocks", 2, component="recurrent-blocks"),
-        _of_hybrids("qwen2.5-control", 2, fraction=0.33),
-    ),
-    space={
-        "gamma": Range(low=1, high=8),
-        "fraction": Values(
-            values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
-        ),
-    },
-    contexts=contexts,
-    made=lambda own, target: plan(target, own),
-    drafting_part=_weights,
-)

@@ -16,22 +16,56 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
-from mlsd.drafters.method import Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.engine.verify import Proposal, Verification
-from mlsd.records import Record
 
 
-class Options(Record, frozen=True, kw_only=True):
+def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
+    gamma = guesses * (ngram - 1)
+    return small_model_study(name, gamma, window=window, ngram=ngram, guesses=guesses)
+
+
+@drafting_method(
+    "lookahead",
+    summary=(
+        "Lookahead decoding: the target guesses its own future in a window that rides along in every pass, and checks "
+        "itself."
+    ),
+    source="Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057)",
+    presets=(
+        _preset("qwen2.5-1.5b", 20, 4, 20),
+        _preset("smollm2", 20, 4, 20),
+        _preset("llama-3.2-1b", 10, 6, 10),
+        _preset("vicuna-7b", 7, 5, 7),
+        msgspec.structs.replace(_preset("llama.cpp", 15, 5, 15), source="llama.cpp's example, its default"),
+    ),
+    space={
+        "gamma": Range(low=4, high=60),
+        "window": Range(low=3, high=20),
+        "ngram": Range(low=3, high=6),
+        "guesses": Range(low=3, high=20),
+    },
+    chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of lookahead decoding."""
 
     window: Annotated[int, Meta(ge=2, le=100, description="W: columns")] = 15
     ngram: Annotated[int, Meta(ge=3, le=10, description="N: length of the pool's n-grams")] = 5
     guesses: Annotated[int, Meta(ge=1, le=100, description="G: n-grams kept and checked for one token")] = 15
     commit: Commit = "keep"
+
+    def open(self, setup: DrafterSetup) -> Lookahead:
+        return Lookahead(self, setup.clock, n_candidates=setup.opening.gamma)
+
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        n_riders = self.window * (self.ngram - 1) - 1
+        n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, self.guesses) + self.window
+        return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=self.commit))
 
 
 class Lookahead(TextLookup):
@@ -112,41 +146,3 @@ class Lookahead(TextLookup):
             "window_rows": float(self._n_window_rows),
             "pool_ngrams": float(sum(map(len, self._pool.values()))),
         }
-
-
-def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
-    n_riders = own.window * (own.ngram - 1) - 1
-    n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, own.guesses) + own.window
-    return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=own.commit))
-
-
-def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
-    gamma = guesses * (ngram - 1)
-    return small_model_study(name, gamma, window=window, ngram=ngram, guesses=guesses)
-
-
-METHOD = Method(
-    name="lookahead",
-    summary=(
-        "Lookahead decoding: the target guesses its own future in a window that rides along in every pass, and checks "
-        "itself."
-    ),
-    source="Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057)",
-    options=Options,
-    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.opening.gamma),
-    presets=(
-        _preset("qwen2.5-1.5b", 20, 4, 20),
-        _preset("smollm2", 20, 4, 20),
-        _preset("llama-3.2-1b", 10, 6, 10),
-        _preset("vicuna-7b", 7, 5, 7),
-        msgspec.structs.replace(_preset("llama.cpp", 15, 5, 15), source="llama.cpp's example, its default"),
-    ),
-    space={
-        "gamma": Range(low=4, high=60),
-        "window": Range(low=3, high=20),
-        "ngram": Range(low=3, high=6),
-        "guesses": Range(low=3, high=20),
-    },
-    chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
-    contexts=_contexts,
-)

@@ -12,9 +12,8 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
-from mlsd.drafters.method import Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.engine.verify import Proposal
-from mlsd.records import Record
 
 # For n-grams of length 1, 2, 3, 4: how often one must have been seen, and how large the share of its commonest
 # continuation must be, in per cent.
@@ -24,11 +23,21 @@ _THRESHOLDS = {
 }
 
 
-class Options(Record, frozen=True, kw_only=True):
+@drafting_method(
+    "ngram-cache",
+    summary=(
+        "N-gram cache: propose the token that most often followed the last few, as long as the counts are clear enough."
+    ),
+    source="llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds",
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of the n-gram cache."""
 
     ngram: Annotated[int, Meta(ge=1, le=4, description="the longest end of the text to look for")] = 4
     thresholds: Annotated[Literal["lax", "strict"], Meta(description="how clear a favourite must be")] = "lax"
+
+    def open(self, setup: DrafterSetup) -> NgramCache:
+        return NgramCache(self, setup.clock)
 
 
 class NgramCache(TextLookup):
@@ -76,14 +85,3 @@ class NgramCache(TextLookup):
             if n_seen >= least and 100 * most >= percent * n_seen:
                 return token
         return None
-
-
-METHOD = Method(
-    name="ngram-cache",
-    summary=(
-        "N-gram cache: propose the token that most often followed the last few, as long as the counts are clear enough."
-    ),
-    source="llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds",
-    options=Options,
-    open=lambda setup, own: NgramCache(own, setup.clock),
-)

@@ -11,16 +11,43 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
-from mlsd.drafters.method import Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.engine.verify import Proposal
-from mlsd.records import Record
 
 # What Spec-Bench's code proposes when it finds nothing; only there for runs that must repeat its counts.
 _DUMMY_TOKEN = 100
 
 
-class Options(Record, frozen=True, kw_only=True):
+@drafting_method(
+    "pld",
+    summary=(
+        "Prompt lookup: propose what followed an earlier occurrence of the last few tokens, in prompt and output "
+        "together."
+    ),
+    source=(
+        "Saxena 2023, prompt-lookup-decoding; the variants of Spec-Bench (Xia et al. 2024, arXiv 2401.07851) and of "
+        "llama.cpp's ngram-simple (one long n-gram, its last occurrence)"
+    ),
+    presets=(
+        small_model_study("qwen2.5-1.5b", 20, ngram=3),
+        small_model_study("smollm2", 15, ngram=3),
+        small_model_study("llama-3.2-1b", 15, ngram=3),
+        small_model_study("vicuna-7b", 10, ngram=3),
+        Preset(
+            name="ngram-simple",
+            gamma=48,
+            options={"ngram": 12, "min_ngram": 12, "match": "last"},
+            source="llama.cpp's ngram-simple, its default",
+        ),
+    ),
+    space={
+        "gamma": Range(low=2, high=20),
+        "ngram": Range(low=1, high=5),
+        "match": Values(values=("first", "last")),
+    },
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of prompt lookup."""
 
     ngram: Annotated[int, Meta(ge=1, le=64, description="the longest end of the text to look for")] = 3
@@ -30,6 +57,9 @@ class Options(Record, frozen=True, kw_only=True):
     no_match: Annotated[
         Literal["ar", "dummy"], Meta(description="a round without a match: plain decoding, or one made-up token")
     ] = "ar"
+
+    def open(self, setup: DrafterSetup) -> PromptLookup:
+        return PromptLookup(self, setup.clock)
 
 
 class PromptLookup(TextLookup):
@@ -99,35 +129,3 @@ class NgramIndex:
     def _found(self, n: int) -> list[int]:
         text = self.tokens
         return self._places.get(tuple(text[-n:]), []) if n <= len(text) else []
-
-
-METHOD = Method(
-    name="pld",
-    summary=(
-        "Prompt lookup: propose what followed an earlier occurrence of the last few tokens, in prompt and output "
-        "together."
-    ),
-    source=(
-        "Saxena 2023, prompt-lookup-decoding; the variants of Spec-Bench (Xia et al. 2024, arXiv 2401.07851) and of "
-        "llama.cpp's ngram-simple (one long n-gram, its last occurrence)"
-    ),
-    options=Options,
-    open=lambda setup, own: PromptLookup(own, setup.clock),
-    presets=(
-        small_model_study("qwen2.5-1.5b", 20, ngram=3),
-        small_model_study("smollm2", 15, ngram=3),
-        small_model_study("llama-3.2-1b", 15, ngram=3),
-        small_model_study("vicuna-7b", 10, ngram=3),
-        Preset(
-            name="ngram-simple",
-            gamma=48,
-            options={"ngram": 12, "min_ngram": 12, "match": "last"},
-            source="llama.cpp's ngram-simple, its default",
-        ),
-    ),
-    space={
-        "gamma": Range(low=2, high=20),
-        "ngram": Range(low=1, high=5),
-        "match": Values(values=("first", "last")),
-    },
-)

@@ -18,7 +18,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_header
 from mlsd.drafters.lookup.text_lookup import TextLookup
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Range, small_model_study
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
@@ -28,12 +28,35 @@ from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
 from mlsd.folders import asset_path, cache_dir
 from mlsd.hashes import digest
-from mlsd.records import ModelRef, OptionValue, Record
+from mlsd.records import ModelRef, OptionValue
 
 SHIPPED = "shipped"
 
 
-class Options(Record, frozen=True, kw_only=True):
+@drafting_method(
+    "rest",
+    summary=(
+        "REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a "
+        "tree."
+    ),
+    source="He et al. 2023 (arXiv 2311.08252)",
+    presets=(
+        small_model_study("qwen2.5-1.5b-small", 64, span=4),
+        small_model_study("smollm2-small", 64, span=3),
+        small_model_study("llama-3.2-1b-small", 48, span=3),
+        small_model_study("vicuna-7b-small", 64, span=16),
+        small_model_study("qwen2.5-1.5b-large", 64, span=5),
+        small_model_study("smollm2-large", 48, span=10),
+        small_model_study("llama-3.2-1b-large", 64, span=5),
+        small_model_study("vicuna-7b-large", 64, span=16),
+    ),
+    space={
+        "gamma": Range(low=8, high=64),
+        "span": Range(low=2, high=16),
+        "length": Range(low=4, high=10),
+    },
+)
+class Options(MethodOptions, frozen=True, kw_only=True):
     """Options of REST."""
 
     store: Annotated[
@@ -49,42 +72,40 @@ class Options(Record, frozen=True, kw_only=True):
         str, Meta(description="what the store holds (`mlsd models show`); filled in when the spec is resolved")
     ] = ""
 
+    def fill_in(self) -> dict[str, OptionValue]:
+        """So that another text under one name is another case. Raises: InputError."""
+        return {} if self.store == SHIPPED else {"content": read_header(Path(self.store))[0].content}
 
-def _content(own: Options) -> dict[str, OptionValue]:
-    """So that another text under one name is another case. Raises: InputError."""
-    return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
+    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+        """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
+        if opening.rollback == "trim":
+            return opening.on_target(whole_tree(opening, self.commit))
+        base, longest = opening.target, self.length + 1  # chains are no longer, however large gamma is
+        shorter = {"max_outputs": min(base.max_outputs, longest), "n_snapshots": min(base.n_snapshots, longest)}
+        return opening.on_target(msgspec.structs.replace(base, **shorter))
 
-
-def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
-    """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
-    if opening.rollback == "trim":
-        return opening.on_target(whole_tree(opening, own.commit))
-    base, longest = opening.target, own.length + 1  # chains are no longer, however large gamma is
-    shorter = {"max_outputs": min(base.max_outputs, longest), "n_snapshots": min(base.n_snapshots, longest)}
-    return opening.on_target(msgspec.structs.replace(base, **shorter))
-
-
-def _open(setup: DrafterSetup, options: Options) -> Rest:
-    path = shipped_store(setup) if options.store == SHIPPED else Path(options.store)
-    store = SuffixStore(path)
-    if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
-        raise VocabularyError(
-            f"{path} was built with the tokenizer of {store.header.model.id}, not with that of "
-            f"{setup.target_path.name}.",
-            hint=f"Build a store for this target: mlsd models make store TEXT... --target {setup.target_path} -o FILE",
-        )
-    if options.content not in ("", store.header.content):
-        raise InputError(
-            f"{path} holds {store.header.content}, not {options.content}: it was rebuilt.",
-            hint="Start the measurement again; its numbers belong to another store.",
-        )
-    if options.span + options.length > store.header.depth:
-        raise InputError(
-            f"rest: span {options.span} and length {options.length} together exceed {store.header.depth}, the depth to "
-            f"which {path} is sorted.",
-            hint="Give a smaller span or length.",
-        )
-    return Rest(store, options, setup.clock, n_nodes=setup.opening.gamma, as_chain=setup.opening.rollback != "trim")
+    def open(self, setup: DrafterSetup) -> Rest:
+        path = shipped_store(setup) if self.store == SHIPPED else Path(self.store)
+        store = SuffixStore(path)
+        if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
+            raise VocabularyError(
+                f"{path} was built with the tokenizer of {store.header.model.id}, not with that of "
+                f"{setup.target_path.name}.",
+                hint=f"Build a store for this target: mlsd models make store TEXT... --target {setup.target_path} "
+                "-o FILE",
+            )
+        if self.content not in ("", store.header.content):
+            raise InputError(
+                f"{path} holds {store.header.content}, not {self.content}: it was rebuilt.",
+                hint="Start the measurement again; its numbers belong to another store.",
+            )
+        if self.span + self.length > store.header.depth:
+            raise InputError(
+                f"rest: span {self.span} and length {self.length} together exceed {store.header.depth}, the depth to "
+                f"which {path} is sorted.",
+                hint="Give a smaller span or length.",
+            )
+        return Rest(store, self, setup.clock, n_nodes=setup.opening.gamma, as_chain=setup.opening.rollback != "trim")
 
 
 def shipped_store(setup: DrafterSetup) -> Path:
@@ -156,33 +177,3 @@ def _first_path(tree: Tree) -> tuple[int, ...]:
     while n < len(tree.tokens) and tree.parents[n] == n - 1:
         n += 1
     return tree.tokens[:n]
-
-
-METHOD = Method(
-    name="rest",
-    summary=(
-        "REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a "
-        "tree."
-    ),
-    source="He et al. 2023 (arXiv 2311.08252)",
-    options=Options,
-    open=_open,
-    # Nodes of the tree (gamma) and longest span, for a small store and for a large one.
-    presets=(
-        small_model_study("qwen2.5-1.5b-small", 64, span=4),
-        small_model_study("smollm2-small", 64, span=3),
-        small_model_study("llama-3.2-1b-small", 48, span=3),
-        small_model_study("vicuna-7b-small", 64, span=16),
-        small_model_study("qwen2.5-1.5b-large", 64, span=5),
-        small_model_study("smollm2-large", 48, span=10),
-        small_model_study("llama-3.2-1b-large", 64, span=5),
-        small_model_study("vicuna-7b-large", 64, span=16),
-    ),
-    space={
-        "gamma": Range(low=8, high=64),
-        "span": Range(low=2, high=16),
-        "length": Range(low=4, high=10),
-    },
-    contexts=_contexts,
-    fill_in=_content,
-)

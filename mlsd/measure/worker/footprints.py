@@ -70,13 +70,13 @@ def _ask(
 ) -> tuple[Footprint, ...]:
     spec = wanted.method or DrafterSpec()
     method = find_method(spec.name)
-    open_head, own = method.head, method.read(spec)
-    if open_head is None:
+    own = method.read(spec)
+    if not method.has("head"):
         return footprints(model, options)
     if wanted.head_path is None:
-        return attached_footprints(model, options, lambda session: open_head(session, model, own))
+        return attached_footprints(model, options, lambda session: own.head(session, model))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
-        return attached_footprints(model, options, lambda session: open_head(session, head, own))
+        return attached_footprints(model, options, lambda session: own.head(session, head))
 
 
 @contextmanager
@@ -91,9 +91,9 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
         else:
             path = Path(wanted.path)
             source = Source(path)
-            if method.made is not None:
+            if method.has("made"):
                 path = hollow
-                write_edit(source, method.made(method.read(spec), source).edit, path, hollow=True)
+                write_edit(source, method.read(spec).made(source).edit, path, hollow=True)
         load_mtp = method.loads_next_token_block
         with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers, load_mtp=load_mtp) as model:
             yield model

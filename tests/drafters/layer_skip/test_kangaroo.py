@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.drafters import check_target, drafting_file, drafting_key, resolve_spec
-from mlsd.drafters.layer_skip.kangaroo import METHOD, plan
+from mlsd.drafters import check_target, drafting_file, drafting_key, find_method, resolve_spec
+from mlsd.drafters.layer_skip.kangaroo import plan
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
@@ -44,9 +44,9 @@ def spec(**options: OptionValue) -> DrafterSpec:
 
 def test_an_adapter_that_was_replaced_is_refused_by_its_content(arena: Arena, tmp_path: Path, tiny: Path) -> None:
     path = write_adapter(tmp_path / "adapter", TINY["llama"], seed=1)
-    first = METHOD.read(resolve_spec(spec(adapter=str(path))))
+    first = find_method("kangaroo").read(resolve_spec(spec(adapter=str(path))))
     write_adapter(path, TINY["llama"], seed=2)
-    second = METHOD.read(resolve_spec(spec(adapter=str(path))))
+    second = find_method("kangaroo").read(resolve_spec(spec(adapter=str(path))))
     assert first.content != second.content
     target = Source(tiny / "llama.gguf")
     assert plan(target, second).file() == plan(target, second).file()

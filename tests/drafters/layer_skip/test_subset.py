@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import check_target, preset_gamma, resolve_spec
-from mlsd.drafters.layer_skip.subset import METHOD, CutDraft, Options, plan
+from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
+from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -148,7 +148,7 @@ def test_a_cut_that_cannot_be_is_refused_from_the_header(
 
 def test_presets_name_the_papers_drafts(tiny: Path) -> None:
     def layers(preset: str) -> tuple[int, ...]:
-        own = METHOD.read(DrafterSpec(name="layer-skip", options={"preset": preset}))
+        own = find_method("layer-skip").read(DrafterSpec(name="layer-skip", options={"preset": preset}))
         return plan(Source(tiny / "llama.gguf"), own).edit.layers
 
     assert layers("layerskip-33") == (0, 1, 3, 5)
@@ -159,7 +159,7 @@ def test_the_control_is_a_third_of_the_blocks_at_the_gamma_of_the_hybrids_drafts
     spec = DrafterSpec(name="layer-skip", options={"preset": "qwen2.5-control"})
     assert preset_gamma(spec) == preset_gamma(DrafterSpec(name="layer-skip", options={"preset": "falcon-h1-ssm"})) == 2
     assert resolve_spec(spec).options == {"fraction": 0.33}
-    made = plan(Source(tiny / "qwen2.gguf"), METHOD.read(spec))
+    made = plan(Source(tiny / "qwen2.gguf"), find_method("layer-skip").read(spec))
     assert (made.edit.layers, made.component) == ((0, 1, 3, 5), None)
 
 
