@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -25,6 +25,11 @@ AGREE, MOST_READINGS = 0.02, 12  # change between any two of three readings in a
 _COOL = (None, "nominal")
 # A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
 _STEADY = ("CPU", "RPC")
+
+
+def idles_cold(backend: str | None) -> bool:
+    """Whether a device is slow after a pause, so that passes are timed once three in a row agree."""
+    return backend not in _STEADY
 
 
 def cool_down_of(asked_s: float | None, environment: Environment) -> float | None:
@@ -113,6 +118,12 @@ class CoolDown:
     def _warning(self) -> str:
         state = self._state()
         return "" if state in (*_COOL, self._usual_state) else f"the system says {state}"
+
+
+def steady(spans_ns: Sequence[int]) -> bool:
+    """Whether the last three times of one pass agree: a GPU that idled is slow at first."""
+    last = spans_ns[-3:]
+    return len(last) == 3 and max(last) <= (1 + AGREE) * min(last)
 
 
 def _changes(clean: Anchors, now: Anchors) -> tuple[float, float]:

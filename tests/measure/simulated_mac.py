@@ -62,6 +62,7 @@ class Mac:
         self.state = state
         self.events_received: list[tuple[float, Event]] = []
         self.warmed: list[tuple[str, bool]] = []  # arm, whole
+        self.order: list[str] = []  # of what belongs to trials
         self.measured: list[tuple[int, int, bool]] = []  # block, repeat, whether it was hot
         self.n_trials, self._rest_needed_s, self.n_workers = 0, 0.0, 0
         self._cold, self._worked_ns = 0.0, -PAUSE_NS
@@ -147,12 +148,17 @@ class MacArms:
         self._mac.clock.advance(span_ns)
         return span_ns
 
+    def warm_device(self, case: Case) -> None:
+        self._mac.order.append("warm")
+        self._pass(1)
+
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
 
     def run(self, slot: Slot, *, conditions: Conditions, keep_text: bool, on_round: Callable[[int], None]) -> Trial:
         mac = self._mac
         mac.begin_trial()
+        mac.order.append("trial")
         if mac.n_trials == mac.dies_at:
             raise _Killed
         began_ns, session = mac.clock.now_ns(), self._session()
@@ -206,11 +212,15 @@ class SimulatedWorker:
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
             arms: Arms = MacArms(self._job, self._mac)  # type: ignore[assignment]
             run_slots(
-                self._job, self._say, turns, arms, self._mac.clock, lambda: Conditions(thermal_state=self._mac.state())
+                self._job, self._say, turns, arms, self._mac.clock, self._conditions
             )  # fmt: skip
         except _Killed:
             self._end = "killed by SIGKILL"
         self._lines.put((self._mac.clock.now_ns(), None))
+
+    def _conditions(self) -> Conditions:
+        self._mac.order.append("conditions")
+        return Conditions(thermal_state=self._mac.state())
 
     def _say(self, event: Event) -> None:
         now_ns = self._mac.clock.now_ns()

@@ -80,6 +80,9 @@ def test_from_nothing_to_a_whole_study_nothing_is_lost_and_nothing_hot_counts_an
     assert disturbed and all("heat" in (trial.reason or "") for trial in disturbed)
     assert all(trial.conditions and trial.conditions.anchors for trial in rows)
 
+    trials = [at for at, what in enumerate(mac.order) if what == "trial"]
+    assert all(mac.order[at - 2 : at] == ["conditions", "warm"] for at in trials), "every arm starts warm, and alike"
+
     words = [text for _, text in said]
     assert sum("Rate limited. Waiting 46" in text for text in words) == 1
     first_trial = next(i for i, text in enumerate(words) if text.startswith("[1/132]"))

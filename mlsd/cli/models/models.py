@@ -15,6 +15,7 @@ from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
+from mlsd.hardware.awake import awake
 from mlsd.models.library import CheckedFile, Library
 from mlsd.report.tables.catalogue import model_table
 from mlsd.units import format_bytes
@@ -85,7 +86,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
     for entry in entries:
-        with byte_bars() as begin:
+        with awake(), byte_bars() as begin:
             paths = library.pull(entry, begin)
         for text in library.notes:
             note(text)

@@ -212,6 +212,11 @@ class Arms:
             one_ns, wide_ns = (self._timed(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
+    def warm_device(self, case: Case) -> None:
+        """A few untimed passes: a GPU is slow after any pause, and arms are to start alike."""
+        with self._using(case) as arm:
+            self._timed(arm.session, tuple(self.prompt(case))[:1], 1, 1)
+
     def _timed(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []

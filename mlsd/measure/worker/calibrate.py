@@ -18,6 +18,7 @@ import msgspec
 
 from mlsd.clock import Clock
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
@@ -25,6 +26,7 @@ from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError
+from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
@@ -221,7 +223,8 @@ class Calibration:
         self, session: LlamaSession, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
     ) -> tuple[PassBench, list[Span]]:
         """A bench with its context filled, and what that took; no span when the time was up before."""
-        bench = PassBench(session, self._clock, self.text, depth, repeat, recurrent=model.is_recurrent, budget=budget)
+        cold, recurrent = idles_cold(backend_info(self._job.engine.n_gpu_layers).backend), model.is_recurrent
+        bench = PassBench(session, self._clock, self.text, depth, repeat, recurrent=recurrent, cold=cold, budget=budget)
         with self._ledger.entry("prefill"):
             spans = bench.fill()
         for span in spans:

@@ -16,6 +16,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import CapacityError, PromptError
+from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.store.rows import PassKind
 from mlsd.records import Record
 
@@ -103,8 +104,11 @@ class PassBench:
         repeat: int = 0,
         *,
         recurrent: bool,
+        cold: bool = False,
         budget: TimeBudget | None = None,
     ) -> None:
+        """`cold`: the device is slow after a pause, and warmed before passes are timed."""
+        self._most_untimed = MOST_READINGS if cold else 1
         self._session, self._clock, self._recurrent = session, clock, recurrent
         self._budget = budget or TimeBudget(clock)
         self._text, self._depth = text, depth
@@ -154,20 +158,23 @@ class PassBench:
     def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
         """A few passes of one width, and the reading of their tokens.
 
-        One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`.
+        One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`. What
+        warms the device does not count.
         """
-        passes: list[int] = []
-        samples: list[int] = []
-        for i in range(_BURST + 1):
-            if (self._budget.is_over and not must) or (len(passes) > 1 and limit.is_over):
+        warming, passes, samples = list[int](), list[int](), list[int]()
+        while len(warming) < self._most_untimed and not steady(warming) and (must or not warming or not limit.is_over):
+            if self._budget.is_over and not must:
+                return []
+            warming.append(self._pass(self._window(width), width))
+            self._session.greedy()
+            self._return()
+        while len(passes) < _BURST and not (passes and limit.is_over):
+            if self._budget.is_over and not (must and not passes):
                 break
             passes.append(self._pass(self._window(width), width))
             samples.append(self._timed(self._session.greedy))
             self._return()
-            must = must and i == 0
-        if len(passes) < 2:
-            return []
-        return [self._span(kind, width, passes[1:]), self._span("sample", width, samples[1:])]
+        return [self._span(kind, width, passes), self._span("sample", width, samples)] if passes else []
 
     def draft_step(self, rows: int) -> list[Span]:
         """A pass over `rows` tokens that ends in one proposal, on a context that drafts token by token.

@@ -175,6 +175,7 @@ class _BlockRunner:
         slot = self._job.slots[index]
         self._send(Started(index=index))
         arm, on_round = arm_key(slot.case), self._progress(index)
+        conditions = self._conditions()  # takes a while, in which a GPU gets cold: before what warms it
         try:
             if (plain := self._arms.refer(slot, on_round)) is not None:
                 self._warm.add(arm_key(plain))
@@ -183,7 +184,7 @@ class _BlockRunner:
                 self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
                 self._warm.add(arm)
                 self._compiled.add(arm)
-            trial = self._measure(slot, on_round)
+            trial = self._measure(slot, conditions, on_round)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))
         except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
@@ -204,8 +205,10 @@ class _BlockRunner:
 
         return on_round
 
-    def _measure(self, slot: Slot, on_round: Callable[[int], None]) -> Trial:
-        conditions = msgspec.structs.replace(self._conditions(), anchors=self._heat.newest)
+    def _measure(self, slot: Slot, conditions: Conditions, on_round: Callable[[int], None]) -> Trial:
+        if self._is_device:
+            self._arms.warm_device(slot.case)
+        conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
         trial = self._arms.run(slot, conditions=conditions, keep_text=self._job.keep_text, on_round=on_round)
         if self._first:
             trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
