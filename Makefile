@@ -17,7 +17,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help install setup demo test check nightly fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
+.PHONY: help install setup demo test check nightly fmt study benchmarks notebooks notebooks-open docs clean $(foreach s,A B C D E F G,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,8 +69,15 @@ fmt: $(VENV)/.developer ## Format the code
 $(foreach s,A B C D E F G,suite-$(s)): suite-%: $(VENV)/.ready
 	@$(BIN)/mlsd run $* $(RUN_FLAGS)
 
-study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F); resumable (ARGS=--yes: do not ask)
-	@$(BIN)/mlsd run A B C D F --pull --report $(REPORT) $(RUN_FLAGS)
+# Seconds of timing passes of each target after the trials of `make study`.
+COSTS_S ?= 60
+
+study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F, then T(k) and bandwidth); resumable (ARGS=--yes: do not ask)
+	@$(BIN)/mlsd run A B C D F --pull --costs $(COSTS_S) --report $(REPORT) $(RUN_FLAGS)
+
+notebooks-open: $(VENV)/.developer ## Open the notebooks in JupyterLab, on a database of your own after one changed line
+	@test -x $(BIN)/jupyter-lab || $(BIN)/pip install $(PIP_FLAGS) jupyterlab
+	@$(BIN)/jupyter-lab notebooks
 
 benchmarks: $(VENV)/.developer ## Ratios measured side by side
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -19,6 +19,7 @@ from mlsd.report.render import html, plot, terminal
 from mlsd.report.render.sections import picture
 from mlsd.report.render.table import Table, text, words
 from mlsd.report.render.table import table as table_of
+from mlsd.report.tables import claims as claim_tables
 from mlsd.report.tables import machine as machine_tables
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
@@ -35,7 +36,7 @@ TABLES = {
     "bandwidth": lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
     "passes": lambda study: machine_tables.curve_table(study.machine.curves),
     "fits": lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
-    "claims": result_tables.claim_table,
+    "claims": claim_tables.claim_table,
     "audit": record_tables.audit_table,
     "environment": record_tables.environment_table,
     "models": record_tables.models_table,

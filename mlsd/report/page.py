@@ -24,6 +24,7 @@ from mlsd.report.tables import machines, methods
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
+from mlsd.report.tables.claims import claim_table, next_step, of_the_study, scoreboard, verdict_line
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.equations import equation_sentences, equation_table, traffic_sentences, traffic_table
 from mlsd.report.tables.passes import pass_table
@@ -39,6 +40,9 @@ def build(study: Study) -> Page:
     sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
         title=f"Speculative decoding measured: {Path(study.source).name}",
+        verdict=verdict_line(claims) if (claims := of_the_study(study)) else "",
+        scoreboard=scoreboard(claims) if claims else None,
+        next=next_step(study, claims) if claims else None,
         answer=first_line(answers),
         chart=picture(study, ANSWER_FIGURE),
         advice=_advice(answers),
@@ -112,7 +116,7 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         section(
             "fits", "The study's equations, and fits", study, *_FITS, text=_equations(study), figures=ROUND_FIGURES
         ),
-        section("claims", "Published claims", study, result_tables.claim_table),
+        section("claims", "Published claims", study, claim_table),
         section("audit", "Audit", study, record_tables.audit_table),
         section("trials", "Every trial", study, record_tables.trial_table),
     )

@@ -21,6 +21,8 @@ class Written(Record, frozen=True, kw_only=True):
     html: str
     markdown: str
     figures: tuple[str, ...]
+    verdict: str  # of the study's claims, where the database holds its suites
+    next: str | None  # the command that decides more of them
     answer: str
     missing: tuple[str, ...]
 
@@ -46,6 +48,8 @@ def write_report(study: Study, folder: Path) -> Written:
         html=str(folder / "report.html"),
         markdown=str(folder / "report.md"),
         figures=tuple(str(folder / file) for file in files if file.startswith("figures/")),
+        verdict=page.verdict,
+        next=page.next,
         answer=page.answer,
         missing=tuple(text for own in page.missing.values() for text in own),
     )

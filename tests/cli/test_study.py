@@ -52,7 +52,7 @@ def checkout(hub: HubServer, tmp_path: Path) -> Path:
 
 
 def study(hub: HubServer, checkout: Path, arguments: str = QUICK) -> subprocess.Popen[str]:
-    variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready"]
+    variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready", "COSTS_S=0"]
     environment = {
         **os.environ,
         "HOME": str(checkout.parent / "nobody"),

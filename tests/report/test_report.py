@@ -53,7 +53,21 @@ def written(page: Page) -> str:
     return html_form.render(page)
 
 
-def test_the_first_words_of_both_forms_are_the_answer(page: Page, written: str) -> None:
+def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: Page, written: str) -> None:
+    assert page.scoreboard is not None and len(page.scoreboard.rows) == 14
+    assert page.verdict.startswith("Of the study's 14 claims, on this machine and these models: ")
+    assert {"holds here", "does not hold here"} & {row[2].text for row in page.scoreboard.rows}
+    assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
+    assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
+    assert written.index("the study&#39;s 14 claims") < written.index("Faster in 4 of 14:")
+
+
+def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:
+    """The same trials under another suite than the study's."""
+    trials = study.trials.assign(suite="bench")
+    page = build(dataclasses.replace(study, trials=trials))
+    written = html_form.render(page)
+    assert page.scoreboard is None and page.verdict == ""
     assert page.answer == "Faster in 4 of 14: tiny-moe-q4_0 + tiny-draft, gamma 8 gives 2.13x on code."
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.answer)}"
     body = re.sub(r"<[^>]+>", " ", written.split("<body>")[1]).split()

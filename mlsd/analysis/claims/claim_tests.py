@@ -2,6 +2,8 @@
 
 A test returns None where the study does not hold what its population asks for. Intervals are over prompts, of one
 prompt over blocks (`paired_trials.groups_of`); those of the best or worst of several hold together (Dunnett 1955).
+What texts too different for a common mean say alike, each by itself, is decided as well (an intersection-union test,
+Berger 1982), so that further texts that agree never undo a decision.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from mlsd.analysis.claims.proportions import Counts, pooled
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, grouped, mean_over, smallest_effect
@@ -22,6 +25,9 @@ K = TypeVar("K", bound=Hashable)
 Decision = Literal["holds here", "does not hold here", "not decided yet", "not measured", "refuted"]
 
 ACCEPTANCE_LIMIT = 0.04
+_EACH = " Every text says so by itself."
+ALL_WEIGHTS = 0.9  # a share from which a token as good as reads all weights
+STUDY_GAMMA = 16  # the study's largest
 SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
 STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still counts as none
 # Names of `mlsd.drafters.METHODS`.
@@ -50,20 +56,38 @@ Test = Callable[[PairedTrials], TestOutcome | None]
 
 def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
     """Is the acceptance rate of every draft model on every target below 4 %?"""
-    pairs = paired.draft_models()
-    by_models = _grouped(pairs, lambda p: (p.target, p.draft))
+    by_models = _grouped(paired.draft_models(), lambda p: (p.target, p.draft))
     if not by_models:
         return None
-    effects = {key: _acceptance(group, len(by_models)) for key, group in by_models.items()}
-    (target, draft), (highest, visible) = max(effects.items(), key=lambda item: item[1][0].value)
+    texts = {
+        key: [_counts(own) for own in _grouped(group, lambda p: p.prompt).values()] for key, group in by_models.items()
+    }
+    effects = {key: pooled(own, len(texts)) for key, own in texts.items()}
+    (target, draft), highest = max(effects.items(), key=lambda item: item[1].value)
+    alone = {key: [pooled([text]) for text in own] for key, own in texts.items()}
+    decided = [_common(pooled(own), alone[key], ACCEPTANCE_LIMIT) for key, own in texts.items()]
+    above = [_common(effects[key], alone[key], ACCEPTANCE_LIMIT) for key in texts]
     detail = f"Highest: {draft} on {target}; {len(effects)} pairs of models."
+    if any(_above(effects[key], ACCEPTANCE_LIMIT) != one for key, one in zip(texts, above, strict=True)):
+        detail += _EACH
     decision: Decision = "not decided yet"
-    if _above(highest, ACCEPTANCE_LIMIT) == "holds here":
+    if "holds here" in above:
         decision = "does not hold here"
-    elif all(_above(_acceptance(group)[0], ACCEPTANCE_LIMIT) == "does not hold here" for group in by_models.values()):
+    elif all(one == "does not hold here" for one in decided):
         decision = "holds here"
+    pairs = tuple(pair for group in by_models.values() for pair in group)
     meaning = "highest acceptance rate of a pair of models"
-    return TestOutcome(decision, highest, meaning, ACCEPTANCE_LIMIT, tuple(pairs), visible, detail)
+    return TestOutcome(decision, highest, meaning, ACCEPTANCE_LIMIT, pairs, None, detail)
+
+
+def _counts(pairs: Sequence[Pair]) -> Counts:
+    """The acceptance rate of a text, worth as many trials as one repeat has rounds.
+
+    A round's tokens stand and fall together, greedy repeats accept the same again, and gammas read the same text.
+    """
+    settings = len({(pair.gamma, pair.options, pair.repeat) for pair in pairs})
+    rate = sum(pair.accepted for pair in pairs) / sum(pair.proposed for pair in pairs)
+    return Counts(rate, sum(pair.rounds for pair in pairs) / settings)
 
 
 def moe_speedup(paired: PairedTrials) -> TestOutcome | None:
@@ -74,9 +98,88 @@ def moe_speedup(paired: PairedTrials) -> TestOutcome | None:
         return None
     effects = {key: _ratio(group, [p.speedup for p in group], len(by_setting)) for key, group in by_setting.items()}
     best = max(effects, key=lambda key: effects[key][0].value)
-    effect, visible = effects[best]
+    group, (effect, visible) = by_setting[best], effects[best]
     detail = f"Best of {len(effects)} settings: {best[0]}, gamma {best[1]}."
-    return _against_one(effect, visible, "speedup at the best gamma", by_setting[best], detail)
+    alone = _by_text(group, [p.speedup for p in group], len(effects))
+    return _against_one(effect, visible, "speedup at the best gamma", group, detail, alone)
+
+
+def without_acceptance(paired: PairedTrials) -> TestOutcome | None:
+    """Would a mixture of experts gain from batch verification alone, had no drafted token been accepted?
+
+    ``T_seq / (T_draft + T_verify + rest)``: a round that commits the target's own token, over the time it took.
+    """
+    pairs = [p for p in paired.draft_models() if paired.mixture(p.target) and p.proposed]
+    by_setting = _grouped(pairs, lambda p: (p.draft, p.gamma))
+    if not by_setting:
+        return None
+    gains = {key: [p.t_one_ms / p.round_ms for p in group] for key, group in by_setting.items()}
+    best = max(gains, key=lambda key: float(np.mean(gains[key])))
+    effect, visible = _ratio(by_setting[best], gains[best], len(gains))
+    alone = _by_text(by_setting[best], gains[best], len(gains))
+    detail = f"Best of {len(gains)} settings: {best[0]}, gamma {best[1]}."
+    return _against_one(effect, visible, "speedup if nothing were accepted", by_setting[best], detail, alone)
+
+
+def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
+    """Does a plain token of a mixture read all of its weights? Counted: the tensors and experts that it needs."""
+    shares = {
+        name: facts.active_bytes / facts.weight_bytes
+        for name, facts in paired.models.items()
+        if facts.n_experts and facts.active_bytes and facts.weight_bytes
+    }
+    pairs = [p for p in paired.draft_models() if p.target in shares]
+    if not pairs:
+        return None
+    largest = max({p.target for p in pairs}, key=lambda name: shares[name])
+    facts, share = paired.models[largest], shares[largest]
+    t_one_ms = float(np.median([p.t_one_ms for p in pairs if p.target == largest]))
+    would = (facts.weight_bytes or 0) / t_one_ms / 1e6
+    detail = f"All weights in the time of a token of {largest} would be {would:.1f} GB/s"
+    detail += f"; memory gave {paired.memory_gb_s:.1f}." if paired.memory_gb_s else "."
+    decision: Decision = "holds here" if share > ALL_WEIGHTS else "does not hold here"
+    meaning = "share of the weights that a plain token reads"
+    return TestOutcome(decision, Interval(value=share), meaning, 1.0, tuple(pairs), None, detail)
+
+
+def slower_than_dense(paired: PairedTrials) -> TestOutcome | None:
+    """Is plain decoding of a mixture slower than of a dense model with more active parameters?"""
+    ratios, used = [], []
+    for group in _grouped(paired.draft_models(), lambda p: (p.prompt, p.repeat)).values():
+        by_target = {p.target: p for p in group}
+        for one, other in itertools.permutations(by_target.values(), 2):
+            larger = _active(paired, other.target) > _active(paired, one.target) > 0
+            if paired.mixture(one.target) and not paired.mixture(other.target) and larger:
+                ratios.append(one.t_one_ms / other.t_one_ms)
+                used.append([one, other])
+    return _factor("time of a plain token of the mixture over that of the larger dense model", ratios, used)
+
+
+def between_dense(paired: PairedTrials) -> TestOutcome | None:
+    """Does a mixture gain more than the smallest dense target, and less than the largest?"""
+    over, under, used = [], [], []
+    for group in _grouped(paired.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
+        dense = sorted((p for p in group if not paired.mixture(p.target)), key=lambda p: _active(paired, p.target))
+        if len({_active(paired, p.target) for p in dense}) < 2:
+            continue
+        for pair in group:
+            if paired.mixture(pair.target):
+                over.append(pair.speedup / dense[0].speedup)
+                under.append(dense[-1].speedup / pair.speedup)
+                used.append([pair, dense[0], dense[-1]])
+    if not used:
+        return None
+    firsts = [group[0] for group in used]
+    (more, visible), (less, _) = _ratio(firsts, over, 2), _ratio(firsts, under, 2)
+    found = [_above(more, 1.0), _above(less, 1.0)]
+    decision: Decision = "not decided yet"
+    if found == ["holds here", "holds here"]:
+        decision = "holds here"
+    elif "does not hold here" in found:
+        decision = "does not hold here"
+    detail = f"The largest dense target's over it: {_text(less)}."
+    meaning = "speedup of the mixture over that of the smallest dense target"
+    return TestOutcome(decision, more, meaning, 1.0, _flat(used), visible, detail)
 
 
 def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
@@ -89,6 +192,75 @@ def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
         slopes.append(math.exp(np.polyfit(gammas, [math.log(p.speedup) for p in group if p.gamma > 0], 1)[0]))
         used.append(group)
     return _factor("factor of speedup when gamma doubles", slopes, used)
+
+
+def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
+    """Does every step to a larger gamma raise the speedup of every target and draft?"""
+    steps: dict[tuple[str, str | None, int, int], list[tuple[Pair, Pair]]] = {}
+    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
+        ordered = sorted(group, key=lambda p: p.gamma)
+        for small, large in itertools.pairwise(ordered):
+            if small.gamma < large.gamma:
+                steps.setdefault((small.target, small.draft, small.gamma, large.gamma), []).append((small, large))
+    if not steps:
+        return None
+    found = {}
+    for key, own in steps.items():
+        larger, ratios = [large for _, large in own], [large.speedup / small.speedup for small, large in own]
+        effect, _ = _ratio(larger, ratios, len(steps))
+        found[key] = effect, _common(effect, _by_text(larger, ratios, len(steps)), 1.0)
+    (target, draft, small_gamma, large_gamma), (worst, _) = min(found.items(), key=lambda item: item[1][0].value)
+    decisions = [decision for _, decision in found.values()]
+    decision: Decision = "not decided yet"
+    if "does not hold here" in decisions:
+        decision = "does not hold here"
+    elif all(one == "holds here" for one in decisions):
+        decision = "holds here"
+    falls = decisions.count("does not hold here")
+    detail = f"Worst: {target} with {draft}, gamma {small_gamma} to {large_gamma}; {falls} of {len(found)} steps fall."
+    used = tuple(dict.fromkeys(pair for own in steps.values() for step in own for pair in step))
+    return TestOutcome(
+        decision, worst, "factor of speedup of the worst step to a larger gamma", 1.0, used, None, detail
+    )
+
+
+def larger_gamma(paired: PairedTrials) -> TestOutcome | None:
+    """By what factor does gamma 32 or more beat 16?"""
+    ratios, used = [], []
+    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
+        by_gamma = {p.gamma: p for p in group}
+        if STUDY_GAMMA in by_gamma and max(by_gamma) >= 2 * STUDY_GAMMA:
+            ratios.append(by_gamma[max(by_gamma)].speedup / by_gamma[STUDY_GAMMA].speedup)
+            used.append([by_gamma[max(by_gamma)], by_gamma[STUDY_GAMMA]])
+    return _factor("speedup at gamma 32 or more over that at 16", ratios, used)
+
+
+def prompt_types(paired: PairedTrials) -> TestOutcome | None:
+    """By what factor does the speedup of the best text exceed that of the worst, in the same settings?"""
+    own = [p for p in paired.draft_models() if not p.prompt.startswith("length")]
+    texts = _grouped(own, lambda p: p.prompt)
+    if len(texts) < 2:
+        return None
+    means = {
+        text: float(np.mean([math.log(p.speedup) for p in group])) for text, group in texts.items()
+    }  # of the same settings each, where a suite measured them
+    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    keys = {text: {(p.target, p.draft, p.gamma, p.repeat): p for p in texts[text]} for text in (best, worst)}
+    shared = [key for key in keys[best] if key in keys[worst]]
+    if not shared:
+        return None
+    ratios = [keys[best][key].speedup / keys[worst][key].speedup for key in shared]
+    # Blocks of one text share its acceptance, and two texts are what is compared: repeats are what is independent.
+    effect = mean_over(ratios, [key[3] for key in shared], ratio=True, n_choices=len(texts) * (len(texts) - 1) // 2)
+    low, high = effect.low or 0.0, effect.high or math.inf
+    decision: Decision = "not decided yet"
+    if high <= 1 + STABLE_WITHIN:
+        decision = "holds here"
+    elif low > 1 + STABLE_WITHIN:
+        decision = "does not hold here"
+    used = tuple(dict.fromkeys(pair for text in (best, worst) for pair in keys[text].values()))
+    detail = f"Best {best}, worst {worst} of {len(texts)}; none means within {100 * STABLE_WITHIN:.0f} %."
+    return TestOutcome(decision, effect, "factor of speedup from the worst text to the best", 1.0, used, None, detail)
 
 
 def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
@@ -284,11 +456,18 @@ TESTS: dict[str, Test] = {
     test.__name__: test
     for test in (
         acceptance_below,
+        slower_than_dense,
+        loads_all_weights,
         moe_speedup,
+        without_acceptance,
         gamma_slope,
+        gamma_monotone,
+        larger_gamma,
         smaller_draft,
         total_parameters,
+        between_dense,
         prompt_length,
+        prompt_types,
         more_bits,
         overhead_decides,
         retrieval_steady,
@@ -315,24 +494,6 @@ def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:
     return {(p.prompt, p.repeat): p for p in best}
 
 
-def _acceptance(pairs: Sequence[Pair], n_choices: int = 1) -> tuple[Interval, Visible | None]:
-    """Mean acceptance rate; on the scale asin(sqrt(rate)), where the spread of a rate does not depend on its height."""
-    angles = [math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs]
-    found = mean_over(angles, groups_of(pairs), n_choices=n_choices)
-    shift = smallest_effect(found, n_choices)
-
-    def rate(angle: float) -> float:
-        return math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
-
-    low, high = (None if end is None else rate(end) for end in (found.low, found.high))
-    limit = math.asin(math.sqrt(ACCEPTANCE_LIMIT))
-    visible = None
-    if shift is not None:
-        up, down = (rate(limit + side) - ACCEPTANCE_LIMIT for side in (shift.up, shift.down))
-        visible = Visible(up=up, down=down)
-    return Interval(value=rate(found.value), low=low, high=high, n=found.n), visible
-
-
 def _ratio(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1) -> tuple[Interval, Visible | None]:
     found = mean_over(values, groups_of(pairs), ratio=True, n_choices=n_choices)
     return found, smallest_effect(found, n_choices, ratio=True)
@@ -347,18 +508,42 @@ def _above(effect: Interval, limit: float) -> Decision:
     return "does not hold here" if effect.high < limit else "not decided yet"
 
 
+def _common(effect: Interval, alone: Sequence[Interval], limit: float) -> Decision:
+    """What the mean over texts says, or where it says nothing what every text says by itself."""
+    found = _above(effect, limit)
+    each = {_above(one, limit) for one in alone}
+    return each.pop() if found == "not decided yet" and len(alone) > 1 and len(each) == 1 else found
+
+
+def _by_text(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1) -> list[Interval]:
+    """The mean of each text over its blocks, where there are several texts."""
+    texts = grouped(zip(pairs, values, strict=True), lambda one: one[0].prompt)
+    if len(texts) < 2:
+        return []
+    return [_ratio([p for p, _ in own], [value for _, value in own], n_choices)[0] for own in texts.values()]
+
+
 def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> TestOutcome | None:
     """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
     if not factors:
         return None
-    effect, visible = _ratio([group[0] for group in used], factors)
-    return _against_one(effect, visible, meaning, _flat(used))
+    firsts = [group[0] for group in used]
+    effect, visible = _ratio(firsts, factors)
+    return _against_one(effect, visible, meaning, _flat(used), "", _by_text(firsts, factors))
 
 
 def _against_one(
-    effect: Interval, visible: Visible | None, meaning: str, pairs: Sequence[Pair], detail: str = ""
+    effect: Interval,
+    visible: Visible | None,
+    meaning: str,
+    pairs: Sequence[Pair],
+    detail: str = "",
+    alone: Sequence[Interval] = (),
 ) -> TestOutcome:
-    return TestOutcome(_above(effect, 1.0), effect, meaning, 1.0, tuple(pairs), visible, detail)
+    decision = _common(effect, alone, 1.0)
+    if decision != _above(effect, 1.0):
+        detail = f"{detail}{_EACH}".strip()
+    return TestOutcome(decision, effect, meaning, 1.0, tuple(pairs), visible, detail)
 
 
 def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:

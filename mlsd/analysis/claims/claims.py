@@ -36,6 +36,7 @@ class Claim(Record, frozen=True, kw_only=True):
     population: str  # the trials it speaks of
     test: str  # a key of `claim_tests.TESTS`
     printed: str
+    command: str = ""  # that measures it, where a suite as it stands does
     own_profile: str | None = None  # the suites' profile that binds the claim's own models
     audit: AuditedTables | None = None  # None: the study prints no table that can be audited
 

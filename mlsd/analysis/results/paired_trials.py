@@ -62,6 +62,7 @@ class PairedTrials(Record, frozen=True, kw_only=True):
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
     place: str = ""  # machine and backend, for sentences
     profile: str | None = None
+    memory_gb_s: float | None = None  # what memory gave on this machine, where it was measured
 
     def draft_models(self) -> list[Pair]:
         """Pairs of plain drafting with a second model: one chain a round. Trees count their tokens in another way."""

@@ -114,6 +114,7 @@ class Study:
             perplexity_ratios=self._ratios,
             place=self.place,
             profile=self.profile,
+            memory_gb_s=None if (memory := attempt(lambda: self.machine.bandwidth)[0]) is None else memory.best_gb_s,
         )
 
     @property

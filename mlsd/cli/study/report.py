@@ -39,9 +39,13 @@ def show_report(
         print_json(written)
         return
     say(written.answer)
+    if written.verdict:
+        say(written.verdict)
     if written.missing and verbosity.get() == "verbose":
         for missing in written.missing:
             note(f"Missing: {missing}")
     elif written.missing:
         note(f"{counted(len(written.missing), 'part')} of the page need more data; the page lists them (so does -v).")
     say(f"Report: {written.html}")
+    if written.next:
+        note(f"Next: {written.next}")

@@ -15,7 +15,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
 from mlsd.cli.output import byte_bars, note, print_json, say
-from mlsd.cli.watch import make_watcher, say_default, say_warnings
+from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
@@ -49,6 +49,12 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.option("--distances", is_flag=True, help="Then run `mlsd models distance` for every draft.")
 @click.option("--pull", is_flag=True, help="Download what is missing, each model before its trials; asks once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
+@click.option(
+    "--costs",
+    "costs_s",
+    type=shared.Real(),
+    help="Then calibrate each target so many seconds, and measure bandwidth; 0: neither.",
+)
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Then write a report into this folder.")
 @click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
 @click.option(
@@ -107,6 +113,14 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         _say_outcome(result)
     if result.outcome.interrupted:
         ctx.exit(130)
+    if options["costs_s"]:
+        from mlsd.measure.run.costs import measure_costs
+
+        note("Then T(k) of every target and the memory's bandwidth, for the study's equations and its section 5.2.")
+        with watching_steps("Timing passes and memory") as steps:
+            engine = request.overrides.engine
+            names = [suite.name for suite in request.suites]
+            measure_costs(Path(result.database), names, steps, engine, options["costs_s"])
     if options["folder"] is not None:
         from mlsd.cli.study.report import show_report
 

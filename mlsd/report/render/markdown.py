@@ -16,7 +16,9 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 def render(page: Page, figures: str = "figures") -> str:
     """The text; `figures` is the folder of the SVG files, relative to it."""
-    parts = [f"# {escape(page.answer)}", *_pictures([page.chart], figures)]
+    parts = [f"# {escape(page.verdict)}", table_text(page.scoreboard)] if page.scoreboard else []
+    parts += [f"Next: {escape(page.next)}"] if page.next else []
+    parts += [f"{'##' if page.scoreboard else '#'} {escape(page.answer)}", *_pictures([page.chart], figures)]
     for one in page.advice:
         parts += [f"**{escape(one.title)}**", "\n".join(f"- {escape(line)}" for line in one.lines)]
     disturbed = [*(f"**INVALID** {escape(text)}" for text in page.disturbed), *map(escape, page.notes)]

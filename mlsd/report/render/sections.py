@@ -52,6 +52,9 @@ class Page(Record, frozen=True, kw_only=True):
     """A whole report: its first screen, what disturbs that answer, and the rest."""
 
     title: str
+    verdict: str  # of the study's claims; empty where the database holds none of its suites
+    scoreboard: Table | None
+    next: str | None  # the command that decides more of them
     answer: str
     chart: Picture
     advice: tuple[Advice, ...] = ()

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.depths import deep_arms
@@ -14,7 +13,6 @@ from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
     Table,
-    Tone,
     interval,
     number,
     numbers,
@@ -168,43 +166,3 @@ def _estimates(fit: Fit) -> str:
         return f"{name} {interval(found, 3).text} {fit.units[name]}".strip()
 
     return "; ".join(words(name, found) for name, found in fit.estimates.items())
-
-
-_DECISION_TONES: dict[str, Tone] = {
-    "holds here": "good",
-    "does not hold here": "bad",
-    "refuted": "bad",
-    "not decided yet": "doubt",
-    "not measured": "quiet",
-}
-
-
-def claim_table(study: Study) -> Table:
-    """Every published claim, decided on these trials."""
-    return table(
-        "What was claimed, and what these trials say",
-        study.verdicts,
-        words("claim", lambda v: v.claim.text),
-        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
-        words(
-            "effect",
-            lambda v: Cell(text=v.sentence, sort=v.sentence, note=_trial_list(v.trials)),
-            "the tooltip names the trials",
-        ),
-        words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
-        words("audit of it, rows", _printed_audit),
-        id="claims",
-        note="Effects stand over several arms; their intervals are Student's over prompts (of one prompt over blocks), "
-        "corrected for the choice of the best: another kind than those of one arm.",
-    )
-
-
-def _printed_audit(verdict: ClaimVerdict) -> Cell:
-    counts = verdict.published_audit or {}
-    shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
-    return text(shown or None, "bad" if counts.get("impossible") else "")
-
-
-def _trial_list(ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ids[:30]))
-    return f"trials {shown}{f' and {len(ids) - 30} more' if len(ids) > 30 else ''}" if ids else ""

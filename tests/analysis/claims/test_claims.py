@@ -24,7 +24,7 @@ def verdict(tmp_path: Path, claim: str, study: Study) -> ClaimVerdict:
 def test_every_claim_has_a_test_of_its_own_and_a_source() -> None:
     assert sorted(claim.test for claim in claims()) == sorted(TESTS)
     assert all(claim.source and claim.population and claim.printed for claim in claims())
-    assert len(BY_ID) == 12
+    assert len(BY_ID) == 19
 
 
 def test_an_empty_study_measures_no_claim() -> None:
@@ -33,6 +33,11 @@ def test_an_empty_study_measures_no_claim() -> None:
 
 COMPONENT: dict[str, OptionValue] = {"mode": "sync", "component": "recurrent"}
 SLOW_VERIFY = Arm(target="moe", per_row=0.3, draft_ms=2.0, alpha=0.3)
+BETWEEN = (
+    Arm(target="dense", alpha=0.2),
+    Arm(target="moe", alpha=0.6, per_row=0.01),
+    Arm(target="dense-big", alpha=0.95, per_row=0.001, draft_ms=0.1),
+)
 FAST_VERIFY = Arm(target="moe", per_row=0.01, draft_ms=0.2, alpha=0.9)
 
 
@@ -49,6 +54,28 @@ FAST_VERIFY = Arm(target="moe", per_row=0.01, draft_ms=0.2, alpha=0.9)
         ("smaller-draft", Study(arms=(Arm(draft_ms=0.5), Arm(draft="large", draft_ms=4.0))), "holds here"),
         ("smaller-draft", Study(arms=(Arm(alpha=0.1), Arm(draft="large", alpha=0.95))), "does not hold here"),
         ("more-bits-gain-more", Study(arms=(FAST_VERIFY, Arm(target="moe-q4", per_row=0.3))), "holds here"),
+        # 1 ms a draft token and T(k) rising by 2 % a row: without acceptance a round takes longer than a plain pass.
+        ("without-acceptance", Study(arms=(FAST_VERIFY,)), "does not hold here"),
+        ("loads-all-weights", Study(arms=(FAST_VERIFY,)), "does not hold here"),
+        ("loads-all-weights", Study(), "not measured"),
+        (
+            "moe-slower-than-dense",
+            Study(arms=(Arm(target="moe", t_one_ms=15.0), Arm(target="dense-big"))),
+            "holds here",
+        ),
+        (
+            "moe-slower-than-dense",
+            Study(arms=(Arm(target="moe", t_one_ms=5.0), Arm(target="dense-big"))),
+            "does not hold here",
+        ),
+        ("moe-slower-than-dense", Study(arms=(Arm(target="moe"), Arm(target="dense"))), "not measured"),
+        ("gamma-monotone", Study(arms=(Arm(alpha=0.99, draft_ms=0.1, gammas=(2, 4, 8)),)), "holds here"),
+        ("gamma-monotone", Study(arms=(Arm(alpha=0.2, draft_ms=2.0),)), "does not hold here"),
+        ("gamma-32", Study(arms=(Arm(alpha=0.99, draft_ms=0.1, gammas=(16, 32)),), n_predict=257), "holds here"),
+        ("gamma-32", Study(), "not measured"),
+        ("prompt-types", Study(arms=(Arm(alpha=1.0, gammas=(4,)),)), "holds here"),
+        ("moe-between-dense", Study(arms=BETWEEN), "holds here"),
+        ("moe-between-dense", Study(arms=(BETWEEN[1], BETWEEN[0], BETWEEN[2])[:2]), "not measured"),
         ("overhead-decides", Study(arms=(Arm(draft_ms=12.0, alpha=0.8),)), "holds here"),
         ("overhead-decides", Study(arms=(Arm(draft_ms=0.2, alpha=0.9),)), "does not hold here"),
         ("overhead-decides", Study(arms=(Arm(per_row=2.0, alpha=0.3),)), "does not hold here"),
@@ -93,6 +120,37 @@ FAST_VERIFY = Arm(target="moe", per_row=0.01, draft_ms=0.2, alpha=0.9)
 def test_a_claim_is_decided_by_what_was_measured(tmp_path: Path, claim: str, study: Study, decision: str) -> None:
     found = verdict(tmp_path, claim, study)
     assert found.decision == decision, found.sentence
+
+
+@pytest.mark.parametrize("n_prompts", [1, 2, 4, 8])
+def test_more_texts_never_decide_less(tmp_path: Path, n_prompts: int) -> None:
+    """Four texts, one of them copied whole, and one alone: both say that more than 4 % are accepted."""
+    study = Study(arms=(Arm(alpha=0.6, gammas=(4, 8)),), prompts=tuple(f"text {i}" for i in range(n_prompts)))
+    paired = read_study(write_study(tmp_path / "s.sqlite", study))
+    copied = tuple(msgspec.structs.replace(p, accepted=p.proposed) if p.prompt == "text 0" else p for p in paired.pairs)
+    for pairs in (paired.pairs, copied):
+        found = decide(BY_ID["acceptance-low"], msgspec.structs.replace(paired, pairs=pairs))
+        assert found.decision == "does not hold here", found.sentence
+        assert found.effect is not None and found.effect.n == n_prompts
+
+
+def test_texts_that_each_say_the_same_decide_where_their_mean_does_not(tmp_path: Path) -> None:
+    """Two texts of very different acceptance, both slower than plain decoding in every block."""
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,), prompts=("code", "chinese"))))
+    apart = tuple(
+        msgspec.structs.replace(p, speedup=(0.15 if p.prompt == "code" else 0.9) + 0.001 * p.repeat)
+        for p in paired.pairs
+    )
+    found = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, pairs=apart))
+    assert found.effect is not None and found.effect.high is not None and found.effect.high > 1
+    assert found.decision == "does not hold here" and "Every text says so by itself" in found.sentence
+
+
+def test_a_plain_token_would_need_more_than_memory_gives(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(FAST_VERIFY,))))
+    found = decide(BY_ID["loads-all-weights"], msgspec.structs.replace(paired, memory_gb_s=0.5))
+    assert found.effect is not None and found.effect.value == 0.25
+    assert "0.8 GB/s; memory gave 0.5" in found.sentence
 
 
 def test_speedup_that_does_not_change_with_the_prompt_is_stable(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""What was claimed and what these trials say: the scoreboard that opens a page of the study, and the whole table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mlsd.analysis.claims.claim_tests import Decision
+from mlsd.analysis.claims.claims import ClaimVerdict
+from mlsd.analysis.study.study import Study, attempt
+from mlsd.report.render.table import Cell, Table, Tone, significant, table, text, words
+from mlsd.units import quoted
+
+STUDY_SUITES = frozenset("ABCDF")
+_ORDER: tuple[Decision, ...] = ("refuted", "does not hold here", "holds here", "not decided yet", "not measured")
+_DECISION_TONES: dict[str, Tone] = {
+    "holds here": "good",
+    "does not hold here": "bad",
+    "refuted": "bad",
+    "not decided yet": "doubt",
+    "not measured": "quiet",
+}
+
+
+def of_the_study(study: Study) -> list[ClaimVerdict]:
+    """The study's own claims, where this database holds suites of the study; else none."""
+    if study.trials.empty or not STUDY_SUITES & set(study.trials["suite"]):
+        return []
+    verdicts, _ = attempt(lambda: study.verdicts)
+    return [one for one in verdicts or () if one.claim.source.startswith("study")]
+
+
+def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
+    """How many of these claims hold here, in a sentence."""
+    counts = Counter(one.decision for one in verdicts)
+    parts = ", ".join(f"{counts[decision]} {_COUNTED[decision]}" for decision in _ORDER if counts[decision])
+    return f"Of the study's {len(verdicts)} claims, on this machine and these models: {parts}."
+
+
+_COUNTED: dict[Decision, str] = {
+    "refuted": "refuted",
+    "does not hold here": "do not hold",
+    "holds here": "hold",
+    "not decided yet": "not decided yet",
+    "not measured": "not measured",
+}
+
+
+def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
+    """The command that decides more of them: more repeats of what is undecided, else what is not measured yet."""
+    where = f"{f' --profile {quoted(study.profile)}' if study.profile else ''} --db {quoted(study.source)}"
+    if any(one.decision == "not decided yet" for one in verdicts):
+        repeats = 2 * (1 + int(study.trials["repeat"].max()))
+        suites = " ".join(sorted(STUDY_SUITES & set(study.trials["suite"])))
+        return f"mlsd run {suites} --repeats {repeats}{where}"
+    open_ = [one.claim.command for one in verdicts if one.decision == "not measured" and one.claim.command]
+    return f"{open_[0]}{where}" if open_ else None
+
+
+def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
+    """Each claim of the study: what it printed, what is found here, and the figure that decides."""
+    return table(
+        "The study's claims",
+        verdicts,
+        words("claim", lambda v: v.claim.text),
+        words("printed", lambda v: v.claim.printed),
+        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
+        words("the figure that decides", _deciding),
+        words("section", lambda v: v.claim.source.removeprefix("study, "), detail=True),
+        id="scoreboard",
+    )
+
+
+def _deciding(verdict: ClaimVerdict) -> Cell:
+    effect = verdict.effect
+    if effect is None:
+        return text(None, "quiet", verdict.sentence)
+    span = "" if effect.low is None or effect.high is None else f" [{_short(effect.low)}, {_short(effect.high)}]"
+    shown = f"{verdict.meaning}: {_short(effect.value)}{span}, against {_short(verdict.against or 0.0)}"
+    return Cell(text=shown, sort=shown, note=verdict.sentence)
+
+
+def _short(value: float) -> str:
+    return significant(value, 2)
+
+
+def claim_table(study: Study) -> Table:
+    """Every published claim, decided on these trials."""
+    return table(
+        "What was claimed, and what these trials say",
+        study.verdicts,
+        words("claim", lambda v: v.claim.text),
+        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
+        words(
+            "effect",
+            lambda v: Cell(text=v.sentence, sort=v.sentence, note=_trial_list(v.trials)),
+            "the tooltip names the trials",
+        ),
+        words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
+        words("audit of it, rows", _printed_audit),
+        id="claims",
+        note="Effects stand over several arms; their intervals are Student's over prompts (of one prompt over blocks), "
+        "corrected for the choice of the best: another kind than those of one arm.",
+    )
+
+
+def _printed_audit(verdict: ClaimVerdict) -> Cell:
+    counts = verdict.published_audit or {}
+    shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
+    return text(shown or None, "bad" if counts.get("impossible") else "")
+
+
+def _trial_list(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:30]))
+    return f"trials {shown}{f' and {len(ids) - 30} more' if len(ids) > 30 else ''}" if ids else ""
