@@ -10,6 +10,7 @@ explain, by most of the row's repeats as well; columns and counts that merely di
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator
 
 from mlsd.analysis.audit.implied import (
@@ -40,6 +41,7 @@ from mlsd.analysis.audit.rows import (
     median_of_others,
 )
 from mlsd.measure.exchange.printed import Printed, exact
+from mlsd.stats import grouped
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 Rule = Callable[[AuditRow, AuditContext], RuleFinding | None]
@@ -64,6 +66,12 @@ def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
     verdict: Credibility = max(verdicts, key=SEVERITY.__getitem__, default="not judged")
     missing = what_is_missing(row, context) if verdict == "not judged" else ()
     return RowAudit(identity=identity(row), verdict=verdict, findings=findings, missing=missing)
+
+
+def can_be(row: AuditRow, context: AuditContext) -> bool:
+    """Whether no bound that any program must obey is broken."""
+    found = (rule(row, context) for rule in BOUNDS)
+    return all(one is None or one.verdict != "impossible" for one in found)
 
 
 def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
@@ -454,12 +462,15 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> RuleFindi
         return None
     mine = row.gamma * row.acceptance.high
     worst: tuple[float, int, float] | None = None
-    by_gamma = context.accepted_per_round[(*row.pair_but_gamma, row.prompt, row.n_prompt)]
-    for gamma, theirs in by_gamma.items():
+    same = [r for r in context.settings[(*row.pair_but_gamma, row.prompt, row.n_prompt)] if r.fixed_length]
+    for gamma, shorter in grouped(
+        (r for r in same if (r.gamma or row.gamma) < row.gamma), lambda r: r.gamma or 0
+    ).items():
+        theirs = statistics.fmean(gamma * r.acceptance.low for r in shorter if r.acceptance is not None)
         # A round accepts a geometric number: variance m (1 + m), n_predict / (1 + m) rounds; runs of luck double it.
         variance = sum(m * (1 + m) ** 2 for m in (mine, theirs)) / row.n_predict
         excess = theirs - mine - 4.0 * math.sqrt(2.0 * variance)
-        if gamma < row.gamma and (worst is None or excess > worst[0]):
+        if worst is None or excess > worst[0]:
             worst = (excess, gamma, theirs)
     if worst is None:
         return None
@@ -497,16 +508,16 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     if other is not None:
         sentence = f"The speedup is over a plain run of {other}, another file than {row.target}"
         return _judged("arms_do_not_match", True, {}, sentence, ": the ratio is not what speculation gained")
-    known = context.baseline_sets.get(row.host)
-    if known is not None and row.claims_ratio:
-        differing = []
-        for name, what in (("engine", "program"), ("n_predict", "token count")):
-            own, others = getattr(row, name), known[name]
-            if own is not None and None not in others and own not in others:
-                differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "engine" else what)
-        if differing:
-            sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
-            return _judged("arms_do_not_match", True, {"differences": float(len(differing))}, sentence)
+    plain = [r for r in context.sound if r.host == row.host and not r.speculative] if row.claims_ratio else []
+    differing = []
+    engines, lengths = {r.engine for r in plain}, {r.n_predict for r in plain}
+    if row.engine is not None and engines and not engines & {None, row.engine}:
+        differing.append(f"program ({min(map(str, engines))} against {row.engine})")
+    if row.n_predict is not None and lengths and not lengths & {None, row.n_predict}:
+        differing.append("token count")
+    if differing:
+        sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
+        return _judged("arms_do_not_match", True, {"differences": float(len(differing))}, sentence)
     return _faster_elsewhere(row, context)
 
 
@@ -576,11 +587,16 @@ def trial_not_valid(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (
+# The rules that may say `impossible`.
+BOUNDS: tuple[Rule, ...] = (
     round_shorter_than_its_parts,
     more_bandwidth_than_the_chip,
     speedup_above_mgl,
     figures_disagree,
+    trial_not_valid,
+)
+RULES: tuple[Rule, ...] = (
+    *BOUNDS,
     speed_ignores_acceptance,
     runs_of_one_setting_apart,
     figures_copied,
@@ -588,7 +604,6 @@ RULES: tuple[Rule, ...] = (
     all_or_nothing_accepted,
     arms_do_not_match,
     slower_than_the_machine,
-    trial_not_valid,
 )
 
 

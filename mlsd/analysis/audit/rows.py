@@ -392,13 +392,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return speeds
 
     @cached_property
-    def baseline_sets(self) -> Mapping[tuple[str, str | None], dict[str, set[object]]]:
-        """Engines and token counts of the AR rows of each target; None where a row does not say."""
-        names = ("engine", "n_predict")
-        plain = grouped((row for row in self.sound if not row.speculative), lambda row: row.host)
-        return {host: {name: {getattr(r, name) for r in rows} for name in names} for host, rows in plain.items()}
-
-    @cached_property
     def _timed(self) -> dict[tuple[object, ...], float]:
         return {}
 
@@ -423,27 +416,10 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     # --- rounds of equal work
 
     @cached_property
-    def accepted_per_round(self) -> Mapping[tuple[object, ...], dict[int, float]]:
-        """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the mean of its rows."""
-        full = (row for row in self.sound if row.gamma and row.acceptance is not None and row.fixed_length)
-        groups = grouped(full, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
-        return {
-            key: {
-                gamma: statistics.fmean(gamma * row.acceptance.low for row in same if row.acceptance is not None)
-                for gamma, same in grouped(rows, lambda row: row.gamma or 0).items()
-            }
-            for key, rows in groups.items()
-        }
-
-    @cached_property
     def settings(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Speculative rows that differ in the length of their drafts, or in repeat."""
         rows = (row for row in self.sound if row.speculative)
         return grouped(rows, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
-
-    @cached_property
-    def pairs(self) -> set[tuple[object, ...]]:
-        return {row.pair for row in self.sound}
 
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
@@ -473,62 +449,43 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def slope(self) -> Slope | None:
         """Least squares within each work, over its prompts; None where acceptance hardly varies or is coarsely printed.
 
-        The error counts the scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
+        Prompts are those with a baseline of their own whose plain passes take nearly as long as most: drafting is a
+        smaller share of a deeper round. The error counts the scatter of repeats, once for a case and once for the
+        baseline that a prompt's cases share.
         """
-        points, n_works, coarse = [], 0, 0.0
-        for work, items in self._rounds.items():
-            if work not in self.pairs:  # no baseline of their own: prompts differ in more than acceptance
-                continue
-            near = self._of_one_depth(items)
-            cases = [_Point.of(rows) for rows in grouped(near, lambda item: item[0].case).values()]
-            if len(cases) > 1:
-                points += _centred(cases)
-                coarse += sum(case.width**2 / 12 for case in cases)
-                n_works += 1
-        spread = sum(p.x**2 for p in points)
-        if len(points) - n_works < 2 or spread < max(0.02, 50 * coarse):
-            return None
-        value = sum(p.x * p.y for p in points) / spread
-        shared = grouped(points, lambda p: p.prompt).values()
-        weight = sum(p.x**2 / p.n for p in points) + sum(sum(p.x for p in ps) ** 2 / ps[0].n for ps in shared)
-        residual = sum((p.y - value * p.x) ** 2 for p in points) / (len(points) - n_works)
-        error = math.sqrt(max(self.noise**2 * weight / spread, residual) / spread)
-        return Slope(value=value, error=error, n_cases=len(points))
+        import numpy as np
 
-    def _of_one_depth(self, items: list[tuple[AuditRow, float]]) -> list[tuple[AuditRow, float]]:
-        """The rows whose plain passes take nearly as long as most: drafting is a smaller share of a deeper round."""
-        plain = [baseline.mean.value for row, _ in items if (baseline := self.baseline(row)) is not None]
-        typical = statistics.median(plain)
-        spread = ONE_DEPTH + self.noise
-        return [
-            item
-            for item, speed in zip(items, plain, strict=True)
-            if max(speed, typical) <= (1.0 + spread) * min(speed, typical)
+        rows = [
+            (str(work), str(row.case), str((row.prompt, row.n_prompt)), baseline.mean.value, length, committed)
+            for work, items in self._rounds.items()
+            for row, length in items
+            if work == row.pair
+            and (baseline := self.baseline(row)) is not None
+            and (committed := row.committed) is not None
         ]
-
-
-class _Point(Record, frozen=True, kw_only=True):
-    """A case on the line of log speed over log MGL."""
-
-    prompt: tuple[object, ...]
-    x: float
-    y: float
-    n: int  # repeats
-    width: float  # of x, by rounding in print
-
-    @classmethod
-    def of(cls, rows: list[tuple[AuditRow, float]]) -> _Point:
-        """The means of a case's repeats, given with their rounds."""
-        committed = [row.committed for row, _ in rows if row.committed is not None]
-        x = statistics.fmean(math.log(mgl.value) for mgl in committed)
-        y = x - statistics.fmean(math.log(length) for _, length in rows)
-        width = statistics.fmean(math.log(mgl.high / mgl.low) for mgl in committed)
-        return cls(prompt=(rows[0][0].prompt, rows[0][0].n_prompt), x=x, y=y, n=len(rows), width=width)
-
-
-def _centred(points: list[_Point]) -> list[_Point]:
-    x, y = statistics.fmean(p.x for p in points), statistics.fmean(p.y for p in points)
-    return [msgspec.structs.replace(p, x=p.x - x, y=p.y - y) for p in points]
+        if not rows:
+            return None
+        work, case, prompt, plain, length, mgl = map(np.array, zip(*rows, strict=True))
+        typical = {one: float(np.median(plain[work == one])) for one in set(work)}
+        apart = plain / np.array([typical[one] for one in work])
+        near = np.maximum(apart, 1 / apart) <= 1.0 + ONE_DEPTH + self.noise
+        _, first, of_case, n = np.unique(case[near], return_index=True, return_inverse=True, return_counts=True)
+        logs = np.log([[one.value, one.high / one.low, ms] for one, ms in zip(mgl[near], length[near], strict=True)])
+        x, width, round_ = (np.bincount(of_case, column) / n for column in logs.T)
+        work, prompt = work[near][first], prompt[near][first]
+        several = np.array([np.sum(work == one) > 1 for one in work], dtype=bool)
+        x, y, width, n, work, prompt = (each[several] for each in (x, x - round_, width, n, work, prompt))
+        for one in set(work):
+            for each in (x, y):
+                each[work == one] -= each[work == one].mean()
+        spread, freedom = float(np.sum(x**2)), len(x) - len(set(work))
+        if freedom < 2 or spread < max(0.02, 50 * float(np.sum(width**2 / 12))):
+            return None
+        value = float(np.sum(x * y)) / spread
+        shared = sum(float(np.sum(x[prompt == one])) ** 2 / int(n[prompt == one][0]) for one in set(prompt))
+        weight = float(np.sum(x**2 / n)) + shared
+        variance = max(self.noise**2 * weight / spread, float(np.sum((y - value * x) ** 2)) / freedom)
+        return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(x))
 
 
 def _rate_is_fine(row: AuditRow) -> bool:

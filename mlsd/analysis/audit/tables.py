@@ -195,7 +195,7 @@ def _figures(row: AuditRow) -> tuple[float | None, ...] | None:
 
 
 @functools.cache
-def _published() -> dict[str, dict[tuple[float | None, ...], AuditRow]]:
+def _published() -> dict[str, dict[tuple[float | None, ...] | None, AuditRow]]:
     studies = {name: published.load(name) for name in published.names()}
     contexts = {name: published.context(study) for name, study in studies.items() if not study.separate}
     return {
@@ -206,13 +206,16 @@ def _published() -> dict[str, dict[tuple[float | None, ...], AuditRow]]:
 
 def _recognized(rows: Sequence[AuditRow], notes: Sequence[str]) -> AuditContext | None:
     """The rows as those of a published study, where they print its figures: judged by all that it says of them."""
-    keys = [_figures(row) for row in rows]
     for name, known in _published().items():
-        same = [(row, known[key]) for row, key in zip(rows, keys, strict=True) if key is not None and key in known]
-        if len(same) < _FEWEST_SAME or len(same) < _SAME_SHARE * len(rows):
+        same = [known.get(_figures(row)) for row in rows]
+        n_same = sum(one is not None for one in same)
+        if n_same < _FEWEST_SAME or n_same < _SAME_SHARE * len(rows):
             continue
         study = published.load(name)
-        own = tuple(msgspec.structs.replace(row, table=mine.table, label=mine.label) for mine, row in same)
+        own = tuple(
+            mine if row is None else msgspec.structs.replace(row, table=mine.table, label=mine.label)
+            for mine, row in zip(rows, same, strict=True)
+        )
         beside = tuple(row for row in published.context(study).rows if not row.speculative)
         told = f"These rows are those of {study.citation}: models and plain runs are taken from it."
         return msgspec.structs.replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mlsd.analysis.audit.audit import audit_row
+from mlsd.analysis.audit.audit import can_be
 from mlsd.analysis.audit.cells import AS_PLAIN
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
@@ -89,7 +89,7 @@ def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
         context = _of_chosen(store, chosen)
     except AnalysisError:  # nothing is finished
         return {}
-    found = (row.label for row in context.sound if audit_row(row, context).verdict == "impossible")
+    found = (row.label for row in context.sound if not can_be(row, context))
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in found}
 
 
