@@ -61,3 +61,11 @@ def on_end_of_input(act: Callable[[], object]) -> queue.SimpleQueue[bytes]:
 
     threading.Thread(target=read, daemon=True).start()
     return lines
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal that ended a process; of a number that is none, the number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

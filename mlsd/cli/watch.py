@@ -9,7 +9,7 @@ from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
 from mlsd.measure.cool_down import STEP_S
-from mlsd.measure.messages import Event, Progress, Resting, Silent, Started
+from mlsd.measure.messages import Event, Progress, Resting, Silent, Started, Working
 from mlsd.measure.run.runner import Watcher
 from mlsd.measure.store.rows import StoredWarning
 from mlsd.planning.job import Job, Slot
@@ -163,7 +163,7 @@ class Bar(LineWatcher):
     def event(self, job: Job, event: Event) -> None:
         if isinstance(event, Started):
             self._n_last = 0
-        elif isinstance(event, Resting | Silent):
+        elif isinstance(event, Resting | Silent | Working):
             self._bar.update(self._task, description=plain(heat_line(event) or ""))
         elif line := heat_line(event):
             self._bar.console.print(plain(line), markup=False, highlight=False)
@@ -188,6 +188,8 @@ def heat_line(event: Event) -> str | None:
     """What a person wants to know of a rest, of silence, or of the heat that made trials worthless."""
     if isinstance(event, Silent):
         return f"Still {event.doing} (silent for {event.silent_s:.0f} s, ended after {event.most_s:.0f} s)"
+    if isinstance(event, Working):
+        return f"Still {event.doing}"
     if isinstance(event, Resting):
         return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
     return None

@@ -269,6 +269,12 @@ class Progress(Record, frozen=True, kw_only=True, tag=True):
     n_tokens: int
 
 
+class Working(Record, frozen=True, kw_only=True, tag=True):
+    """A sign of life where nothing is timed pass by pass."""
+
+    doing: str
+
+
 class HeatReading(Record, frozen=True, kw_only=True, tag=True):
     """The machine's heat between blocks, as passes of the target show it."""
 
@@ -333,8 +339,8 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
 
 
 Event = (
-    Loaded | Started | Progress | HeatReading | Resting | Silent | BlockMeasured | Refused | Finished | Probed | Info
-    | Passes | Covered | Spent | DistanceFound | LayersFound | SharesFound | SelfChecked | FootprintsFound |
+    Loaded | Started | Progress | Working | HeatReading | Resting | Silent | BlockMeasured | Refused | Finished | Probed
+    | Info | Passes | Covered | Spent | DistanceFound | LayersFound | SharesFound | SelfChecked | FootprintsFound |
     BuildFits | LogitsRead
 )  # fmt: skip
 Work = (

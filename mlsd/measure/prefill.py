@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,8 +17,9 @@ _SHARE = 0.25  # of the memory that is free when another is kept
 class SavedPrompts:
     """Memories by model and text. A text is read as any other outside of `reading` one that is kept."""
 
-    def __init__(self, kept: Container[str]) -> None:
-        """`kept` are the keys of the prompts that are read once."""
+    def __init__(self, kept: Container[str], alive: Callable[[str], None] = lambda doing: None) -> None:
+        """`kept` are the keys of the prompts that are read once; `alive` hears of passes over long ones."""
+        self._alive = alive
         self._kept = kept
         self._is_kept = self._is_timed = False
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
@@ -37,7 +38,7 @@ class SavedPrompts:
     def target(self, session: Session, prompt: Sequence[int]) -> bool:
         """Bring a prompt into a target, the last token's output included; whether its memory was known."""
         if not self._is_kept or session.options.kind != "plain":
-            session.decode(prompt)
+            self._read(session, prompt, n_outputs=1)
             return False
         known = self.draft(session, prompt[:-1])
         session.decode(prompt[-1:])
@@ -46,7 +47,7 @@ class SavedPrompts:
     def draft(self, session: Session, tokens: Sequence[int]) -> bool:
         """The same for a draft, which gives no output yet."""
         if not self._is_kept:
-            session.decode(tokens, n_outputs=0)
+            self._read(session, tokens)
             return False
         own, text = cast(LlamaSession, session), tuple(tokens)
         key = (own.model_key, text)
@@ -54,7 +55,7 @@ class SavedPrompts:
             own.set_memory(self._known[key], len(text))
             return True
         if text:
-            own.decode(text, n_outputs=0)
+            self._read(own, text)
         if self._is_timed:
             self._clocked.add(key)
         if text and key not in self._known:
@@ -63,3 +64,12 @@ class SavedPrompts:
             while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:
                 del self._known[next(iter(self._known))]
         return False
+
+    def _read(self, session: Session, tokens: Sequence[int], *, n_outputs: int = 0) -> None:
+        """A long text in passes of the size that the context takes, with a sign of life behind each but the last."""
+        most = session.options.n_batch
+        last = max(0, len(tokens) - 1) // most * most
+        for start in range(0, last, most):
+            session.decode(tokens[start : start + most], n_outputs=0)
+            self._alive("reading the prompt")
+        session.decode(tokens[last:], n_outputs=n_outputs)

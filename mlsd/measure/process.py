@@ -17,7 +17,7 @@ from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from mlsd.children import end_session, start_child
+from mlsd.children import end_session, signal_name, start_child
 from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.cool_down import STEP_S
@@ -300,7 +300,7 @@ class _Worker:
         if self._hung:
             how = "it hung and was killed"
         elif code < 0:
-            how = f"killed by {_signal_name(-code)}"
+            how = f"killed by {signal_name(-code)}"
             if -code == signal.SIGKILL:
                 how += " (too little memory is the usual reason)"
         else:
@@ -334,10 +334,3 @@ class _Worker:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

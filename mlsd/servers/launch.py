@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from mlsd.children import end_session, start_child
+from mlsd.children import end_session, signal_name, start_child
 from mlsd.engine.threads import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
@@ -60,7 +59,7 @@ class Launched:
         """How the server ended by itself, with the last line that it wrote; empty while it lives."""
         if self._process is None or (code := self._process.poll()) is None:
             return ""
-        name = signal.Signals(code - DIED).name if code > DIED else f"exit code {code}"
+        name = signal_name(code - DIED) if code > DIED else f"exit code {code}"
         lines = self._log_end().splitlines()
         return f"{Path(self._binary.path).name} ended with {name}" + (f": {redact(lines[-1])}" if lines else ".")
 

@@ -82,6 +82,7 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     n_questions: dict[str, int] = msgspec.field(default_factory=dict)  # likewise
     base: str = ""  # of servers with models of their own: the target that others are compared with
     n_threads: int | None = None  # where the number was left open
+    n_blocks: dict[str, int] = msgspec.field(default_factory=dict)  # planned, by id of the target; empty: not fixed
 
     def question(self, case: Case) -> Question:
         """Which one a trial of the case answers."""

@@ -21,9 +21,10 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.measure.messages import Event, Turn, trial_of
+from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.process import receive
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.serve import run_slots
+from mlsd.measure.worker.serve import Pulse, run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial
@@ -51,11 +52,15 @@ class Mac:
         state: Callable[[], str | None] = lambda: None,
         load_s: float = 0.0,
         prompt_s: float = 0.0,
+        n_prompt: int = 0,
+        pass_s: float = 0.0,
     ) -> None:
         """`episodes`: from a trial on, hot until it rested for so many seconds. `sleep_at`, `dies_at`: trials.
 
-        `load_s` and `prompt_s`: what loading a model and reading a prompt take, without a word.
+        `load_s` and `prompt_s`: what loading a model and reading a prompt take, without a word. `n_prompt` tokens more
+        are read in passes of 512, which take `pass_s` each.
         """
+        self.n_prompt, self.pass_s = n_prompt, pass_s
         self.load_s, self.prompt_s = load_s, prompt_s
         self.waited_ns: int | None = None  # how far the parent is that waits for a silent worker
         self.clock, self._left, self._sleep_at, self.dies_at = FakeClock(), list(episodes), sleep_at, dies_at
@@ -116,13 +121,21 @@ class _Session(FakeSession):
         super().decode(tokens, n_outputs=n_outputs)
 
 
+class _SlowReader(FakeSession):
+    pass_ns = 0
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        self._clock.advance(self.pass_ns)
+        super().decode(tokens, n_outputs=n_outputs)
+
+
 class MacArms:
     """What the runner asks of `Arms`, over scripted sessions."""
 
     load_ns, backend = 5, METAL
 
-    def __init__(self, job: Job, mac: Mac) -> None:
-        self._mac = mac
+    def __init__(self, job: Job, mac: Mac, alive: Callable[[str], None]) -> None:
+        self._mac, self._alive = mac, alive
 
     def _session(self) -> _Session:
         session = _Session(truth, SessionOptions(n_ctx=512), self._mac.clock)
@@ -163,6 +176,10 @@ class MacArms:
             raise _Killed
         began_ns, session = mac.clock.now_ns(), self._session()
         mac.clock.advance(round(mac.prompt_s * 1e9))
+        if mac.n_prompt:
+            slow = _SlowReader(truth, SessionOptions(n_ctx=8192, n_batch=512), mac.clock)
+            slow.pass_ns = round(mac.pass_s * 1e9)
+            SavedPrompts((), self._alive).target(slow, (5,) * mac.n_prompt)
         draft = FakeSession(truth, SessionOptions(n_ctx=512), mac.clock)
         drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
         limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
@@ -210,7 +227,7 @@ class SimulatedWorker:
         try:
             turns = iter(lambda: self._turns.get().slots, ())
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
-            arms: Arms = MacArms(self._job, self._mac)  # type: ignore[assignment]
+            arms: Arms = MacArms(self._job, self._mac, Pulse(self._say, self._mac.clock))  # type: ignore[assignment]
             run_slots(
                 self._job, self._say, turns, arms, self._mac.clock, self._conditions
             )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
@@ -45,6 +45,7 @@ class LlamaSession:
         self._stack = ExitStack()
         self.options = options
         self.last_width = 0
+        self.on_pass: Callable[[], None] | None = None  # called behind each pass; None where passes are timed
         self.n_past = 0
         self._first_row = self._n_outputs = 0
         self._states: dict[int | None, _SavedState] = {}
@@ -199,6 +200,8 @@ class LlamaSession:
             self._submit(width)
         self._first_row, self._n_outputs, self.last_width = width - n_outputs, n_outputs, width
         self.n_past = n_past + width
+        if self.on_pass is not None:
+            self.on_pass()
 
     def _refuse_outputs(self, n_outputs: int) -> None:
         """Of more output rows than the context was made for llama.cpp would end the process."""

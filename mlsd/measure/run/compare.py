@@ -207,8 +207,8 @@ def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRe
         if not side.run.ready(side.job, ()).references:
             slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
         # A side is what one process measures: its blocks are its own, though another side may have the same cases.
-        number = int(side.role == CONTROL)
-        turn = [msgspec.structs.replace(s, block=s.block ^ number, repeat=repeat) for s in slots]
+        rank = ("0", "1", CONTROL).index(side.role)
+        turn = [msgspec.structs.replace(s, block=s.block ^ rank, repeat=repeat) for s in slots]
         blocks = [Block(slots=tuple(own)) for own in grouped(turn, lambda slot: slot.block).values()]
         side.run.measure(side.job, blocks, side.drive)
         if side.times_passes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -271,7 +272,9 @@ def conclude(store: Store, run_id: int, environment: Environment) -> tuple[Quali
 def planned(session: SessionPlan, plan: Plan) -> SessionPlan:
     """The plan of a session that decides of these arms."""
     cases = plan.cases().values()
-    return msgspec.structs.replace(session, n_threads=threads_of(next(iter(cases)).engine)).count(cases)
+    n_blocks = Counter(block.slots[0].case.target.id for load in plan.loads for block in load.blocks)
+    known = msgspec.structs.replace(session, n_threads=threads_of(next(iter(cases)).engine), n_blocks=dict(n_blocks))
+    return known.count(cases)
 
 
 def suite_session(request: StudyRequest, plan: Plan) -> SessionPlan:

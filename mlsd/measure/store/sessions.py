@@ -7,6 +7,7 @@ taken from the run's own cases.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -118,7 +119,17 @@ def _session(key: str, own: list[tuple[int, Measured]], runs: Mapping[int, Run])
     plan = plans[-1]
     for other in {id(one): one for one in plans}.values():
         plan = plan.with_counts(other.n_arms, other.n_questions)
-    # Who may stop whenever a table looks good has to pay for every look: one that was stopped, or went on.
-    if len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids):
+    # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
+    # stop there by what was seen, however often it was interrupted on its way.
+    whole = _as_planned(plans, [one for _, one in own])
+    if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
         plan = msgspec.structs.replace(plan, looks="any")
     return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(one for _, one in own))
+
+
+def _as_planned(plans: Iterable[SessionPlan], own: Iterable[Measured]) -> bool:
+    """Whether each target has as many blocks as every run of the session planned, no more and no fewer."""
+    n_planned = {msgspec.json.encode(plan.n_blocks, order="sorted"): plan.n_blocks for plan in plans}
+    places = {(one.case.target.id, one.block_id) for one in own}
+    n_found = Counter(target for target, _ in places)
+    return len(n_planned) == 1 and dict(n_found) in n_planned.values()

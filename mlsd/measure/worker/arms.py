@@ -24,7 +24,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import Rollback, make_rollback
-from mlsd.engine.session import Session, session_options
+from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError
 from mlsd.hardware import machine_ns
 from mlsd.measure.messages import now, trial_of
@@ -60,7 +60,10 @@ class _Arm:
 class Arms:
     """One target and its drafts; every native handle is freed on `close`."""
 
-    def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
+    def __init__(
+        self, job: Job, clock: Clock, cache: ProbeCache, alive: Callable[[str], None] = lambda doing: None
+    ) -> None:
+        """`alive` hears of passes that are not timed one by one."""
         self._stack = ExitStack()
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
@@ -76,14 +79,20 @@ class Arms:
             self._stack.close()
             raise
         deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
-        self._saved = SavedPrompts(deep)
+        self._saved = SavedPrompts(deep, alive)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(engine, n_ctx)
         is_sd = any(case.arm == "sd" for case in job.cases.values())
         self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
-        self._judge = Judge(partial(open_session, self.target), self._options)
+
+        def open_to_judge(options: SessionOptions) -> Session:
+            session = open_session(self.target, options)
+            session.on_pass = partial(alive, "judging")
+            return session
+
+        self._judge = Judge(open_to_judge, self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)

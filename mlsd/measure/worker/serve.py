@@ -43,6 +43,7 @@ from mlsd.measure.messages import (
     Started,
     Turn,
     Work,
+    Working,
     failed_trial,
     models_of,
 )
@@ -52,7 +53,7 @@ from mlsd.measure.worker.calibrate import Calibration
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, Conditions, Status, Trial
 
-_PROGRESS_PERIOD_NS = 500_000_000
+_PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, 20_000_000_000
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
             check_weights(Path(file.path), file.ref)
         if isinstance(work, Job):
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
-            with Arms(work, MonotonicClock(), ProbeCache()) as arms:
+            with Arms(work, MonotonicClock(), ProbeCache(), Pulse(send, MonotonicClock())) as arms:
                 run_slots(work, send, turns, arms, MonotonicClock())
         elif isinstance(work, CalibrateJob):
             calibrate(work, send)
@@ -84,6 +85,18 @@ def main() -> None:
             send(getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)(work))
     except MlsdError as error:
         send(Refused.of(error))
+
+
+class Pulse:
+    """Says now and then what goes on, so that nobody takes it for a hang."""
+
+    def __init__(self, send: Callable[[Event], None], clock: RestClock) -> None:
+        self._send, self._clock, self._last_ns = send, clock, clock.now_ns()
+
+    def __call__(self, doing: str) -> None:
+        if self._clock.now_ns() - self._last_ns > _PULSE_NS:
+            self._last_ns = self._clock.now_ns()
+            self._send(Working(doing=doing))
 
 
 def _leave_here() -> None:
