@@ -64,6 +64,33 @@ TINY: dict[str, Shape] = {
     ),
 }
 
+# A mixture large enough that its passes cost more than anything around them, and a draft that costs next to nothing:
+# what a loop prints that does not check its passes (suite G). Both have the tokens of the tiny models.
+RANDOM: dict[str, Shape] = {
+    "random-moe": _like(
+        _TINY_QWEN,
+        "qwen35moe",
+        name="random-moe",
+        n_layers=16,
+        n_embd=768,
+        n_head=6,
+        n_head_kv=2,
+        head_dim=128,
+        n_ff=0,
+        n_experts=32,
+        n_experts_used=4,
+        n_ff_expert=320,
+        n_ff_shared=2048,
+        state_size=128,
+        n_groups=6,
+        n_state_heads=12,
+        inner_size=1536,
+        rope_dim=64,
+        rope_sections=(11, 11, 10, 0),
+    ),
+    "random-draft": _like(_TINY_LLAMA, "llama", name="random-draft", n_layers=1),
+}
+
 # Attention-only Qwen models: biases on queries, keys and values; normalised heads; experts. Written only by name.
 TINY_ATTENTION: dict[str, Shape] = {
     "qwen2": _like(_TINY_LLAMA, "qwen2", head_dim=32),

@@ -30,6 +30,7 @@ from mlsd.models.manifest import (
     PathEntry,
     PerturbEntry,
     QuantizeEntry,
+    SynthEntry,
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
@@ -112,7 +113,7 @@ class Library:
         """Paths of the model's files in order, or None when one of them is not on this machine."""
         if isinstance(entry, HubEntry):
             paths = tuple(self._cached(entry, part) for part in entry.parts)
-        elif isinstance(entry, MadeEntry):
+        elif isinstance(entry, MadeEntry | SynthEntry):
             paths = (self._made_path(entry),)
         else:
             paths = (_fixed_path(entry),)
@@ -148,16 +149,22 @@ class Library:
         if isinstance(entry, Path):
             return LocalModel(ref=_ref(entry.stem, (entry,)), path=entry)
         paths = self.locate(entry)
-        if paths is None and make and isinstance(entry, MadeEntry) and self.locate(self.manifest.bases(entry)[-1]):
+        if paths is None and make and self.can_make(entry):
             self.pull(entry)
             paths = self.locate(entry)
         if paths is None:
             raise ModelFileError(f"{text} is not on this machine.", hint=_how_to_get(entry))
         return LocalModel(ref=_ref(entry.id, paths), path=paths[0].absolute(), entry=entry)
 
+    def can_make(self, entry: ModelEntry) -> bool:
+        """Whether a model can be made here without a download."""
+        if isinstance(entry, MadeEntry):
+            return self.locate(self.manifest.bases(entry)[-1]) is not None
+        return isinstance(entry, SynthEntry)
+
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
         """Bring a model to this machine, whole and with the right hash. Raises: HubError, ModelFileError."""
-        if isinstance(entry, MadeEntry):
+        if isinstance(entry, MadeEntry | SynthEntry):
             return self._make(entry, watch)
         if self.locate(entry) is None:
             if not isinstance(entry, HubEntry):
@@ -178,7 +185,7 @@ class Library:
         paths = self.locate(entry)
         if paths is None:
             raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
-        parts = (FilePart(file=paths[0].name),) if isinstance(entry, MadeEntry) else entry.parts
+        parts = (FilePart(file=paths[0].name),) if isinstance(entry, MadeEntry | SynthEntry) else entry.parts
         lock = read_lock().get(entry.id, {})
         checked = []
         for path, part in zip(paths, parts, strict=True):
@@ -265,19 +272,23 @@ class Library:
         self.notes.append(f"{entry.id}: {paths[0]} is used, nothing was downloaded.")
         return True
 
-    def _made_path(self, entry: MadeEntry) -> Path | None:
+    def _made_path(self, entry: MadeEntry | SynthEntry) -> Path | None:
         """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
+        recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
+        if isinstance(entry, SynthEntry):
+            return made_models_dir() / f"{entry.id}-{content_id(recipe)[:8]}.gguf"
         base = self.manifest.models[entry.base]
         paths = self.locate(base)
         if paths is None:
             return None
-        recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
-        stated = None if isinstance(base, MadeEntry) else base.parts[0].sha256
+        stated = None if isinstance(base, MadeEntry | SynthEntry) else base.parts[0].sha256
         of_base = stated or file_sha256(paths[0])  # a stated hash spares a listing the reading of 20 GB
         digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
-    def _make(self, entry: MadeEntry, watch: Watch | None) -> tuple[Path, ...]:
+    def _make(self, entry: MadeEntry | SynthEntry, watch: Watch | None) -> tuple[Path, ...]:
+        if isinstance(entry, SynthEntry):
+            return self._synthesize(entry, watch)
         base = self.pull(self.manifest.models[entry.base], watch)
         out = self._made_path(entry)
         if out is None or len(base) > 1:
@@ -288,6 +299,17 @@ class Library:
                 watch(f"making {out.name}")
             _write_made(base[0], out, entry)
         return (out,)
+
+    def _synthesize(self, entry: SynthEntry, watch: Watch | None) -> tuple[Path, ...]:
+        from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
+
+        out = self._made_path(entry)
+        if out is not None and not out.is_file():
+            if watch:
+                watch(f"making {out.name}")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_synthetic(out, plan_synthetic(entry.shape, entry.quantization), seed=entry.seed)
+        return (out,) if out else ()
 
 
 def resolve_model(text: str, *, make: bool = False) -> LocalModel:

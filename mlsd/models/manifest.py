@@ -123,7 +123,14 @@ class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
     seed: int = 0
 
 
-ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry
+class SynthEntry(_ManifestEntry, frozen=True, kw_only=True, tag="synth"):
+    """A shape that mlsd knows, written here with random weights: it measures a machine, and its text means nothing."""
+
+    shape: Name
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+
+
+ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SynthEntry
 MadeEntry = QuantizeEntry | PerturbEntry
 SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
 

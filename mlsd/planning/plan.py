@@ -53,6 +53,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """Everything to be measured, in order."""
 
     profile: str | None  # None: a bench
+    title: str = ""  # of the profile: whose models, and what they answer
     suites: tuple[str, ...]
     seed: int
     loads: tuple[Job, ...]  # one for each target and the drafts beside it
@@ -120,6 +121,7 @@ def expand(
     loads = grids.loads()
     return Plan(
         profile=profile.name,
+        title=profile.title,
         suites=tuple(suite.name for suite in suites),
         seed=overrides.seed,
         loads=loads if overrides.limit is None else _limited(loads, overrides.limit),
@@ -145,7 +147,7 @@ def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides 
     """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
     found: list[str | None] = []
     for part in (part for suite in suites for part in suite.parts):
-        targets = [profile.roles[role] for role in part.targets if role in profile.roles]
+        targets = [profile.roles.get(role, role) for role in part.targets if role not in profile.left_out]
         found += targets
         drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
         found += [profile.roles.get(draft, draft) for draft in drafts if draft and draft not in profile.left_out]
@@ -255,7 +257,8 @@ class _Grids:
 
     def _bound(self, role: str) -> tuple[str | None, str]:
         """The model id of a role, or None with the reason why there is none."""
-        model = self._profile.roles.get(role)
+        is_id = role in self._models and role not in self._profile.left_out
+        model = self._profile.roles.get(role, role if is_id else None)
         if model is None:
             default = f"profile {self._profile.name} binds no model to {role}"
             return None, self._profile.left_out.get(role, default)

@@ -12,7 +12,9 @@ import pytest
 
 import mlsd.models.library
 from mlsd.errors import HubError, ManifestError, ModelFileError
-from mlsd.gguf_tools.read import model_facts
+from mlsd.gguf_tools.read import model_facts, source_weight
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.synth import plan_synthetic
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library, made_models_dir, resolve_model, space_hint
 from mlsd.models.lock import read_lock
@@ -25,6 +27,7 @@ from mlsd.models.manifest import (
     PathEntry,
     PerturbEntry,
     QuantizeEntry,
+    SynthEntry,
 )
 from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
 
@@ -195,6 +198,21 @@ def test_a_split_model_is_here_only_when_all_its_files_are(server: HubServer, tm
     paths[1].unlink()
     with pytest.raises(ModelFileError, match="not on this machine"):
         books.resolve("a")
+
+
+def test_a_shape_with_random_weights_is_written_once_where_it_is_asked_for(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLSD_HOME", str(tmp_path / "home"))
+    one, other = (SynthEntry(id=f"s{seed}", shape="llama", seed=seed, **TEXT) for seed in (0, 1))
+    books = library(server, tmp_path, one, other)
+    with pytest.raises(ModelFileError, match="not on this machine"):
+        books.resolve("s0")
+    assert books.can_make(one)
+    first, again, second = (books.resolve(name, make=True) for name in ("s0", "s0", "s1"))
+    assert first == again and first.path.stat().st_mtime_ns == again.path.stat().st_mtime_ns
+    assert first.ref.sha256 != second.ref.sha256
+    assert source_weight(Source(first.path)).total.n_parameters == plan_synthetic("llama").weight.total.n_parameters
 
 
 def made_from(tiny: Path) -> tuple[PathEntry, QuantizeEntry, PerturbEntry]:

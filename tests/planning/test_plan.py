@@ -10,7 +10,7 @@ from mlsd.models.manifest import load_manifest
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.planning.plan import Plan, expand, used_models
 from mlsd.planning.request import Overrides
-from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_profiles, load_suites
 from mlsd.planning.tasks import KINDS
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling
 
@@ -88,7 +88,7 @@ def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
 
 
 @pytest.mark.parametrize(
-    "profile", ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"]
+    "profile", ["tiny", "smollm2", "synth", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"]
 )
 def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(profile):
     plan = study_plan(profile=profile)
@@ -99,6 +99,23 @@ def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(prof
 
 
 # --- order --------------------------------------------------------------------------------------------------------
+
+
+def test_random_weights_answer_how_fast_a_target_decodes_and_say_that_they_answer_no_more() -> None:
+    plan = study_plan(profile="synth")
+    assert plan.study_trials == {"A": 9, "B": 0, "C": 36, "D": 0, "F": 0} and "random weights" in plan.title
+    assert all(case.target.id.startswith("synth-") and case.gamma == 0 for case in plan.cases().values())
+    reasons = {left.reason for left in plan.left_out if left.suite in "BDF" and "moe-q8" not in left.role}
+    assert reasons == {"random weights agree by chance only: acceptance and speedup need real ones"}
+
+
+@pytest.mark.parametrize("profile", load_profiles())
+def test_suite_g_has_the_pair_with_random_weights_in_every_profile(profile: str) -> None:
+    cases = study_plan(["G"], profile=profile).cases().values()
+    own = [case for case in cases if case.target.id == "random-moe" and case.gamma]
+    assert {(case.gamma, case.drafter.draft.id) for case in own if case.drafter.draft} == {
+        (gamma, "random-draft") for gamma in (4, 8, 16)
+    }
 
 
 def test_only_suite_g_ignores_failed_rollbacks_and_at_the_studys_gammas() -> None:

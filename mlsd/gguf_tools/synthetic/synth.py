@@ -15,7 +15,7 @@ from mlsd.folders import free_bytes
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_keys, architecture_keys
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
-from mlsd.gguf_tools.shapes import FULL, TINY
+from mlsd.gguf_tools.shapes import FULL, RANDOM, TINY
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored
 from mlsd.gguf_tools.stream import Progress, new_gguf
@@ -142,7 +142,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
 def plan_synthetic(shape: str, quant: str | None = None, n_layers: int | None = None) -> SynthPlan:
     """What to write of a known shape or a GGUF. Raises: InputError, ModelFileError."""
-    known = {name: own for name, own in (FULL | TINY).items() if own.writable}
+    known = {name: own for name, own in (FULL | TINY | RANDOM).items() if own.writable}
     path = Path(shape)
     if shape.lower() in known:
         return from_shape(known[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)

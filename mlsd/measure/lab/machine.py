@@ -25,7 +25,6 @@ from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
-from mlsd.models.manifest import MadeEntry
 from mlsd.planning.job import Job, ModelFile
 from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
 
@@ -124,7 +123,7 @@ def _models_here() -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
             if library.locate(entry) is not None:
                 model = library.resolve(entry.id)
                 found.append(model_facts(model.path, ref=model.ref))
-            elif isinstance(entry, MadeEntry) and library.locate(library.manifest.bases(entry)[-1]) is not None:
+            elif library.can_make(entry):
                 makes.append(entry.id)
         except MlsdError:  # a file that cannot be read is not there
             continue

@@ -26,6 +26,7 @@ from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
+from mlsd.gguf_tools.synthetic.synth import plan_synthetic
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
 from mlsd.measure.cool_down import cool_down_of
@@ -33,7 +34,7 @@ from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.measure.process import ask, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
-from mlsd.models.manifest import MadeEntry, ModelEntry
+from mlsd.models.manifest import MadeEntry, ModelEntry, SynthEntry
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt
 from mlsd.records import BackendInfo, Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
@@ -126,7 +127,8 @@ def _of_files(id_: str, paths: Sequence[Path], n_bytes: int | None) -> Sized:
 def _of_entry(entry: ModelEntry, library: Library) -> Sized:
     if paths := library.locate(entry):
         return _of_files(entry.id, paths, None)
-    stated, name = weight_bytes(entry, library), entry.name.lower().replace(" ", "-")
+    stated = weight_bytes(entry, library)
+    name = entry.shape if isinstance(entry, SynthEntry) else entry.name.lower().replace(" ", "-")
     return Sized(
         id=entry.id,
         n_bytes=stated or estimated_bytes(entry),
@@ -142,6 +144,8 @@ def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
         return entry.n_bytes
     if paths := library.locate(entry):
         return sum(path.stat().st_size for path in paths)
+    if isinstance(entry, SynthEntry):
+        return plan_synthetic(entry.shape, entry.quantization).weight.total.n_bytes
     if isinstance(entry, MadeEntry):
         return weight_bytes(library.manifest.models[entry.base], library)
     stated = [part.n_bytes for part in entry.parts]

@@ -97,6 +97,7 @@ def plan_table(plan: Plan) -> Table:
         words("suite", lambda row: row[0]),
         numbers("study trials", lambda row: row[1]),
         numbers("paired baselines", lambda row: row[2]),
+        note=plan.title and f"{plan.title[0].upper()}{plan.title[1:]}.",
     )
 
 
