@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-<<<<<<< HEAD
-from mlsd.cli.start.demo import loss, win
-from mlsd.records import Status
-=======
 from mlsd.cli.start.demo import honest, invalid, loss, win
->>>>>>> 3c249d5 (Rebuild the study's illusion on random weights made on the spot, and measure its models' speed without their weights)
+from mlsd.records import NO_DRAFTER, Status
 from tests.trials.made import result
 
 
@@ -36,22 +32,15 @@ def test_a_loss_is_said_only_where_there_is_one() -> None:
     assert "THE HONEST LOSS" in loss([result(0.5, 0.6, 0.7)])
     assert "not decided" in loss([result(0.7, 0.9, 1.1)])
     assert "NO LOSS" in loss([result(0.9, 1.1, 1.3)])
-<<<<<<< HEAD
     wrong = result(None, None, None)
     trial = msgspec.structs.replace(wrong.trials[0].trial, status=Status.INVALID, reason="diverged")
     wrong = msgspec.structs.replace(wrong, statuses={"invalid": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
     assert loss([wrong]) == "NO USABLE MEASUREMENT: diverged."
-=======
-    wrong = result(0.5, 0.6, 0.7)
-    trial = msgspec.structs.replace(wrong.trials[0].trial, valid=False, invalid_reason="diverged")
-    wrong = msgspec.structs.replace(wrong, fates={"diverged": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
-    assert loss([wrong]) == "NO LOSS that counts: diverged."
 
 
 def test_the_invalid_one_names_what_was_printed_and_why_it_counts_for_nothing_beside_the_truth() -> None:
-    plain = result(None, None, None, drafter="none", gamma=0)
+    plain = result(None, None, None, drafter=NO_DRAFTER, name=None)
     ignored = [result(None, claim, None, gamma=gamma) for claim, gamma in ((1.5, 4), (2.2, 16))]
     said = invalid([plain, *ignored])
     assert said.startswith("THE INVALID ONE") and "1.50x at gamma 4, 2.20x at gamma 16" in said
-    assert honest([plain, result(0.1, 0.2, 0.3)]) == "IN TRUTH the same pair is at 0.20 times."
->>>>>>> 3c249d5 (Rebuild the study's illusion on random weights made on the spot, and measure its models' speed without their weights)
+    assert honest([plain, result(0.1, 0.2, 0.3)]) == "IN TRUTH the same pair is at 0.20 times (0.10 to 0.30)."

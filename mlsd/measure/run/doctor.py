@@ -85,6 +85,7 @@ def profile_fits(
         try:
             models |= size_models(dict.fromkeys(profile.roles.values()), library)
             loads = expand(suites, profile, known_models(library)).loads
+            models |= size_models({ref.id: None for load in loads for ref in load.refs}, library)  # some named by id
         except (ManifestError, SuiteError) as error:
             wrong[profile.name] = error.message
             continue
