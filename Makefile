@@ -72,7 +72,7 @@ $(foreach s,A B C D E F G,suite-$(s)): suite-%: $(VENV)/.ready
 # Seconds of timing passes of each target after the trials of `make study`.
 COSTS_S ?= 60
 
-study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F, then T(k) and bandwidth); resumable (ARGS=--yes: do not ask)
+study: $(VENV)/.ready ## Download, run and report suites A, B, C, D and F, then T(k) and bandwidth; resumable; without PROFILE the largest for this memory (ARGS=--yes: do not ask, take what is here)
 	@$(BIN)/mlsd run A B C D F --pull --costs $(COSTS_S) --report $(REPORT) $(RUN_FLAGS)
 
 notebooks-open: $(VENV)/.developer ## Open the notebooks in JupyterLab, on a database of your own after one changed line

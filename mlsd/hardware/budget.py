@@ -58,9 +58,14 @@ def memory_budget(environment: Environment, device_bytes: int | None = None) -> 
     return _host(memory)
 
 
+def host_memory_bytes() -> int:
+    """The memory of this machine."""
+    return psutil.virtual_memory().total
+
+
 def host_budget() -> MemoryBudget:
     """The budget of this machine where nobody has asked its device."""
-    memory = psutil.virtual_memory().total
+    memory = host_memory_bytes()
     return mac_budget(memory) if sys.platform == "darwin" else _host(memory)
 
 

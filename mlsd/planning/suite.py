@@ -15,6 +15,7 @@ from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
 from mlsd.outside import parse_toml, read_given
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
+from mlsd.units import GIB
 
 PROFILES_FILE = "profiles.toml"
 EMBEDDED_PROFILE = "tiny"
@@ -184,6 +185,12 @@ def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[st
         if profile.automatic and all(is_downloaded(model) for model in profile.roles.values())
     ]
     return ready[-1] if ready else find_profile(EMBEDDED_PROFILE, profiles)
+
+
+def largest_profile(profiles: Mapping[str, Profile], memory_bytes: int) -> Profile | None:
+    """Of those for Macs of a size the largest that such a memory holds; None for a smaller machine."""
+    fitting = [one for one in profiles.values() if one.memory_gib and one.memory_gib * GIB <= memory_bytes]
+    return max(fitting, key=lambda one: one.memory_gib or 0, default=None)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mlsd.cli.study import run as command
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.store import Store
 from tests.cli.conftest import Mlsd
@@ -128,3 +129,22 @@ def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mls
     resumed = json.loads(mlsd(*command, "--json").out)["outcome"]
     assert resumed["n_skipped"] >= 1
     assert resumed["n_left"] == 0
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "asks", "profile", "said"),
+    [
+        (192, True, "mac-128gb", "Profile mac-128gb is the largest"),
+        (64, True, "mac-64gb", "--profile (PROFILE=) names another"),
+        (192, False, None, "only what is here is measured. PROFILE=mac-128gb"),
+        (8, True, None, ""),
+    ],
+)
+def test_without_a_profile_the_largest_that_fits_is_proposed_where_somebody_can_be_asked(
+    memory_gib: int, asks: bool, profile: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(command, "note", notes.append)
+    monkeypatch.setattr(command, "host_memory_bytes", lambda: memory_gib << 30)
+    assert command._proposed(asks=asks) == profile
+    assert said in "".join(notes)

@@ -17,7 +17,9 @@ from mlsd.cli.database import db_option
 from mlsd.cli.output import byte_bars, note, print_json, say
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
+from mlsd.hardware.budget import host_memory_bytes
 from mlsd.measure.store.rows import DraftDistance
+from mlsd.planning.suite import largest_profile, load_profiles
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
 from mlsd.units import format_bytes, format_duration, quoted
 
@@ -78,6 +80,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     from mlsd.planning.request import study_request
 
     plan = {name: options[name] for name in ("profile", "models", "overrides")}
+    if options["pull"] and plan["profile"] is None and not plan["models"]:
+        plan["profile"] = _proposed(asks=not options["yes"] and sys.stdin.isatty())
     request = study_request(suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)
     if dry_run:
         from mlsd.cli.study.plan import show_plan
@@ -125,6 +129,18 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         from mlsd.cli.study.report import show_report
 
         show_report(Path(result.database), options["folder"])
+
+
+def _proposed(*, asks: bool) -> str | None:
+    """The largest profile for this machine where its download is asked about; None, and why, where nobody is asked."""
+    best = largest_profile(load_profiles(), host_memory_bytes())
+    if best is None:
+        return None
+    if asks:
+        note(f"Profile {best.name} is the largest for this machine's memory; --profile (PROFILE=) names another.")
+        return best.name
+    note(f"Nobody can be asked: only what is here is measured. PROFILE={best.name} is the largest for this machine.")
+    return None
 
 
 def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, ask: bool) -> Library | None:
