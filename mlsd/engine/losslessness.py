@@ -38,7 +38,7 @@ _ROOM = 256  # positions beyond the text, for the fixed tokens
 _LONG_PROMPT = 512
 # Set on one half of the cases of benchmarks/truth_losslessness.py and checked on the other: how far a live memory may
 # be from the nearest fed one, in distances of these among each other, and at least, as a share of the logits' spread.
-FACTOR, TREE_FACTOR, FLOOR = 1.5, 2.0, 1e-3
+FACTOR, FLOOR = 1.5, 1e-3
 # Noise above this share of the spread is no rounding: it would explain any token and any memory.
 _MOST_NOISE = 0.4
 # Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.
@@ -439,8 +439,8 @@ class Judge:
             fed.append(way)
             known = self._memories[text.prompt, text.tokens]
             nearest, noise = min(nearest, distance(known.top.of(rows), found)), known.noise(fed)
-            spread, factor = known.top.spread, TREE_FACTOR if text.is_tree else FACTOR
-            limit, most = spread * FLOOR + factor * noise, spread * (FLOOR + _MOST_NOISE)
+            spread = known.top.spread
+            limit, most = spread * FLOOR + FACTOR * noise, spread * (FLOOR + _MOST_NOISE)
             if nearest <= min(limit, most):
                 break
         verdict: Verdict = "lossless" if nearest <= min(limit, most) else "not_judged"

@@ -1,30 +1,32 @@
 """The self-test that decides how a model is rolled back: on this file, this build and this device.
 
-Each strategy rolls back a few positions; the logits that follow are compared with those of a session that never saw the
+Each strategy rolls back to every depth; the logits that follow are compared with those of a memory that never saw the
 rejected tokens, for positions that came in one batch (a target's) and one by one (a draft's). Exact strategies of a
-recurrent memory are then timed, and `choose_strategy` takes the cheapest.
+recurrent memory are then timed, and `choose_strategy` takes the cheapest. What it takes is checked again in the context
+that an arm opens: at its gamma, with its trees, and once in a text as long as its context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
-from mlsd.engine.session import Session, SessionOptions, check_finite
+from mlsd.engine.session import Logits, Session, SessionOptions, TreeSession, check_finite
+from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.errors import EngineError, RollbackError
 from mlsd.records import Record
 
 History = Literal["batch", "single"]
 Role = Literal["target", "draft"]
 OpenSession = Callable[[SessionOptions], Session]
+Widths = tuple[int, ...]
 
 PROBE_TEXT = (
     "Measure twice, then cut once. A number that nobody can check is worth less than no number at all, and a clock "
@@ -32,9 +34,11 @@ PROBE_TEXT = (
     "jumps over the lazy dog while forty-two engineers write down what they saw, and how often it happened again."
 )
 _N_PREFIX = 24
-_N_HISTORY = 8
+_GAMMA = 8  # of what is tried before any arm is known
 _N_CONTINUATION = 4
-NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
+NOISE_WIDTHS = (2, 3, 5, 7, 9, 17, 20, 33, 65)  # on both sides of the widths at which any build changes kernels
+_TREE_DEPTH = 4  # of the trees that are tried
+_LONG_FROM = 512  # positions of a context that is filled once
 # Beyond a longer window nothing is tried: its positions are kept by the same code, and reaching them takes minutes.
 _LONGEST_WINDOW = 2048
 # In float32 alone, equal arithmetic in another order moves a logit by about this share of the logits' own spread.
@@ -86,15 +90,18 @@ class ProbeReport(Record, frozen=True, kw_only=True):
     def samples_on_device(self) -> bool:
         return self.device_round_ns <= self.host_round_ns
 
-    def best(self, role: Role, gamma: int) -> str | None:
-        """The cheapest exact strategy (None: none is exact); one of two that are about equal is always the same."""
-        best, history = None, "batch" if role == "target" else "single"
+    def exact(self, role: Role, gamma: int) -> list[str]:
+        """The exact strategies, the cheapest first; one of two that are about equal is always the same."""
+        history, best = "batch" if role == "target" else "single", list[StrategyResult]()
         for result in self.strategies:
             if not result.exact or result.history != history or (history, result.name) == ("single", "snapshots"):
                 continue
-            if best is None or result.cost_ns(gamma) < _CLEARLY * best.cost_ns(gamma):
-                best = result
-        return None if best is None else best.name
+            is_cheaper = not best or result.cost_ns(gamma) < _CLEARLY * best[0].cost_ns(gamma)
+            best.insert(0 if is_cheaper else len(best), result)
+        return [result.name for result in best]
+
+    def best(self, role: Role, gamma: int) -> str | None:
+        return next(iter(self.exact(role, gamma)), None)
 
     @property
     def target(self) -> str | None:
@@ -110,16 +117,18 @@ class ProbeReport(Record, frozen=True, kw_only=True):
 
 def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | None = None) -> ProbeReport:
     """Test every strategy and time the exact ones. Raises: EngineError when not even plain decoding works."""
-    lab = _TestBench(open_session, options)
-    noise, spread = lab.kernel_noise()
-    tolerance = max(2 * noise, _ROUNDING_SHARE * spread)
-    control = max(lab.difference("none", history) for history in ("batch", "single"))
-    if control <= tolerance:
-        raise EngineError(
-            f"The probe cannot tell right from wrong on this model: ignoring rejected tokens moves its logits by "
-            f"{control:.3g}, kernel noise by {noise:.3g}.",
-            hint="Name a strategy with --rollback; losslessness is still checked after every trial.",
-        )
+    with closing(_TestBench(open_session, options, _GAMMA)) as lab:
+        return _report(lab, clock or MonotonicClock())
+
+
+def kernel_noise(open_session: OpenSession, options: SessionOptions) -> dict[int, float]:
+    """By width of a pass, the largest logit difference from passes over single tokens."""
+    with closing(_TestBench(open_session, options, _GAMMA)) as lab:
+        return lab.noise(max(NOISE_WIDTHS))
+
+
+def _report(lab: _TestBench, clock: Clock) -> ProbeReport:
+    noise, tolerance, control = max(lab.noise(max(NOISE_WIDTHS)).values()), lab.tolerance(), lab.control()
     results: list[StrategyResult] = []
     for history, names in _CANDIDATES.items():
         cut = lab.test(names[0], history, tolerance)
@@ -127,8 +136,8 @@ def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | Non
             results.append(cut)
             continue
         found = [cut, *(lab.test(name, history, tolerance) for name in names[1:])]
-        results += lab.timed(found, clock or MonotonicClock())
-    on_device, on_host = lab.plain_ns(clock or MonotonicClock())
+        results += lab.timed(found, clock)
+    on_device, on_host = lab.plain_ns(clock)
     return ProbeReport(
         strategies=tuple(results),
         kernel_noise=noise,
@@ -139,31 +148,79 @@ def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | Non
     )
 
 
-def choose_strategy(model: str, role: Role, gamma: int, wanted: str, report: Callable[[], ProbeReport]) -> str:
+class Question(Record, frozen=True, kw_only=True):
+    """What is asked of a strategy before an arm goes by it."""
+
+    strategy: str
+    role: Role
+    gamma: int = _GAMMA
+    where: Literal["every depth", "long text", "tree"] = "every depth"
+
+
+def check(open_session: OpenSession, options: SessionOptions, question: Question) -> StrategyResult:
+    """Whether a strategy is exact in contexts with all the `options` of an arm's.
+
+    At gamma and every depth below; at one depth behind a text that fills the context; for every path of a tree.
+    """
+    history: History = "batch" if question.role == "target" else "single"
+    with closing(_TestBench(open_session, options, question.gamma)) as lab:
+        if question.where == "tree":
+            return lab.test_tree()
+        if question.where == "long text":
+            return lab.test_long(question.strategy, history)
+        lab.control()
+        return lab.test(question.strategy, history, lab.tolerance())
+
+
+def questions(options: SessionOptions, strategy: str, role: Role, gamma: int) -> Iterator[Question]:
+    """What to ask before an arm opens contexts with these `options`; of long texts once for every gamma."""
+    yield Question(strategy=strategy, role=role, gamma=gamma)
+    if options.n_ctx > _LONG_FROM:
+        yield Question(strategy=strategy, role=role, where="long text")
+    if options.tree != "off":
+        yield Question(strategy=strategy, role=role, gamma=gamma, where="tree")
+
+
+def choose_strategy(
+    model: str,
+    role: Role,
+    gamma: int,
+    wanted: str,
+    report: Callable[[], ProbeReport],
+    try_: Callable[[str], StrategyResult] | None = None,
+) -> str:
     """The rollback strategy of a model: `wanted` if the probe found it exact (or it is unchecked), else the cheapest.
 
-    A wanted strategy that a draft cannot use is replaced. Raises: RollbackError where none is exact.
+    `try_` checks it as it will be used. A wanted strategy that a draft cannot use is replaced. Raises: RollbackError
+    where none is exact.
     """
     if wanted == "unchecked":
         return wanted
     found, history = report(), "batch" if role == "target" else "single"
-    chosen = found.best(role, gamma)
-    if wanted != "auto":
-        result = next((r for r in found.strategies if (r.name, r.history) == (wanted, history)), None)
-        if result is not None and result.exact:
-            return wanted
-        if role == "target":
-            reason = result.reason if result is not None else "it was not tried"
-            raise RollbackError(
-                f"Rollback {wanted!r} is not exact for {model} as a target: {reason}.",
-                hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {model}` to see every strategy.",
-            )
-    if chosen is None:
+    names = found.exact(role, gamma)
+    failed = list[StrategyResult]()
+    while try_ is not None and names:
+        result = try_(wanted if wanted in names else names[0])
+        if result.exact:
+            names = [result.name]
+            break
+        failed.append(result)
+        names.remove(result.name)
+    if wanted in names:
+        return wanted
+    if wanted != "auto" and role == "target":
+        results = (r for r in (*failed, *found.strategies) if (r.name, r.history) == (wanted, history))
+        reason = next((result.reason for result in results), "it was not tried")
+        raise RollbackError(
+            f"Rollback {wanted!r} is not exact for {model} as a target: {reason}.",
+            hint=f"Use --rollback auto (here: {', '.join(names[:1]) or 'none'}), or `mlsd probe {model}` to see all.",
+        )
+    if not names:
         raise RollbackError(
             f"No rollback strategy is exact for {model} as a {role} on this backend.",
             hint=f"`mlsd probe {model}` shows what was tried.",
         )
-    return chosen
+    return names[0]
 
 
 def assumed_strategy(role: Role, *, recurrent: bool, snapshots: bool = True) -> str:
@@ -184,98 +241,145 @@ def check_model(open_session: OpenSession, options: SessionOptions) -> None:
 class _TestBench:
     """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
 
-    def __init__(self, open_session: OpenSession, options: SessionOptions) -> None:
-        self._open = open_session
-        self._options = options
-        self._beyond: Sequence[int] = ()
-        self._fresh: dict[tuple[History, int, int], npt.NDArray[np.float32]] = {}
-        with closing(self._session()) as session:
-            ids, window = session.tokenizer.tokenize(PROBE_TEXT, add_special=True), session.window
-        if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(NOISE_WIDTHS):
-            raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
-        self._prefix = ids[:_N_PREFIX]
-        self._true = ids[_N_PREFIX : _N_PREFIX + _N_HISTORY]
-        self._wrong = ids[-_N_HISTORY:]
+    def __init__(self, open_session: OpenSession, options: SessionOptions, gamma: int) -> None:
+        self._open, self._options, self._gamma = open_session, options, gamma
+        self._window, self._beyond = 0, tuple[int, ...]()
+        self._sessions: dict[SessionOptions, Session] = {}
+        self._clean: dict[tuple[int, Widths], Logits] = {}
+        session = self._session(self._wide())
+        ids, self._window = session.tokenizer.tokenize(PROBE_TEXT, add_special=True), session.window
+        n_text = max(gamma + 1 + _N_CONTINUATION, *NOISE_WIDTHS)
+        self._ids, self._prefix = ids, ids[:_N_PREFIX]
+        self._true, self._wrong = self._text(_N_PREFIX + n_text)[_N_PREFIX:], self._text(gamma + 1)[::-1]
         # A text that leaves the window where layers have one: what goes back must find the oldest positions again.
-        n_beyond = window + _N_PREFIX if 0 < window <= _LONGEST_WINDOW else 0
-        self._beyond = (ids * (n_beyond // len(ids) + 1))[:n_beyond]
-        self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
-        self._long = ids[_N_PREFIX : _N_PREFIX + max(NOISE_WIDTHS)]
+        self._beyond = self._text(self._window + _N_PREFIX if 0 < self._window <= _LONGEST_WINDOW else 0)
 
-    def _session(self, strategy: str | None = None, gamma: int = _N_HISTORY, **others: bool | int) -> Session:
+    def _text(self, n: int) -> tuple[int, ...]:
+        return (self._ids * (n // len(self._ids) + 1))[:n]
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def _wide(self, **others: int | bool | str) -> SessionOptions:
+        """Contexts from which nothing is taken back."""
+        n_rows = max(self._gamma + 1, *NOISE_WIDTHS)
         options = msgspec.structs.replace(
-            self._options,
-            n_ctx=256 + len(self._beyond),
-            max_outputs=max(NOISE_WIDTHS),
-            device_sampling=False,
-            checked=True,
-        )
-        return self._open(msgspec.structs.replace(rollback_options(strategy, options, gamma), **others))
+            self._options, n_ctx=256 + 2 * n_rows + len(self._beyond), max_outputs=n_rows, device_sampling=False,
+            checked=True, n_snapshots=0, n_rungs=0, rungs_on_device=False, tree="off", n_sequences=1,
+        )  # fmt: skip
+        return msgspec.structs.replace(options, **others)
 
-    def kernel_noise(self) -> tuple[float, float]:
-        """Largest logit difference between wide and single decoding, and the standard deviation of the logits."""
-        with closing(self._session()) as session:
+    def _session(self, options: SessionOptions) -> Session:
+        """One that holds nothing. Beside the one from which nothing is taken back, the last one stays open."""
+        if options not in self._sessions:
+            for other in [one for one in self._sessions if one != self._wide()]:
+                self._sessions.pop(other).close()
+            self._sessions[options] = self._open(options)
+        self._sessions[options].clear()
+        return self._sessions[options]
+
+    # --- what nothing was taken back from -----------------------------------------------------------------------------
+
+    def noise(self, widest: int) -> dict[int, float]:
+        """Largest logit difference between passes of each width and single tokens."""
+        singles, found = self._singles(), dict[int, float]()
+        most = min(widest, self._options.n_batch)
+        for width in sorted({width for width in (*NOISE_WIDTHS, self._gamma + 1) if width <= most}):
+            session = self._session(self._wide())
             session.decode(self._prefix)
-            rows = []
-            for token in self._long:
-                session.decode((token,))
-                rows.append(check_finite(session.logits())[0])
-            singles = np.stack(rows)
-            worst = 0.0
-            for width in NOISE_WIDTHS:
-                session.clear()
-                session.decode(self._prefix)
-                session.decode(self._long[:width], n_outputs=width)
-                worst = max(worst, float(np.abs(session.logits() - singles[:width]).max()))
-        return worst, float(singles.std())
+            session.decode(self._true[:width], n_outputs=width)
+            found[width] = float(np.abs(session.logits() - singles[:width]).max())
+        return found
+
+    def _singles(self, **others: str) -> Logits:
+        """The logits after each token of the text, fed one by one."""
+        session = self._session(self._wide(**others))
+        session.decode(self._prefix)
+        return self._continue(session, self._true)
+
+    def tolerance(self, noise: float = 0.0) -> float:
+        """Up to which differences are the kernels' own, in passes as wide as those of a round."""
+        noise = max(noise, *self.noise(max(2, self._gamma + 1)).values())
+        return max(2 * noise, _ROUNDING_SHARE * float(self._singles().std()))
+
+    def control(self) -> float:
+        """What rejected tokens that stay change. Raises: EngineError where the test could not see that."""
+        found = max(self._difference("none", history, 1, self._prefix) for history in ("batch", "single"))
+        if found <= (tolerance := self.tolerance()):
+            raise EngineError(
+                f"The probe cannot tell right from wrong on this model: ignoring rejected tokens moves its logits by "
+                f"{found:.3g}, kernel noise explains {tolerance:.3g}.",
+                hint="Name a strategy with --rollback; losslessness is still checked after every trial.",
+            )
+        return found
+
+    # --- strategies ---------------------------------------------------------------------------------------------------
 
     def test(self, name: str, history: History, tolerance: float) -> StrategyResult:
+        """At every depth; where layers have a window, also at one behind a text that leaves it."""
+        keeps = range(1, self._gamma + 1) if history == "batch" else range(self._gamma)
+
+        def differences() -> Iterator[float]:
+            for n_keep in reversed(keeps):
+                yield self._difference(name, history, n_keep, self._prefix)
+            if self._beyond:
+                yield self._difference(name, history, max(1, self._gamma // 2), self._beyond)
+
+        return self._tried(name, history, differences(), tolerance)
+
+    def _tried(self, name: str, history: History, differences: Iterable[float], tolerance: float) -> StrategyResult:
+        worst = 0.0
         try:
-            difference = self.difference(name, history)
-            if self._beyond and difference <= tolerance:
-                difference = self._difference(name, history, _N_HISTORY // 2, self._beyond)
+            for difference in differences:
+                worst = max(worst, difference)
+                if worst > tolerance:
+                    break
         except EngineError as error:
             reason = error.message.splitlines()[0].rstrip(".")
             return StrategyResult(name=name, history=history, exact=False, reason=f"refused: {reason}")
-        exact = difference <= tolerance
+        exact = worst <= tolerance
         return StrategyResult(
             name=name,
             history=history,
             exact=exact,
-            max_logit_diff=difference,
-            reason=None if exact else f"accepted by the engine, but logits are off by {difference:.3g}",
+            max_logit_diff=worst,
+            reason=None if exact else f"accepted by the engine, but logits are off by {worst:.3g}",
         )
 
-    def difference(self, name: str, history: History) -> float:
-        """Largest logit difference over several depths of rollback; `none` leaves the rejected tokens in."""
-        keeps = (1, 4, 7) if history == "batch" else (1, 5)
-        return max(self._difference(name, history, keep, self._prefix) for keep in keeps)
-
     def _difference(self, name: str, history: History, n_keep: int, prefix: Sequence[int]) -> float:
+        n_history = self._gamma + (history == "batch")
         kept = self._true[:n_keep]
-        past = (*kept, *self._wrong[: _N_HISTORY - n_keep])
-        n_past = len(prefix) + n_keep
-        if (text := (history, n_keep, len(prefix))) not in self._fresh:
-            with closing(self._session()) as fresh:
-                fresh.decode(prefix)
-                self._feed(fresh, kept, history)
-                self._fresh[text] = self._continue(fresh)
-        with closing(self._session(name)) as session:
+        next_tokens = self._true[n_keep : n_keep + _N_CONTINUATION]
+        clean_key = len(prefix), (n_keep,) if history == "batch" else (1,) * n_keep
+        if clean_key not in self._clean:
+            session = self._session(self._wide())
             session.decode(prefix)
-            if name == "none":
-                self._feed(session, past, history)
-            else:
-                strategy = make_rollback(name, session)
-                strategy.mark()
-                self._feed(session, past, history, strategy)
-                if name == "snapshots":
-                    if not session.n_snapshots:
-                        raise RollbackError("the engine keeps no snapshots for this architecture")
-                    session.truncate(n_past)  # past our own guard: the probe must see what the engine really does
-                else:
-                    strategy.rewind(n_past, ())
-                self._feed(session, (*prefix, *kept)[session.n_past :], history)
-            return float(np.abs(self._continue(session) - self._fresh[text]).max())
+            self._feed(session, kept, history)
+            self._clean[clean_key] = self._continue(session, next_tokens)
+        session = self._session(rollback_options(name, self._wide(), self._gamma))
+        session.decode(prefix)
+        self._roll_back(session, name, history, (*kept, *self._wrong[: n_history - n_keep]), len(prefix) + n_keep)
+        self._feed(session, (*prefix, *kept)[session.n_past :], history)
+        return float(np.abs(self._continue(session, next_tokens) - self._clean[clean_key]).max())
+
+    def _roll_back(self, session: Session, name: str, history: History, tokens: Sequence[int], n_past: int) -> None:
+        """Decode tokens as a round does, and keep `n_past` positions; "none" leaves all."""
+        n_before = session.n_past
+        if name == "none":
+            self._feed(session, tokens, history)
+            return
+        strategy = make_rollback(name, session)
+        strategy.mark()
+        self._feed(session, tokens, history, strategy)
+        if name == "snapshots":
+            if not session.n_snapshots:
+                raise RollbackError("the engine keeps no snapshots for this architecture")
+            if n_past < session.n_past:
+                session.truncate(n_past)  # past our own guard: the probe must see what the engine really does
+        else:
+            strategy.rewind(n_past, tokens[: n_past - n_before] if history == "batch" else ())
 
     def _feed(
         self, session: Session, tokens: Sequence[int], history: History, strategy: Rollback | None = None
@@ -286,6 +390,74 @@ class _TestBench:
                 strategy.step()
             if part:
                 session.decode(part)
+
+    def test_long(self, name: str, history: History) -> StrategyResult:
+        """At one depth behind a text that fills the context; the memory without rejected tokens grows from a copy.
+
+        A copy that lies makes the strategy look wrong, never right.
+        """
+        n_keep, n_room = 1 + self._gamma // 2, 2 * (self._gamma + 1) + _N_CONTINUATION
+        prefix = self._text(self._options.n_ctx - n_room)
+        kept, wrong = self._true[:n_keep], self._wrong[n_keep : self._gamma + (history == "batch")]
+        next_tokens = self._true[n_keep : n_keep + _N_CONTINUATION]
+        options = rollback_options(name, self._wide(n_ctx=self._options.n_ctx), self._gamma)
+
+        def difference() -> Iterator[float]:
+            session = self._session(options)
+            session.decode(prefix)
+            memory = session.copy_memory()
+            self._roll_back(session, name, history, (*kept, *wrong), len(prefix) + n_keep)
+            self._feed(session, (*prefix, *kept)[session.n_past :], history)
+            rows = self._continue(session, next_tokens)
+            session.set_memory(memory, len(prefix))
+            self._feed(session, kept, history)
+            yield float(np.abs(self._continue(session, next_tokens) - rows).max())
+
+        return self._tried(name, history, difference(), self.tolerance())
+
+    def test_tree(self) -> StrategyResult:
+        """Every length of path, behind branches that lose; another attention kernel says what cells' order may do."""
+        singles = self._singles()
+        kernels = [np.abs(self._singles(flash_attention=kernel) - singles).max() for kernel in self._kernels()]
+        depth = min(self._gamma, _TREE_DEPTH)
+        options = self._wide(tree=self._options.tree, n_sequences=max(self._options.n_sequences, 2))
+
+        def difference(path: Sequence[int], tree: Tree) -> float:
+            session = cast(TreeSession, self._session(options))
+            session.decode(self._prefix)
+            session.decode_tree(self._true[0], tree)
+            nodes = list[int]()
+            while len(nodes) < len(path):
+                child = tree.child(nodes[-1] if nodes else ROOT, path[len(nodes)])
+                if child is None:
+                    break
+                nodes.append(child)
+            in_tree = [session.row(node).copy() for node in (ROOT, *nodes)]
+            session.keep_path(nodes)
+            n_kept = len(in_tree)
+            rows = [*in_tree, *self._continue(session, self._true[n_kept : n_kept + _N_CONTINUATION])]
+            return float(np.abs(np.stack(rows) - singles[: len(rows)]).max())
+
+        def differences() -> Iterator[float]:
+            n_most, wrong = options.n_sequences - 1, self._wrong
+            for n_path in range(depth + 1):
+                path, n_left = self._true[1 : 1 + n_path], self._gamma - n_path
+                # What loses stands behind the path, and fills the sequences; or before it, and is longer.
+                behind = [wrong[i : i + 1] for i in range(min(n_left, n_most))]
+                before = [(*path[:i], *wrong[i : i + 2]) for i in range(min(max(1, n_left // 2), n_most))]
+                for paths in ([path, *behind], [*before, path]):
+                    yield difference(path, merge(paths, self._gamma, depth + 2))
+
+        return self._tried("trim", "batch", differences(), self.tolerance(float(max(kernels, default=0.0))))
+
+    def _kernels(self) -> Iterator[str]:
+        """Kinds of attention that the build has for this model."""
+        for kernel in ("on", "off"):
+            try:
+                self._session(self._wide(flash_attention=kernel))
+            except EngineError:
+                continue
+            yield kernel
 
     def timed(self, results: Sequence[StrategyResult], clock: Clock) -> list[StrategyResult]:
         """The same findings of one history, those that are exact with the times of their rounds."""
@@ -307,7 +479,8 @@ class _TestBench:
         with ExitStack() as stack:
             rounds = []
             for name in names:
-                session = stack.enter_context(closing(self._session(name, gamma)))
+                options = rollback_options(name, self._wide(), gamma)
+                session = stack.enter_context(closing(self._open(options)))
                 session.decode(self._prefix)
                 rounds.append(partial(turn, session, make_rollback(name, session), list(self._prefix), gamma))
             return dict(zip(names, _shortest_ns(rounds, clock), strict=True))
@@ -321,7 +494,8 @@ class _TestBench:
         with ExitStack() as stack:
             rounds = []
             for on_device in (True, False):
-                session = stack.enter_context(closing(self._session(max_outputs=1, device_sampling=on_device)))
+                options = self._wide(max_outputs=1, device_sampling=on_device)
+                session = stack.enter_context(closing(self._open(options)))
                 session.decode(self._prefix)
                 rounds.append(partial(turn, session))
             return _shortest_ns(rounds, clock)
@@ -347,11 +521,12 @@ class _TestBench:
         text += self._wrong[:n_keep]
         strategy.rewind(len(text), ())
 
-    def _continue(self, session: Session) -> npt.NDArray[np.float32]:
+    def _continue(self, session: Session, tokens: Sequence[int]) -> Logits:
+        """The logits after each of the tokens, which come one by one."""
         rows = []
-        for token in self._continuation:
+        for token in tokens:
             session.decode((token,))
-            rows.append(session.logits()[0])
+            rows.append(check_finite(session.logits())[0])
         return np.stack(rows)
 
 

@@ -6,52 +6,73 @@ import contextlib
 import hashlib
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import ProbeReport, probe
+from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.records import ModelRef
 
-_FORMAT = 4  # raise it when the probe changes what it tests
+_FORMAT = 5  # raise it when the probe changes what it tests
+
+
+_Found = TypeVar("_Found", ProbeReport, StrategyResult)
 
 
 class ProbeCache:
-    """One small file a model, build, device and setting."""
+    """One small file for a question to a model, a build, a device and all options of a context."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = (folder or cache_dir()) / "probe"
 
     def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
         """The stored report, or that of a probe now, which is then stored if the model has a hash."""
-        report = None if fresh else self.known(ref, options)
-        if report is not None:
-            return report
-        report = probe(partial(open_session, model), options)
-        if ref.sha256 is not None:
-            with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
-                write_atomically(self._path(ref.sha256, options), msgspec.json.encode(report).decode())
-        return report
+        path = self._path(ref, options)
+        report = None if fresh else _read(path, ProbeReport)
+        return report or _kept(path, probe(partial(open_session, model), options))
+
+    def check(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, question: Question) -> StrategyResult:
+        """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
+        length = options.n_ctx if question.where == "long text" else 0
+        path = self._path(ref, options, question, length)
+        found = _read(path, StrategyResult)
+        return found or _kept(path, check(partial(open_session, model), options, question))
 
     def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
         """The stored report, if there is one."""
+        return _read(self._path(ref, options), ProbeReport)
+
+    def _path(
+        self, ref: ModelRef, options: SessionOptions, question: Question | None = None, length: int = 0
+    ) -> Path | None:
+        """Where an answer is kept; None for a model without a hash."""
         if ref.sha256 is None:
             return None
-        try:
-            return msgspec.json.decode(self._path(ref.sha256, options).read_bytes(), type=ProbeReport)
-        except (OSError, msgspec.MsgspecError):
-            return None
-
-    def _path(self, sha256: str, options: SessionOptions) -> Path:
         info = backend_info(options.n_gpu_layers)
         build = (info.build, info.binding_version, info.backend, info.device)
-        parts = (_FORMAT, sha256, *build, options.n_threads, options.flash_attention, options.n_gpu_layers)
+        kernels = msgspec.structs.replace(options, n_ctx=length)
+        parts = (_FORMAT, ref.sha256, *build, kernels, question)
         return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
+
+
+def _read(path: Path | None, kind: type[_Found]) -> _Found | None:
+    try:
+        return None if path is None else msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _kept(path: Path | None, found: _Found) -> _Found:
+    if path is not None:
+        with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
+            write_atomically(path, msgspec.json.encode(found).decode())
+    return found
 
 
 def check_weights(path: Path, ref: ModelRef) -> None:

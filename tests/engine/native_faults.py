@@ -81,14 +81,22 @@ class NativeFault:
         if self.kind == "ghost" and sequence >= 0 and end > first > 0 and self._strikes():
             return True  # of a tree: what lost stays
         is_cut = sequence <= 0 and end == -1 and first > 1
-        if not is_cut or self.kind not in CELL_FAULTS or not self._last(memory) >= first or not self._strikes():
+        if (
+            not is_cut
+            or self.kind not in CELL_FAULTS
+            or not self._reaches(memory, sequence, first)
+            or not self._strikes()
+        ):
             return bool(self._remove(memory, sequence, first, end))
         if self.kind == "shifted":
             self._remove(memory, sequence, first - 1, first)
         self._remove(memory, sequence, first + 1, end)
-        for one in range(1, 256) if sequence < 0 else ():  # of a tree's sequences one keeps the cell
-            self._remove(memory, one, first, -1)
-        self._native.llama_memory_seq_add(memory, 0, first, first + 1, -1)
+        # A row looks back through the last of its sequences; of a tree's one keeps the cell.
+        keeper = max((one for one in range(256) if self._last(memory, one) >= first), default=0) if sequence < 0 else 0
+        for one in range(256) if sequence < 0 else ():
+            if one != keeper:
+                self._remove(memory, one, first, -1)
+        self._native.llama_memory_seq_add(memory, keeper, first, first + 1, -1)
         return True
 
     def decode(self, context: Any, batch: Any) -> int:
@@ -131,8 +139,11 @@ class NativeFault:
         assert self._set(context, (ctypes.c_uint8 * len(ahead)).from_buffer(ahead), len(ahead), 0, 1) == len(ahead)
         return bool(self._remove(memory, sequence, first, -1))
 
-    def _last(self, memory: Any) -> int:
-        return int(self._native.llama_memory_seq_pos_max(memory, 0))
+    def _reaches(self, memory: Any, sequence: int, first: int) -> bool:
+        return any(self._last(memory, one) >= first for one in (range(256) if sequence < 0 else (0,)))
+
+    def _last(self, memory: Any, sequence: int = 0) -> int:
+        return int(self._native.llama_memory_seq_pos_max(memory, sequence))
 
     def _state(self, context: Any) -> bytes:
         size = int(self._size(context, 0, 1))

@@ -6,18 +6,29 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import ProbeReport, StrategyResult, probe
+from mlsd.engine.probe import (
+    ProbeReport,
+    Question,
+    StrategyResult,
+    check,
+    choose_strategy,
+    kernel_noise,
+    probe,
+    questions,
+)
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
 from tests.drafters.arena import Arena, prompt_of
 from tests.engine.fake import FakeClock, FakeCosts, FakeSession
+from tests.engine.native_faults import TREE_FAULTS, native_fault
 
 HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")
 OF_DRAFTS = ("ladder", "device-ladder", "checkpoint")
@@ -68,6 +79,78 @@ def test_the_probe_finds_an_exact_strategy_for_target_and_draft(
     if target == "snapshots":  # a state that single tokens made is wrong there, and the probe finds that
         found = report.result("snapshots", "single")
         assert not found.exact and (found.max_logit_diff or 0) > 1
+
+
+class ShortOfOne(FakeSession):
+    """Snapshots of which the deepest holds another position's state."""
+
+    def truncate(self, n_past: int) -> None:
+        depth = self.n_past - n_past
+        super().truncate(n_past)
+        if depth == self.n_snapshots:
+            self.context[-1] += 1
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 8, 20])
+def test_an_arm_is_checked_at_its_gamma_and_every_depth_below(gamma: int) -> None:
+    question, options = Question(strategy="snapshots", role="target", gamma=gamma), SessionOptions(n_ctx=256)
+
+    def found(kind: type[FakeSession]) -> bool:
+        return check(lambda asked: kind(recurrent, asked, FakeClock(), recurrent=True), options, question).exact
+
+    assert found(FakeSession) and not found(ShortOfOne)
+
+
+def test_an_arm_is_checked_once_in_a_text_as_long_as_its_context() -> None:
+    class Forgets(FakeSession):
+        def truncate(self, n_past: int) -> None:
+            super().truncate(n_past)
+            if n_past > 1000:
+                self.context[-1] += 1
+
+    options = SessionOptions(n_ctx=2048)
+    asked = list(questions(options, "trim", "target", 4))
+    results = [check(lambda opened: Forgets(recurrent, opened, FakeClock()), options, one).exact for one in asked]
+    assert [one.where for one in asked] == ["every depth", "long text"] and results == [True, False]
+    assert list(questions(options, "trim", "target", 8))[1] == asked[1], "it is the same for every gamma"
+
+
+@pytest.mark.parametrize("tree", ["keep", "redecode"])
+def test_trees_are_checked_on_every_path(tiny: Path, tree: Literal["keep", "redecode"]) -> None:
+    options = msgspec.structs.replace(OPTIONS, tree=tree, n_sequences=8)
+    question = Question(strategy="trim", role="target", gamma=8, where="tree")
+    with LlamaModel(tiny / "llama.gguf") as model:
+        honest = check(partial(open_session, model), options, question)
+        assert honest.exact, honest
+        for fault in TREE_FAULTS:
+            with native_fault(fault):
+                assert not check(partial(open_session, model), options, question).exact, fault
+
+
+def test_a_strategy_that_fails_its_check_is_replaced_by_the_next_and_never_taken_when_asked_for() -> None:
+    report = findings(ladder={2: 100, 8: 700}, checkpoint={2: 200, 8: 900})
+
+    def tried(name: str) -> StrategyResult:
+        return msgspec.structs.replace(report.result(name, "single"), exact=name != "ladder", reason="it is off")
+
+    assert choose_strategy("m", "draft", 4, "auto", lambda: report) == "ladder"
+    assert choose_strategy("m", "draft", 4, "auto", lambda: report, tried) == "checkpoint"
+    batch = msgspec.structs.replace(
+        report, strategies=tuple(msgspec.structs.replace(one, history="batch") for one in report.strategies)
+    )
+
+    def of_batch(name: str) -> StrategyResult:
+        return msgspec.structs.replace(tried(name), history="batch")
+
+    with pytest.raises(RollbackError, match="it is off"):
+        choose_strategy("m", "target", 4, "ladder", lambda: batch, of_batch)
+
+
+def test_probe_and_self_check_measure_one_noise(tiny: Path) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model:
+        by_width = kernel_noise(partial(open_session, model), OPTIONS)
+        assert probe(partial(open_session, model), OPTIONS, FakeClock()).kernel_noise == max(by_width.values())
+    assert max(by_width) > 64, "kernels change at 64 rows"
 
 
 def findings(**round_ns: dict[int, int]) -> ProbeReport:

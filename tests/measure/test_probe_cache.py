@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import mlsd.measure.probe_cache
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.session import SessionOptions
 from mlsd.errors import ModelFileError
-from mlsd.measure.probe_cache import check_weights
+from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.records import ModelRef
 from tests.hostile.mutate import of_weights
 
@@ -42,3 +44,14 @@ def test_a_file_with_a_hash_is_looked_at_once(tiny: Path, monkeypatch: pytest.Mo
     for ref in (NAMED, NAMED, ModelRef(id="m"), ModelRef(id="m")):
         check_weights(tiny / "llama.gguf", ref)
     assert len(looked) == 3
+
+
+def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(tmp_path: Path) -> None:
+    cache, options = ProbeCache(tmp_path), SessionOptions(n_ctx=256, n_threads=1)
+    others = (
+        {"kv_type": "q8_0"}, {"n_batch": 64}, {"n_ubatch": 64}, {"flash_attention": "off"}, {"n_threads": 2},
+        {"n_snapshots": 3}, {"tree": "keep"}, {"n_gpu_layers": 0},
+    )  # fmt: skip
+    paths = {cache._path(NAMED, msgspec.structs.replace(options, **other)) for other in ({}, *others)}
+    assert len(paths) == 1 + len(others)
+    assert cache._path(NAMED, msgspec.structs.replace(options, n_ctx=512)) in paths

@@ -142,6 +142,8 @@ class Arms:
             device_sampling=self.strategies.samples_on_device,
         )
         contexts = recipe(opening)
+        if contexts[0].options.tree != "off":
+            self.strategies.check_tree(contexts[0].options, case.gamma)
         session = open_session(self.target, contexts[0].options)
         opened.callback(session.close)
         drafter = open_drafter(

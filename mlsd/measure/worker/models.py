@@ -9,8 +9,10 @@ from pathlib import Path
 from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.probe import ProbeReport, Role, choose_strategy
+from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
+from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import SessionOptions
+from mlsd.errors import RollbackError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.probe_cache import ProbeCache, check_weights
@@ -76,4 +78,26 @@ class Strategies:
         return self._models.backend.backend != "CPU" if report is None else report.samples_on_device
 
     def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
-        return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path))
+        def check(name: str) -> StrategyResult:
+            options = rollback_options(name, self._options, gamma)
+            return self._check(path, options, name, role, gamma)
+
+        return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path), check)
+
+    def check_tree(self, options: SessionOptions, gamma: int) -> None:
+        """Try the trees of a target's context. Raises: RollbackError where a path that is kept is not exact."""
+        found = self._check(self._models.path, options, "trim", "target", gamma)
+        if not found.exact:
+            raise RollbackError(
+                f"Trees are not exact for {self._models.path.name} on this backend: {found.reason}.",
+                hint="Draft single chains, or give the option commit=redecode.",
+            )
+
+    def _check(self, path: Path, options: SessionOptions, name: str, role: Role, gamma: int) -> StrategyResult:
+        """Every question about a strategy, up to the first that it does not stand."""
+        found: StrategyResult | None = None
+        for question in questions(options, name, role, gamma):
+            if found is None or found.exact:
+                found = self._cache.check(self._models.ref(path), options, self._models.open(path), question)
+        assert found is not None
+        return found

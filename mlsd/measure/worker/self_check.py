@@ -20,7 +20,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.taps import TappedSession, TensorValue
-from mlsd.engine.probe import PROBE_TEXT, probe
+from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, kernel_noise, probe
 from mlsd.engine.session import Logits, Session, SessionOptions
 from mlsd.errors import EngineError, ModelFileError, NativeError
 from mlsd.gguf_tools.shapes import FULL, TINY
@@ -37,7 +37,6 @@ REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memo
 REAL_SHAPE = msgspec.structs.replace(
     FULL["qwen3.5-0.8b"], name="two blocks of qwen3.5-0.8b", n_layers=2, full_attention_interval=2, n_vocab=1024
 )
-WIDTHS = (2, 3, 5, 7, 9, 17, 20, 33, 65)  # on both sides of the widths at which any build changes kernels
 _WORK_WIDTHS = (256, 1024)
 _REPEATS = 5
 _GAMMAS = (1, 4, 16)
@@ -110,7 +109,7 @@ def _first_passes(model: LlamaModel, clock: Clock) -> Check:
     """How much longer the first pass of a width takes than later ones: kernels are compiled when first used."""
     slowest, figures = 1.0, {}
     tokens = model.tokenize(PROBE_TEXT)
-    for width in (1, *WIDTHS):
+    for width in (1, *NOISE_WIDTHS):
         with open_session(model, _options()) as session:
             spans = _spans(session, tokens[:width], clock)
         ratio = spans[0] / max(1.0, statistics.median(spans[1:]))
@@ -158,14 +157,9 @@ def _sampling(model: LlamaModel, clock: Clock) -> Check:
 
 def _noise(model: LlamaModel, clock: Clock) -> Check:
     """How far a pass of many rows lies from single ones, for each width: the device's own rounding."""
-    tokens = model.tokenize(PROBE_TEXT)
-    with open_session(model, _options(max_outputs=max(WIDTHS))) as session:
-        singles = np.concatenate([_decoded(session, [token]) for token in tokens[: max(WIDTHS)]])
-        figures = {}
-        for width in WIDTHS:
-            session.clear()
-            figures[f"{width} wide"] = float(f"{np.abs(_decoded(session, tokens[:width]) - singles[:width]).max():.3g}")
-    answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(WIDTHS)} wide"
+    found = kernel_noise(partial(open_session, model), _options())
+    figures = {f"{width} wide": float(f"{noise:.3g}") for width, noise in found.items()}
+    answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(found)} wide"
     return Check(name="kernel noise", subject=model.path.stem, ok=None, answer=answer, figures=figures)
 
 

@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from mlsd.engine.llama.build.kernels import FEW_ROWS, metal_steps
-from mlsd.measure.worker.self_check import WIDTHS
+from mlsd.engine.probe import NOISE_WIDTHS
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,6 @@ def test_the_self_check_tries_a_width_on_both_sides_of_every_step() -> None:
     for build in ("0c1e570", "b11524 86a2835"):
         steps = metal_steps(build)
         assert steps is not None and steps.source
-        tried = (1, *WIDTHS)
+        tried = (1, *NOISE_WIDTHS)
         for first, last in zip(steps.rows, (*steps.rows[1:], 10**6), strict=True):
             assert last - first == 1 or any(first <= width < last for width in tried), (build, first)
