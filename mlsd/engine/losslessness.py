@@ -38,7 +38,7 @@ _ROOM = 256  # positions beyond the text, for the fixed tokens
 _LONG_PROMPT = 512
 # Set on one half of the cases of benchmarks/truth_losslessness.py and checked on the other: how far a live memory may
 # be from the nearest fed one, in distances of these among each other, and at least, as a share of the logits' spread.
-FACTOR, FLOOR = 1.5, 1e-3
+FACTOR, FLOOR = 1.8, 1e-3
 # Noise above this share of the spread is no rounding: it would explain any token and any memory.
 _MOST_NOISE = 0.4
 # Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.

@@ -91,12 +91,15 @@ class NativeFault:
         if self.kind == "shifted":
             self._remove(memory, sequence, first - 1, first)
         self._remove(memory, sequence, first + 1, end)
-        # A row looks back through the last of its sequences; of a tree's one keeps the cell.
+        # Of a tree's sequences one keeps the cell.
         keeper = max((one for one in range(256) if self._last(memory, one) >= first), default=0) if sequence < 0 else 0
         for one in range(256) if sequence < 0 else ():
             if one != keeper:
                 self._remove(memory, one, first, -1)
         self._native.llama_memory_seq_add(memory, keeper, first, first + 1, -1)
+        for one in range(256) if sequence < 0 else ():  # and all see it
+            if one != keeper and self._last(memory, one) == first - 1:
+                self._native.llama_memory_seq_cp(memory, keeper, one, first - 1, first)
         return True
 
     def decode(self, context: Any, batch: Any) -> int:

@@ -38,6 +38,7 @@ class LlamaSession:
     """One llama.cpp context with one sequence (id 0); see `session.Session` for the contract of each method."""
 
     failed_native_calls = 0
+    _sequence = 0  # through which new tokens look back
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         self._native = library()
@@ -316,9 +317,9 @@ class LlamaSession:
             raise device_failed()
 
     def copy_memory(self) -> Any:
-        size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, 0))
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, self._sequence, 0))
         data = (ctypes.c_uint8 * size)()
-        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, 0, 0) != size:
+        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, self._sequence, 0) != size:
             raise fail(f"Copying the memory of {self.model.path.name} ({size} bytes) failed")
         return data
 

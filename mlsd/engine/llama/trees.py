@@ -156,6 +156,11 @@ class LlamaTreeSession(LlamaSession):
             self._native.llama_memory_seq_cp(self.memory, 0, sequence, 0, self.n_past)
         self._n_held = self.options.n_sequences
 
+    @property
+    def _sequence(self) -> int:  # type: ignore[override]
+        """Of a row's sequences llama.cpp masks by the last."""
+        return self._n_held - 1
+
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def keep_path(self, path: Sequence[int]) -> int:
