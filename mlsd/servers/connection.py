@@ -56,6 +56,10 @@ def check_url(url: str, remote: bool = False) -> str:
     return str(parts).rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+class _Silent(ServerError):
+    """A server that has no time left."""
+
+
 class _Allowance:
     """What one answer may still take: bytes from the wire, seconds in all, and seconds without a sign of life."""
 
@@ -72,12 +76,12 @@ class _Allowance:
             raise self.late()
         return left
 
-    def late(self) -> ServerError:
+    def late(self) -> _Silent:
         """Why there is no time left."""
         if time.monotonic() - self._began >= ANSWER_S.most:
-            return ServerError(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
+            return _Silent(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
         silence = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "sent nothing"
-        return ServerError(
+        return _Silent(
             f"{self._url} {silence} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
         )
 
@@ -93,8 +97,8 @@ class _Allowance:
         if self._since_sign >= _PROGRESS_BYTES:
             self.sign()
 
-    def token(self) -> None:
-        self._patience_s = min(self._patience_s, TOKEN_S.most)
+    def token(self, patience_s: float) -> None:
+        self._patience_s = min(patience_s, TOKEN_S.most)
         self.sign()
 
     def sign(self) -> None:
@@ -154,6 +158,7 @@ class Connection:
         if not (key.isascii() and key.isprintable()):
             raise InputError(f"{KEY_VARIABLE} holds characters that no key can have.")
         self._now = threading.local()
+        self._given_up: ServerError | None = None
         # Proxies of the environment would stand between us and a server on this machine.
         secure = url.startswith("https")  # else reading all authorities of the system is for nothing
         transport = httpx2.HTTPTransport(verify=secure, trust_env=False)
@@ -201,15 +206,14 @@ class Connection:
         return body
 
     def stream(
-        self, path: str, value: Any, kind: type[S], adds: Callable[[S], object]
+        self, path: str, value: Any, kind: type[S], adds: Callable[[S], object], prefill_s: float = 0.0
     ) -> Iterator[tuple[int, S | None]]:
         """(clock in ns, event) of a stream, as it arrives, SSE or a value a line; the mark of its end, where there is
-        one, is None. After the first event that `adds` to the output only such events are signs of life.
+        one, is None. Only events that `add` to the output are signs of life; the first has at least `prefill_s`.
 
         Raises: ServerError for whatever goes wrong on the way.
         """
-        begun = False
-        with self._open("POST", path, value, STREAM_BYTES) as response:
+        with self._open("POST", path, value, STREAM_BYTES, max(prefill_s, self._patience_s)) as response:
             if not response.is_success:
                 self._check(response, self._whole(response))
             for now_ns, line in self._lines(response):
@@ -221,10 +225,7 @@ class Connection:
                     continue
                 event = self._checked(self._parse(data, kind, path))
                 if adds(event):
-                    begun = True
-                    self._now.allowance.token()
-                elif not begun:
-                    self._now.allowance.sign()
+                    self._now.allowance.token(self._patience_s)
                 yield now_ns, event
 
     def _lines(self, response: httpx2.Response) -> Iterator[tuple[int, bytes]]:
@@ -260,8 +261,15 @@ class Connection:
             yield chunk
 
     @contextmanager
-    def _open(self, method: str, path: str, value: Any, most: Limit) -> Iterator[httpx2.Response]:
-        """A response whose body is still to come; what the server closed while it was idle is opened once more."""
+    def _open(
+        self, method: str, path: str, value: Any, most: Limit, patience_s: float = 0.0
+    ) -> Iterator[httpx2.Response]:
+        """A response whose body is still to come; what the server closed while it was idle is opened once more.
+
+        A server that was silent once is given up: each further request would wait as long again.
+        """
+        if self._given_up is not None:
+            raise self._given_up
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
         request = self._client.build_request(method, path, content=content, headers=headers)
@@ -269,7 +277,7 @@ class Connection:
         fresh = False
         with self._failures():
             while True:
-                self._now.allowance = _Allowance(self.url, self._patience_s, most)
+                self._now.allowance = _Allowance(self.url, patience_s or self._patience_s, most)
                 try:
                     response = self._client.send(request, stream=True)
                 except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
@@ -291,10 +299,14 @@ class Connection:
     def _failures(self) -> Iterator[None]:
         try:
             yield
+        except _Silent as error:
+            self._given_up = error
+            raise
         except httpx2.ConnectError as error:
             raise ServerError(f"No server answers at {self.url}: {_shown(error)}.", hint="Start it.") from error
         except httpx2.TimeoutException as error:
-            raise self._now.allowance.late() from error
+            self._given_up = self._now.allowance.late()
+            raise self._given_up from error
         except httpx2.RemoteProtocolError as error:
             raise ServerError(f"{self.url} broke off in the middle: {_shown(error)}.") from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:

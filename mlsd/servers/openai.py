@@ -83,7 +83,7 @@ class OpenAI(Endpoint):
             path,
             body,
             Completion,
-            n_predict=request.n_predict,
+            request,
             piece=lambda event: event.text,
             ends=lambda event: event.reason,
             adds=lambda event: event.text or event.tokens,

@@ -228,12 +228,20 @@ class PromptDetails(Record, frozen=True, kw_only=True):
     cached_tokens: Count | None = None
 
 
+class CompletionDetails(Record, frozen=True, kw_only=True):
+    """`usage.completion_tokens_details`: drafted tokens by what became of them, as OpenAI has it of its predictions."""
+
+    accepted_prediction_tokens: Count | None = None
+    rejected_prediction_tokens: Count | None = None
+
+
 class Usage(Record, frozen=True, kw_only=True):
     """Tokens as the server counts them."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
 
 
 class Speculative(Record, frozen=True, kw_only=True):
@@ -296,6 +304,11 @@ class Completion(Reply, frozen=True, kw_only=True):
         if self.timings is not None and self.timings.draft_rounds is not None:
             own = self.timings
             return Drafted(proposed=own.draft_n, accepted=own.draft_n_accepted, rounds=own.draft_rounds)
+        told = self.usage.completion_tokens_details if self.usage else None
+        if told is not None and told.accepted_prediction_tokens is not None:
+            accepted = told.accepted_prediction_tokens
+            rejected = told.rejected_prediction_tokens
+            return Drafted(proposed=None if rejected is None else accepted + rejected, accepted=accepted)
         if self.stats is not None and self.stats.total_draft_tokens_count is not None:
             stats = self.stats
             return Drafted(proposed=stats.total_draft_tokens_count, accepted=stats.accepted_draft_tokens_count)

@@ -184,3 +184,9 @@ def test_the_same_source_without_vectors_is_slower(mlsd: Mlsd) -> None:
     answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 10)
     assert "slower" in {found["verdict"] for found in by_name(answer).values()}
     assert "faster" not in {found["verdict"] for found in by_name(answer).values()}
+
+
+@pytest.mark.parametrize("given", ["-5", "0", "4/-1", "x"])
+def test_a_number_of_threads_that_cannot_be_is_refused(mlsd: Mlsd, given: str) -> None:
+    ran = mlsd("compare", ".", ".", "tiny-dense", "--n-threads", given)
+    assert ran.code == 2 and "--n-threads is" in ran.err and "from 1 on" in ran.err

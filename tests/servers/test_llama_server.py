@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,13 +17,17 @@ import pytest
 from mlsd.analysis.results.server_arms import row_name, server_costs, verdict_words
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
-from mlsd.planning.request import Goal
+from mlsd.measure.run.runs import bench
+from mlsd.models.library import resolve_model
+from mlsd.planning.prompts import load_prompt
+from mlsd.planning.request import Goal, bench_request
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
-from mlsd.servers.flags import Binary
+from mlsd.servers.flags import Binary, advice
 from mlsd.servers.judge import judge
-from mlsd.servers.launch import Launched
+from mlsd.servers.launch import Launched, server_flags
 from mlsd.servers.open import ServerRequest, serve
+from mlsd.trials.results import ArmResult
 from tests.servers.asked import ONE_THREAD, pair, reasons, verdicts
 from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start
 
@@ -296,3 +301,64 @@ def test_a_real_model_is_judged_token_for_token(
     if drafter == "draft-model":  # the target drafts for itself, so nearly all is accepted
         (row,) = (row for row in result.results if row.case.drafter.name == DRAFT_MODEL)
         assert row.acceptance_rate is not None and row.acceptance_rate > 0.8
+
+
+# --- flags go round -----------------------------------------------------------------------------------------------
+
+COPYING = [
+    DrafterSpec(name="pld"),
+    DrafterSpec(name="pld", options={"ngram": 3, "min_ngram": 3, "match": "last"}),
+    DrafterSpec(name="ngram-cache"),
+]
+MODELS = [DrafterSpec(name=DRAFT_MODEL), DrafterSpec(name=DRAFT_MODEL, options={"p_min": 0.6})]
+MOST_APART = 0.05  # of MGL
+ROUND_TRIP = ("copy", "code")
+
+
+@pytest.fixture(scope="module")
+def by_engine(tmp_path_factory: pytest.TempPathFactory) -> list[ArmResult]:
+    """What our own loop measures of settings whose flags are printed."""
+    found: list[ArmResult] = []
+    for target, specs in (("smollm2-135m", COPYING), ("tiny-dense", MODELS)):
+        asked = bench_request(
+            target, drafters=specs, drafts=() if specs is COPYING else ("tiny-draft",), prompts=ROUND_TRIP,
+            gammas=(GAMMA,), n_predict=48, repeats=1, engine=ONE_THREAD,
+        )  # fmt: skip
+        found += bench(asked, tmp_path_factory.mktemp("own") / "s.sqlite").results
+    return [one for one in found if not one.is_plain]
+
+
+@pytest.mark.parametrize("spec", [*COPYING, *MODELS], ids=lambda spec: f"{spec.name} {spec.options or ''}")
+def test_printed_flags_draft_as_was_measured_or_say_what_differs(
+    llama_server: Binary, by_engine: list[ArmResult], spec: DrafterSpec
+) -> None:
+    drafting = spec in MODELS
+    own = {
+        one.text: one
+        for one in by_engine
+        if (one.case.drafter.name, one.case.drafter.options) == (spec.name, spec.options)
+    }
+    first, *rest = advice(spec, GAMMA, str(DRAFT) if drafting else None)
+    assert set(own) == set(ROUND_TRIP)
+    if "no flags do this" in first:
+        return
+    target = resolve_model("tiny-dense" if drafting else "smollm2-135m").path
+    flags = shlex.split(first.removeprefix("llama-server: "))
+    common = server_flags(llama_server, str(target), ONE_THREAD, 2048, 1)
+    with Launched(llama_server, [*common, *flags], 60.0) as server:
+        for prompt, measured in own.items():
+            text = load_prompt(prompt).text
+            answer = server.endpoint.complete(Request(prompt=server.endpoint.tokenize(text) or text, n_predict=48))
+            accepted, after_first = answer.accepted or 0, answer.n_tokens - 1
+            mgl = after_first / (after_first - accepted)
+            assert measured.mgl is not None
+            told = any("llama-server differs" in line for line in rest)
+            assert told or abs(mgl / measured.mgl - 1) <= MOST_APART, (prompt, mgl, measured.mgl, flags)
+            if not told and answer.proposed and measured.acceptance_rate is not None:
+                assert accepted / answer.proposed == pytest.approx(measured.acceptance_rate, abs=0.1)
+
+
+def test_the_bundled_server_reads_the_demos_own_model(llama_server: Binary) -> None:
+    common = server_flags(llama_server, str(resolve_model("smollm2-135m").path), ONE_THREAD, 256, 1)
+    with Launched(llama_server, common, 60.0) as server:
+        assert server.endpoint.complete(Request(prompt="Once upon a time", n_predict=4)).n_tokens == 4

@@ -154,6 +154,25 @@ def test_a_stream_whose_tokens_stop_ends_though_its_events_go_on(monkeypatch: py
             connect(server.url, 60.0).complete(Request(prompt=(1, 2), n_predict=10_000))
 
 
+@pytest.mark.parametrize("nothing", [b": ping\n\n", b'data: {"content": "", "tokens": [], "stop": false}\n\n'])
+def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(nothing: bytes) -> None:
+    asked = []
+
+    def raw(path: str, send: Send) -> bool:
+        if path == "/completion":
+            asked.append(path)
+            after(STREAM, again(nothing, 0.01))(send)
+        return path == "/completion"
+
+    with FakeServer() as server:
+        server.raw = raw
+        endpoint = connect(server.url, 1.0)
+        for _ in range(8):
+            with pytest.raises(ServerError, match="that say nothing for 1 s"):
+                endpoint.complete(Request(prompt=(1, 2), n_predict=10))
+    assert len(asked) == 1  # each further one would wait as long again
+
+
 @pytest.mark.parametrize("held", [0.0, 0.15, 0.5, 1.0])
 def test_a_server_that_holds_its_stream_back_is_not_faster(held: float, tmp_path: Path) -> None:
     with FakeServer("openai", token_s=0.004) as plain, FakeServer("openai", token_s=0.004) as holding:

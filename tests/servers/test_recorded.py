@@ -175,6 +175,14 @@ def test_mlx_vlm_counts_drafting_in_the_words_of_llama_server(
     assert asked["path"] == "/v1/chat/completions" and asked["messages"][0]["content"] == "Why is the sky"
 
 
+def test_drafted_tokens_that_usage_tells_as_accepted_and_rejected_are_read() -> None:
+    details = {"accepted_prediction_tokens": 8, "rejected_prediction_tokens": 4}
+    last = {"usage": {"prompt_tokens": 5, "completion_tokens": 12, "completion_tokens_details": details}}
+    with Replay("mlx-vlm", MLX_VLM, openai_events(12, last)) as server, closing(connect(server.url, 5.0)) as endpoint:
+        answer = endpoint.complete(Request(prompt="Why is the sky", n_predict=12))
+    assert (answer.proposed, answer.accepted) == (12, 8)
+
+
 def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:
     n = 1 + 43 + 10
     usage = {"prompt_tokens": 3, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": 0}}

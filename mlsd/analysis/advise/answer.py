@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -127,6 +128,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         [gap for gap, is_open in gaps.items() if is_open],
         tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, known, place)),
         _fetch(file, found) if file is not None and plain.basis == "shape" else (),
+        question.target if Path(question.target).is_file() else "",
     )
     best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
     return TargetAdvice(

@@ -53,7 +53,7 @@ def next_steps(
     of the models worth downloading.
     """
     option = f" {options[0]}" if options else ""
-    gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
+    gammas = ",".join(map(str, sorted(list(dict.fromkeys(unsure_gammas))[:3]))) or "1,2,4"  # the likeliest three
     yield from to_time
     if "machine" in gaps:
         if to_time:
@@ -76,7 +76,9 @@ def next_steps(
     if "target" in gaps:
         yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
         return
-    prompt = f" --prompt {quoted(workload)}" if workload else ""
+    file = (workload or "").startswith("file:")  # only its name is stored, not where it lies
+    prompt = f" --prompt {quoted(f'{workload[5:]}.txt' if file else workload)}" if workload else ""
+    prompt += " (the path of that text)" if file else ""
     if not options:
         yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}."
     elif "acceptance" in gaps:

@@ -358,8 +358,10 @@ def recommend(
     gaps: Collection[Gap] = (),
     to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
+    called: str = "",
 ) -> Recommendation:
     """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
+    `called` is how commands call the target, where that is not its id.
 
     On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
     is faster at every acceptance and cost that was seen.
@@ -375,7 +377,7 @@ def recommend(
     is_open = verdict == "not decided yet"
     more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
     steps = next_steps(
-        target,
+        called or target,
         workload,
         list(dict.fromkeys(p.option for p in (*could, *speculative))),
         [p.gamma for p in could],

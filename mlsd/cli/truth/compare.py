@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
+_LEAST = {"n_threads": 1, "n_gpu_layers": -1, "n_ctx": 1}
+_OPEN = 4  # exit code where nothing is decided of what --fail-on asks for
 _FAIL_ON = ("slower", "different", "undecided")
 
 
@@ -61,7 +63,12 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option(
     "--no-control", is_flag=True, help="Leave out the control (A a second time): faster, but noise is not measured."
 )
-@click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
+@click.option(
+    "--fail-on",
+    type=FailOn(),
+    multiple=True,
+    help="Exit code 1 for slower:3%, different or undecided; 4 where nothing is decided.",
+)
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
 @db_option("results/compare.sqlite")
 @shared.seed_option("Seed of the order of sides and arms.")
@@ -140,11 +147,12 @@ def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
         a, slash, b = given.partition("/")
         for side, value in zip(sides, (a, b if slash else a), strict=True):
             try:
-                side[name] = int(value) if name.startswith("n_") else value
+                side[name] = int(value) if name in _LEAST else value
             except ValueError:
-                raise InputError(
-                    f"--{name.replace('_', '-')} is {given!r}.", hint="Give a number, or two like 4/6 for A and B."
-                ) from None
+                side[name] = None
+            if name in _LEAST and (side[name] is None or side[name] < _LEAST[name]):
+                hint = f"Give a number from {_LEAST[name]} on, or two like 4/6 for A and B."
+                raise InputError(f"--{name.replace('_', '-')} is {given!r}.", hint=hint)
     try:
         a, b = (msgspec.convert(side, EngineOptions) for side in sides)
     except msgspec.ValidationError as error:
@@ -199,6 +207,9 @@ def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_j
         ctx.exit(130)
     if failures:
         ctx.exit(1)
+    if options["fail_on"] and all(one.verdict == "not decided yet" for one in found.findings if one.measure.counts):
+        note(f"NOT DECIDED YET  Nothing is decided of what --fail-on asks for (exit code {_OPEN}).")
+        ctx.exit(_OPEN)
 
 
 def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
