@@ -231,8 +231,8 @@ def advice(
     if target is not None and not by_server and own.type not in _SNAPSHOTS and state_layers(Source(target)):
         lines.append(
             f"llama-server keeps no snapshots of this target's recurrent state for {own.type} (n_rs_seq stays 0; seen "
-            "in b11434): it copies the state each round, which mlsd does not, so it may gain less or lose. Measure it: "
-            "mlsd server TARGET --launch llama-server."
+            "in b11434): it copies the state each round, which mlsd does not, so it may draft otherwise, gain less or "
+            "lose. Measure it: mlsd server TARGET --launch llama-server."
         )
     return tuple(lines)
 

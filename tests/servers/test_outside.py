@@ -161,7 +161,7 @@ def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(nothing: by
     def raw(path: str, send: Send) -> bool:
         if path == "/completion":
             asked.append(path)
-            after(STREAM, again(nothing, 0.01))(send)
+            after(STREAM, again(nothing, 0.05))(send)
         return path == "/completion"
 
     with FakeServer() as server:
