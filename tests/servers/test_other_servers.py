@@ -89,7 +89,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
     # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
     (plain_text,) = {one.trial.text for one in result.trials if one.trial.arm == "ar"}
     for one in (one.trial for one in result.trials if one.trial.arm == "sd"):
-        assert one.valid == (one.text == plain_text and one.status == "ok")
+        assert one.valid == (one.text == plain_text and one.status != "failed")
     assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
     notes = "\n".join(result.notes)
     assert "compared as text" in notes and "of whole answers, by ours" in notes
