@@ -93,7 +93,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
     assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
     notes = "\n".join(result.notes)
     assert "compared as text" in notes and "of whole answers, by ours" in notes
-    for one in (one.trial for one in result.trials if one.trial.status == "ok"):
+    for one in (one.trial for one in result.trials if one.trial.status != "failed"):
         assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
     assert {verdict_words(row) for row in result.results if row.tok_s} <= {"lossless", "different"}
