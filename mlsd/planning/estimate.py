@@ -104,7 +104,7 @@ def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, 
     for row in trials:
         case = cases.get(row["case_id"])
         rate = decode_tok_s(row["n_tokens"], row["decode_ns"])
-        if case is None or row["status"] != "ok" or rate is None:
+        if case is None or row["status"] == "failed" or rate is None:
             continue
         exact[row["case_id"]].append((rate, row["prefill_ns"]))
         by_arm[_arm_key(case)].append((rate, None))
