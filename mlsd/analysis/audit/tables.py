@@ -95,7 +95,7 @@ def _pasted(row: ImportedRow) -> PastedRow:
 
 def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> AuditContext:
     """The context of the rows of one table. Raises: TableError when none is finished and understood."""
-    done = [row for row in pasted if row.cells.get("status", "ok") == "ok"]
+    done = [row for row in pasted if row.cells.get("status", "ok") in ("ok", "valid", "hot")]
     alone = [row for row in done if row.cells.get("users", "1") in ("1", "-", "")]
     rows, lost, cells_lost = list[AuditRow](), list[str](), list[str]()
     first = pasted[0].line - 1 if pasted else 0
