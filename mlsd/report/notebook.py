@@ -27,8 +27,12 @@ from mlsd.report.tables import results as result_tables
 from mlsd.trials.answers import by_target, first_line
 
 TABLES = {
+    "1": paper_tables.table_1,
+    "2": paper_tables.table_2,
+    "3": paper_tables.table_3,
     "4": paper_tables.table_4,
     "5": paper_tables.table_5,
+    "6": paper_tables.table_6,
     "F": paper_tables.table_f,
     "speedups": lambda study: result_tables.speedup_table(study.results),
     "best": lambda study: result_tables.best_table(study.answers),

@@ -148,7 +148,10 @@ def _comparisons(study: Study) -> Section:
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
-_STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_f]
+_STUDY = [
+    *(paper_tables.table_1, paper_tables.table_2, paper_tables.table_3, paper_tables.table_4),
+    *(paper_tables.table_5, paper_tables.table_6, paper_tables.table_f),
+]
 _COSTS: list[Callable[[Study], Table]] = [
     traffic_table,
     lambda study: machine_tables.curve_table(study.machine.curves),

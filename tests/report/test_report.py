@@ -24,6 +24,7 @@ from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown
 from mlsd.report.render.sections import Page, section
 from mlsd.report.render.table import number, significant, text
+from mlsd.report.tables.paper import table_f
 from mlsd.report.tables.records import MOST_TRIALS, audit_table, trial_table, warning_table
 from mlsd.report.write import write_report
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, write
@@ -56,7 +57,7 @@ def written(page: Page) -> str:
 def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: Page, written: str) -> None:
     assert page.scoreboard is not None and len(page.scoreboard.rows) == 14
     assert page.verdict.startswith("Of the study's 14 claims, on this machine and these models: ")
-    assert {"holds here", "does not hold here"} & {row[2].text for row in page.scoreboard.rows}
+    assert {"holds here", "does not hold here"} & {row[1].text for row in page.scoreboard.rows}
     assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
     assert written.index("the study&#39;s 14 claims") < written.index("Faster in 4 of 14:")
@@ -85,22 +86,37 @@ def test_the_page_fetches_nothing(written: str) -> None:
 
 def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
-    assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-f",
+    assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 10 and page.chart.narrow
+    assert len({picture.id for picture in page.pictures}) == 11 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)
     assert not experts.tables and not experts.pictures and not experts.text  # no empty boxes
 
 
-def test_our_rows_stand_beside_the_published_ones_with_their_audit(page: Page) -> None:
-    table = next(table for section in page.sections for table in section.tables if table.id == "table-5")
-    row = next(row for row in table.rows if row[0].text == "moe_q4 + draft_0.8b" and row[5].text == "8")
-    assert row[1].text == "tiny-moe-q4_0 + tiny-draft"
-    assert row[-2].text == "65.2, 1.18x, 1.1 %"
-    assert row[-1].text == "impossible"
-    assert sum(row[-1].text == "impossible" for row in table.rows) == 18
+def test_the_tables_of_the_study_stand_in_its_order_with_print_ours_and_ratio(page: Page) -> None:
+    (section_,) = [section for section in page.sections if section.id == "study"]
+    order = ["table-1", "table-2", "table-3", "table-4", "table-5", "table-6", "table-f"]
+    assert [table.id for table in section_.tables] == order
+    tables = {table.id: table for table in section_.tables}
+    named = {id_: [dict(zip([h.label for h in t.heads], r, strict=True)) for r in t.rows] for id_, t in tables.items()}
+    (row,) = [r for r in named["table-5"] if r["study's pair"].text == "moe_q4 + draft_0.8b" and r["gamma"].text == "8"]
+    assert (row["printed tok/s"].text, row["speedup"].text, row["α, %"].text) == ("65.2", "1.18x", "1.1")
+    assert row["ours"].text == "tiny-moe-q4_0 + tiny-draft" and row["audit of it"].text == "impossible"
+    speedup = row["speedup [95 % CI]"].sort
+    assert isinstance(speedup, float) and row["ours / printed"].sort == pytest.approx(speedup / 1.18)
+    assert len(named["table-5"]) == 18, "the study's rows and no others"
+    assert [r["printed runs"].text for r in named["table-3"]] == ["18", "144", "36", "72", "36", "306"]
+    assert len(named["table-6"]) == 6 and "20.5 GiB" in tables["table-2"].note
+    assert [p.title.split(":")[0] for p in section_.pictures] == [f"Figure {n}" for n in range(1, 6)]
+
+
+def test_one_caption_of_the_study_is_not_printed_as_three_values(tmp_path: Path) -> None:
+    made = blocks(MOE, "F", prompts=("length-32", "length-256", "length-512"), gammas=(8,))
+    shown = table_f(mlsd.open_study(write(tmp_path / "f.sqlite", made)))
+    place = [head.label for head in shown.heads].index("printed speedup")
+    assert [row[place].text for row in shown.rows] == ["1.26x", "~1.19x from 256 on", "~1.19x from 256 on"]
 
 
 def test_the_failed_and_the_invalid_trial_are_in_the_table_with_their_reason(study: Study) -> None:

@@ -1,4 +1,4 @@
-"""The study's figures 1, 2, 4 and 5 with ours in them (3 repeats tables 4 and 5); each function reads a Study.
+"""The study's figures 1 to 5 with ours in them; each function reads a Study.
 
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
@@ -156,6 +156,30 @@ def acceptance_over_gamma(study: Study) -> Figure:
     return figure
 
 
+def throughputs(study: Study) -> Figure:
+    """Decode tok/s of plain decoding and of every pair of the study, ours beside the printed ones."""
+    rows = [(row, row.ours) for row in study_rows(study) if row.ours is not None and row.ours.tok_s]
+    if not rows:
+        raise AnalysisError("No arm stands in the place of one of the study's.", hint="Measure some: mlsd run B D.")
+    labels = [f"{row.pair}, {row.gamma}\n{arm.case.target.id} + {arm.label}" for row, arm in rows]
+    places = np.arange(len(rows), 0, -1.0)
+    figure, (left, right) = plot.canvas(1.4 + 0.34 * len(rows), 2)
+    printed = [float(row.cells["tok_s"]) for row, _ in rows]
+    measured, doubt = [arm.tok_s or 0.0 for _, arm in rows], _published([row for row, _ in rows])
+    parts = ((left, printed, "M2 Ultra", f"speculative ({doubt})"), (right, measured, "here", "speculative, here"))
+    for i, (ax, values, title, label) in enumerate(parts):
+        ax.barh(places, values, height=0.7, color=plot.color(i), label=label)
+        ax.set(title=title, xlabel="decode tok/s", ylim=(0.4, len(rows) + 0.6))
+        ax.set_yticks(places, labels if ax is left else [""] * len(rows), fontsize=6.5)
+        ax.grid(axis="y", visible=False)
+    plain = [float(row.cells["tok_s"]) / float(row.cells["speedup"]) for row, _ in rows]
+    own = [arm.plain_tok_s or float("nan") for _, arm in rows]
+    for ax, values in ((left, plain), (right, own)):
+        ax.plot(values, places, color=_GREY, marker="D", markersize=4, linestyle="none", label="plain decoding")
+    plot.legend([left, right])
+    return figure
+
+
 def _printed_over_gamma(study: Study, ax: Axes, own: Sequence[tuple[str, list[ArmResult]]], field: str) -> None:
     """The published lines of the drafts in whose place one of ours stands, or of all where none does."""
     firsts = [line[0] for _, line in own]
@@ -196,7 +220,7 @@ def prompt_length_sweep(study: Study) -> Figure:
             plain = f"{group[0].case.target.id}, {PLAIN}{tokens}"
             left.plot(xs, [a.plain_tok_s or 0 for a in group], color=_GREY, linewidth=1.0, label=plain, **mark)
             _points(right, xs, group, index, len(own), label)
-        name = "moe_q4 + draft_0.8b, gamma 8"
+        name = "moe_q4 + draft_0.8b, gamma 8; 256 and more: one caption"
         _printed(right, [float(row.cells["n_prompt"]) for row in sweep], sweep, "speedup", None, name)
         _even(right)
         left.set(xscale="log", xlabel="prompt tokens", ylabel="decode tok/s", ylim=(0, None))
@@ -211,6 +235,7 @@ def prompt_length_sweep(study: Study) -> Figure:
 STUDY_FIGURES = (
     FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active),
     FigureEntry("speedup-gamma", "Figure 2: speedup over gamma", speedup_over_gamma),
+    FigureEntry("throughput", "Figure 3: throughput", throughputs),
     FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma),
     FigureEntry("prompt-length", "Figure 5: prompt length", prompt_length_sweep),
 )

@@ -1,4 +1,4 @@
-"""Tables 4, 5 and F: our trials in the study's layout, with the study's own figures and what the audit says of them.
+"""Tables 1 to 6 of the study, and figure 5 as a table: what it printed, ours, and the ratio, in its order and shape.
 
 A profile binds the study's roles to models, so a row of the study is ours when the profile puts a model in its place.
 """
@@ -6,7 +6,9 @@ A profile binds the study's roles to models, so a row of the study is ours when 
 from __future__ import annotations
 
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+
+from msgspec import structs
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
@@ -14,11 +16,12 @@ from mlsd.analysis.audit.rows import RowAudit
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import find_profile
-from mlsd.records import Record
-from mlsd.report.render.table import Cell, Table, numbers, table, text, words
+from mlsd.records import ModelFacts, Record
+from mlsd.report.render.table import Cell, Column, Table, number, numbers, table, text, words
 from mlsd.report.tables.columns import ARM, effect_cell, of_their_arms
 from mlsd.report.tables.records import TONES
 from mlsd.trials.results import ArmResult
+from mlsd.units import format_bytes
 
 # model of the study -> role that a profile binds
 ROLES = {
@@ -108,79 +111,195 @@ def _audit_cell(row: RowAudit | None) -> Cell:
 # --- the tables -------------------------------------------------------------------------------------------------
 
 
+def table_1(study: Study) -> Table:
+    """The study's machine beside this one."""
+    own = study.environment
+    memory = None if own.memory_bytes is None else f"{own.memory_bytes / 2**30:.0f} GiB"
+    peak = None if own.peak_bandwidth_gb_s is None else f"{own.peak_bandwidth_gb_s:g} GB/s"
+    cores = None if own.logical_cores is None else str(own.logical_cores)
+    here = (own.chip, memory, peak, own.device, cores, own.llama_cpp_build)
+    printed = ("Apple M2 Ultra", "192 GB LPDDR5", "800 GB/s", "76 (Metal)", "24 (16P + 8E)", "llama.cpp v8240/8280")
+    names = ("chip", "memory", "memory bandwidth", "GPU cores or device", "CPU cores", "llama.cpp")
+    return table(
+        "Table 1: hardware",
+        zip(names, printed, here, strict=True),
+        words("component", itemgetter(0)),
+        words("printed", itemgetter(1)),
+        words("here", itemgetter(2)),
+        id="table-1",
+    )
+
+
+def table_2(study: Study) -> Table:
+    """The study's models beside ours in their places."""
+    ours, note = models_of(study.profile), _other_models(study)
+    return table(
+        "Table 2: models",
+        [(cells, study.facts.get(ours.get(cells["id"], ""))) for cells in _records("table 2")],
+        words("study's id", lambda row: row[0]["id"]),
+        words("printed model", lambda row: row[0]["model"]),
+        words("active, total, 10⁹", lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
+        words("role", lambda row: row[0]["role"]),
+        words("ours in its place", lambda row: ours.get(row[0]["id"])),
+        numbers("active, 10⁶", lambda row: _millions(row[1], "n_parameters_active")),
+        numbers("total, 10⁶", lambda row: _millions(row[1], "n_parameters")),
+        words("experts", lambda row: _experts(row[1])),
+        numbers("weights", lambda row: text(format_bytes(row[1].weight_bytes) if row[1] else None)),
+        id="table-2",
+        note=f"{note} {_FILES}".strip(),
+    )
+
+
+# Sizes are those of gguf_manifest.toml; GiB are 2^30 bytes.
+_FILES = (
+    "The study gives its MoE files 20.6 and 38.7 GB; those of the manifest have 22.02 GB (20.5 GiB) and 36.90 GB (34.4 "
+    "GiB): the first fits in GiB, the second in neither unit. It prints 128 experts with top-2 routing (section 2.3), "
+    "the model's configuration has 256, 8 a token."
+)
+
+
+def _experts(facts: ModelFacts | None) -> str | None:
+    return f"{facts.n_experts_used} of {facts.n_experts}" if facts is not None and facts.n_experts else None
+
+
+def _millions(facts: ModelFacts | None, name: str) -> Cell:
+    n = None if facts is None else getattr(facts, name)
+    return number(None if n is None else n / 1e6, 1)
+
+
+def table_3(study: Study) -> Table:
+    """Runs of each suite: printed, and measured and valid here."""
+    own = study.trials.groupby("suite")["valid"].agg(["size", "sum"]).to_dict("index")
+    rows = [(cells, own.get(cells["suite"])) for cells in _records("table 3") if cells["suite"] != "total"]
+    known = [found for _, found in rows if found]
+    total = {name: sum(int(found[name]) for found in known) for name in ("size", "sum")} if known else None
+    printed = next(cells for cells in _records("table 3") if cells["suite"] == "total")
+    return table(
+        "Table 3: suites",
+        [*rows, (printed, total)],
+        words("suite", lambda row: row[0]["suite"]),
+        words("what", lambda row: row[0].get("what")),
+        numbers("printed runs", lambda row: int(row[0]["runs"])),
+        numbers("trials here", lambda row: int(row[1]["size"]) if row[1] else text("not measured", "quiet")),
+        numbers("of them valid", lambda row: int(row[1]["sum"]) if row[1] else None),
+        id="table-3",
+        note="Trials here include the plain ones measured beside every speculative trial, which the study has not.",
+    )
+
+
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
     ours, note = models_of(study.profile), _other_models(study)
     plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
     by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
-    # the study's model, ours in its place, its throughput, the study's
-    rows: list[tuple[str | None, str | None, ArmResult | None, str | None]] = []
+    rows: list[tuple[dict[str, str], str | None, ArmResult | None]] = []
     for cells in _records("table 4"):
         model = ours.get(cells["target"])
         found = by_suite.get((model or "", "A" if cells["target"].startswith("moe") else "C"))
         found = found or next((one for one in plain if one.case.target.id == model), None)
-        rows.append((cells["target"], model, found, cells["tok_s"]))
-    shown = {row[1] for row in rows}
-
-    rows += [(None, one.case.target.id, one, None) for one in plain if one.case.target.id not in shown]
+        rows.append((cells, model, found))
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
-        words("study's model", lambda row: row[0]),
+        words("study's model", lambda row: row[0]["target"]),
+        words("active, total, 10⁹", lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
+        numbers("printed tok/s", lambda row: text(row[0]["tok_s"])),
         words("ours in its place", lambda row: row[1], "the profile of the latest run"),
-        *of_their_arms(itemgetter(2), "suite", "text", "output tokens"),
         numbers("tok/s", lambda row: ARM["tok/s"][1](row[2]) if row[2] else text("not measured", "quiet")),
-        *of_their_arms(itemgetter(2), "spread"),
+        numbers("ours / printed", lambda row: _ratio(row[2].tok_s if row[2] else None, row[0]["tok_s"].split()[0])),
+        *of_their_arms(itemgetter(2), "spread", "suite", "output tokens"),
         numbers("trials", lambda row: row[2].n_valid if row[2] else None),
-        numbers("study printed", lambda row: text(row[3])),
         id="table-4",
         note=note,
     )
 
 
 def table_5(study: Study) -> Table:
-    """Speculative decoding: ours beside the study's, then our other arms."""
-    printed = study_rows(study)
-    shown = {id(row.ours) for row in printed}
-    rows: list[tuple[StudyRow | None, ArmResult | None, int]] = [(row, row.ours, row.gamma) for row in printed]
-    rows += [(None, one, one.case.gamma) for one in study.pooled if not one.is_plain and id(one) not in shown]
+    """Speculative decoding: the study's rows, printed, ours, and the ratio."""
     return table(
-        "Table 5: speculative decoding, ours beside the study's",
-        rows,
-        words("study's pair", lambda row: row[0] and row[0].pair),
-        *of_their_arms(itemgetter(1), "target + method", "suite", "text", "output tokens"),
-        numbers("gamma", lambda row: row[2]),
-        *of_their_arms(itemgetter(1), "tok/s", "speedup [95 % CI]"),
-        words("effect", lambda row: effect_cell(row[1])),
-        *of_their_arms(itemgetter(1), "acceptance", "MGL"),
-        numbers("printed tok/s, speedup, accepted", lambda row: _printed(row[0].cells) if row[0] else None),
-        words("audit of it", lambda row: row[0] and _audit_cell(row[0].verdict)),
+        "Table 5: speculative decoding",
+        study_rows(study),
+        words("study's pair", lambda row: row.pair),
+        numbers("gamma", lambda row: row.gamma),
+        numbers("printed tok/s", lambda row: text(row.cells["tok_s"])),
+        numbers("speedup", lambda row: text(f"{row.cells['speedup']}x")),
+        numbers("α, %", lambda row: text(row.cells["acceptance_percent"])),
+        words("audit of it", lambda row: _audit_cell(row.verdict)),
+        words("ours", lambda row: row.ours and f"{row.ours.case.target.id} + {row.ours.label}"),
+        *of_their_arms(attrgetter("ours"), "tok/s", "speedup [95 % CI]"),
+        numbers("ours / printed", lambda row: _ratio(_speedup(row.ours), row.cells["speedup"]), "of the speedup"),
+        words("effect", lambda row: effect_cell(row.ours)),
+        *of_their_arms(attrgetter("ours"), "acceptance", "MGL"),
         id="table-5",
+        note=f"{_other_models(study)} Arms in no row of the study stand under All settings.".strip(),
+    )
+
+
+def table_6(study: Study) -> Table:
+    """The two drafts on the mixtures of experts, side by side."""
+    rows = {(row.cells["target"], row.gamma, row.cells["draft"]): row for row in study_rows(study)}
+    places = [(t, g) for t, g, draft in rows if draft == "draft_0.8b" and (t, g, "draft_2b") in rows]
+
+    def printed(draft: str) -> Column[tuple[str, int]]:
+        def cell(place: tuple[str, int]) -> Cell:
+            cells = rows[place[0], place[1], draft].cells
+            return text(f"{cells['speedup']}x, {cells['acceptance_percent']} %, {cells['tok_s']}")
+
+        return numbers(f"{draft} printed", cell, "speedup, acceptance, tok/s")
+
+    def ours(draft: str) -> tuple[Column[tuple[str, int]], ...]:
+        def arm(place: tuple[str, int]) -> ArmResult | None:
+            return rows[place[0], place[1], draft].ours
+
+        own = of_their_arms(arm, "speedup [95 % CI]", "acceptance", "tok/s")
+        return tuple((structs.replace(head, label=f"{draft} here: {head.label}"), get) for head, get in own)
+
+    return table(
+        "Table 6: the two drafts",
+        places,
+        words("target", itemgetter(0)),
+        numbers("gamma", itemgetter(1)),
+        printed("draft_0.8b"),
+        printed("draft_2b"),
+        *ours("draft_0.8b"),
+        *ours("draft_2b"),
+        id="table-6",
         note=_other_models(study),
     )
 
 
-def _printed(cells: dict[str, str]) -> Cell:
-    return text(f"{cells['tok_s']}, {cells['speedup']}x, {cells['acceptance_percent']} %")
+def _speedup(arm: ArmResult | None) -> float | None:
+    return arm.ratio.value if arm is not None and arm.ratio is not None else None
+
+
+def _ratio(ours: float | None, printed: str) -> Cell:
+    return number(None if ours is None else ours / float(printed))
 
 
 def table_f(study: Study) -> Table:
-    """Speedup over the prompt's length."""
+    """Speedup over the prompt's length, which the study shows as figure 5."""
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
     rows = [(arm, length, printed.get(str(length))) for arm, length in length_arms(study)]
     return table(
-        "Table F: prompt length",
+        "Figure 5 as a table: prompt length",
         rows,
         words("arm", lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
         numbers("prompt tokens", lambda row: row[1] or text(row[0].text), "the case's prompt"),
         *of_their_arms(
             itemgetter(0), "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"
         ),
-        numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None),
+        numbers("printed speedup", lambda row: text(_of_caption(row[2]) if row[2] else None)),
         words("audit of it", lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2])))),
         id="table-f",
-        note="" if rows else "Suite F was not measured here: mlsd run F.",
+        note="The study's caption prints two values: 1.26 at 32 tokens, about 1.19 from 256 tokens on."
+        if rows
+        else "Suite F was not measured here: mlsd run F.",
     )
+
+
+def _of_caption(cells: dict[str, str]) -> str:
+    """One value of a caption that speaks of every length from 256 on is no value of each."""
+    return f"{cells['speedup']}x" if cells["n_prompt"] == "32" else "~1.19x from 256 on"
 
 
 def length_arms(study: Study) -> list[tuple[ArmResult, int]]:

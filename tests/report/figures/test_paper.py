@@ -92,7 +92,7 @@ def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(t
             made |= {(of.id, own.block, own.position): (of, own) for of, own in found}
     path = write(tmp_path / "s.sqlite", list(made.values()), msgspec.structs.replace(MACHINE, backend="CPU"))
     study = mlsd.open_study(path)
-    active, over_gamma, acceptance, _ = (entry.draw for entry in STUDY_FIGURES)
+    active, over_gamma, _, acceptance, _ = (entry.draw for entry in STUDY_FIGURES)
     for draw in (over_gamma, acceptance):
         panels = draw(study).axes
         lines = [[line for line in ax.lines if "tiny-" in str(line.get_label())] for ax in panels]
