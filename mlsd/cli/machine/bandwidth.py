@@ -30,9 +30,16 @@ def bandwidth(
     """
     from mlsd.analysis.study.machine_findings import bandwidth_findings
     from mlsd.cli.watch import watching_steps
+    from mlsd.hardware.cache import largest_cache_bytes
     from mlsd.measure.run.bandwidth import measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 
+    cache = largest_cache_bytes()
+    if cache is not None and min(sizes_mb) * 1_000_000 < 2 * cache:
+        note(
+            f"Warning: {min(sizes_mb)} MB may stay in a cache of {cache >> 20} MiB, which is then measured in place of "
+            f"memory. Give --sizes-mb from {2 * cache // 1_000_000 + 1} on."
+        )
     db = database_to_fill(db)
     with watching_steps("Measuring memory bandwidth") as watcher:
         result = measure_bandwidth(db, watcher, sizes_mb=sizes_mb, quants=quant, **options)
