@@ -118,7 +118,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if result.outcome.interrupted:
         ctx.exit(130)
     if options["costs_s"]:
-        from mlsd.measure.run.costs import measure_costs
+        from mlsd.measure.run.bandwidth import measure_costs
 
         note("Then T(k) of every target and the memory's bandwidth, for the study's equations and its section 5.2.")
         with watching_steps("Timing passes and memory") as steps:

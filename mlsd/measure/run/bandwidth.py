@@ -20,14 +20,15 @@ from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
+from mlsd.measure.run.calibration import calibrate
 from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
-from mlsd.measure.store.rows import StreamRead, TimedPass
+from mlsd.measure.store.rows import CalibrationPoint, StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import EngineOptions, Environment, Record
+from mlsd.records import DRAFT_MODEL, EngineOptions, Environment, ModelRef, Record
 from mlsd.units import GB, NS_PER_S
 
 _CHUNK_BYTES = 1 << 23  # so much of the array is one numpy call: long enough for its overhead not to matter
@@ -175,3 +176,31 @@ def time_models(models: Sequence[tuple[str, int, Path]], engine: EngineOptions, 
             passes = [event for event in run_calibration(job) if isinstance(event, Passes)]
             spans = [p.span_ns for event in passes for p in event.points if p.kind == "target_pass"]
             yield TimedPass(quant=quant, n_bytes=n_bytes, block=block, ms=float(np.median(spans)) / 1e6)
+
+
+# --- beside the trials of a study ------------------------------------------------------------------------------------
+
+_SIZES_MB, _QUANTS, _READ_MB = (128, 256), ("Q8_0", "Q4_0", "F16"), 512
+_WIDE = 5  # rows of a pass from which a model counts as timed as a target
+
+
+def measure_costs(db: Path, suites: Sequence[str], watcher: Watcher, engine: EngineOptions, budget_s: float) -> None:
+    """Time passes of every target of these suites beside its first draft, then read the memory; what is there stays.
+
+    Raises: LockError, InputError, EngineError, WorkerError, StoreError.
+    """
+    with Store.open(db, create=False, read_only=True) as store:
+        cases = [case for case in store.cases().values() if case.suite in suites]
+        timed = {point.model_key for _, point in store.figures(CalibrationPoint) if point.rows >= _WIDE}
+        read = any(True for _ in store.figures(StreamRead))
+    drafts: dict[ModelRef, ModelRef | None] = {case.target: None for case in cases}
+    for case in cases:
+        if case.drafter.name == DRAFT_MODEL and drafts[case.target] is None:
+            drafts[case.target] = case.drafter.draft
+    for target, draft in drafts.items():
+        if target.key not in timed:
+            watcher.tell(f"T(k) of {target.id}: {budget_s:g} s")
+            calibrate(target.id, None if draft is None else draft.id, db, watcher, budget_s=budget_s, engine=engine)
+    if not read:
+        watcher.tell("memory bandwidth")
+        measure_bandwidth(db, watcher, sizes_mb=_SIZES_MB, quants=_QUANTS, repeats=3, read_mb=_READ_MB, engine=engine)
