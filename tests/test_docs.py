@@ -100,7 +100,9 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             done = subprocess.run(
                 SHELL, input=typed[1:], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
             )
-            assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
+            # One quick block decides nothing, which `--fail-on` answers with a code of its own.
+            fine = (0, 4) if "--fail-on" in line else (0,)
+            assert done.returncode in fine, f"$ {line}\n{done.stdout}\n{done.stderr}"
     if left_out:
         (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {left_out}")
 

@@ -36,8 +36,9 @@ _TOP = 50  # logits of each row that count; the rest of a vocabulary is never ch
 _ROOM = 256  # positions beyond the text, for the fixed tokens
 # Tokens. Runs read a longer prompt once, all but its last token; so does the judge, where copies of memory prove right.
 _LONG_PROMPT = 512
-# Set on one half of the cases of benchmarks/truth_losslessness.py and checked on the other: how far a live memory may
-# be from the nearest fed one, in distances of these among each other, and at least, as a share of the logits' spread.
+# How far a live memory may be from the nearest fed one: in distances of these among each other, and at least, as a
+# share of the spread of logits. Between the worst honest case (1.78) and the nearest broken one (1.85) of the trees on
+# which it was set (benchmarks/truth_losslessness.py); chains lie far from both.
 FACTOR, FLOOR = 1.8, 1e-3
 # Noise above this share of the spread is no rounding: it would explain any token and any memory.
 _MOST_NOISE = 0.4
@@ -51,6 +52,7 @@ class Way(Record, frozen=True, kw_only=True):
 
     widths: Widths
     prompt_in_two: bool = False  # the last token of the prompt comes in a pass of its own
+    n_ahead: int = 0  # last tokens of the prompt that come in the first pass, which a short text does not fill
     flash_attention: str | None = None  # None: as runs have it
 
 
@@ -75,22 +77,24 @@ class FedText(Record, frozen=True, kw_only=True):
     def ways(self) -> Iterator[Way]:
         """Ways to feed the text, those of the fewest passes first.
 
-        Wide passes; the run's own without what was rejected; wide ones that begin elsewhere; single tokens. In which
+        Passes as wide as the run's widest, since kernels change with the width; the run's own without what was
+        rejected; wide ones that begin elsewhere, so that each token meets the full width once; single tokens. In which
         order attention adds up the cells of a tree is not known afterwards: its noise is that of another kernel.
         """
         n, widest = len(self.tokens), self.widest if self.widest > 1 else _N_FIXED  # of a plain run anything wide
-        half = min(n, widest // 2)
-        wide = Way(widths=even(n, widest), prompt_in_two=self._is_deep)
-        shifted = Way(widths=(*even(half, max(half, 1)), *even(n - half, widest)))  # of a deep prompt all in one
+        n_ahead = max(min(widest - n, len(self.prompt) - 1), 0) if n else 0
+        wide = Way(widths=full(n, widest), prompt_in_two=self._is_deep and not n_ahead, n_ahead=n_ahead)
+        first = min(n % widest or widest // 2, n)
+        shifted = Way(widths=(*full(first, max(first, 1)), *full(n - first, widest)))  # of a deep prompt all in one
         yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.kept), shifted, self.single))
         for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.is_tree else ():
             yield msgspec.structs.replace(way, flash_attention=kernel)
 
 
-def even(n: int, width: int) -> Widths:
-    """As few passes of at most `width` tokens as `n` need, about equally wide."""
-    n_passes = -(-n // width)
-    return tuple(n // n_passes + (i < n % n_passes) for i in range(n_passes))
+def full(n: int, width: int) -> Widths:
+    """As few passes of at most `width` tokens as `n` need, all but the last one full."""
+    n_full, rest = divmod(n, width)
+    return (width,) * n_full + (rest,) * (rest > 0)
 
 
 def fed_text(run: Generation, prompt: Sequence[int], *, is_tree: bool = False) -> FedText:
@@ -280,17 +284,20 @@ class FedContext:
 
         `use` receives the logits before each token and behind the last.
         """
+        n_ahead = way.n_ahead
         try:
-            session = self._empty(max(way.widths, default=1) if use is not None else 1, way.flash_attention)
+            session = self._empty(1 + max(way.widths, default=0) if use is not None else 1, way.flash_attention)
         except EngineError:
             if way.flash_attention is None:
                 raise
             return None
         rows, at = self._read(session, text.prompt, way), 0
-        if use is not None:
+        if use is not None and not n_ahead:
             use(check_finite(rows))
-        for width in way.widths:
-            session.decode(text.tokens[at : at + width], n_outputs=width if use is not None else 0)
+        for i, width in enumerate(way.widths):
+            ahead = text.prompt[len(text.prompt) - n_ahead :] if i == 0 else ()
+            n_rows = width + (len(ahead) > 0) if use is not None else 0
+            session.decode((*ahead, *text.tokens[at : at + width]), n_outputs=n_rows)
             if use is not None:
                 use(check_finite(session.logits()))
             at += width
@@ -322,7 +329,8 @@ class FedContext:
 
     def _read(self, session: Session, prompt: tuple[int, ...], way: Way) -> Logits:
         """Bring a prompt into the empty context; the logits behind it."""
-        key, is_kept = (prompt, way.prompt_in_two), len(prompt) >= _LONG_PROMPT and way.flash_attention is None
+        is_kept = len(prompt) >= _LONG_PROMPT and way.flash_attention is None and not way.n_ahead
+        key, prompt = (prompt, way.prompt_in_two), prompt[: len(prompt) - way.n_ahead]
         if is_kept and (known := self._prompts.get(key)) is not None:
             session.set_memory(known[0], len(prompt))
             return known[1]
@@ -330,10 +338,8 @@ class FedContext:
             session.decode(part)
         row = session.logits()
         if is_kept and key not in self._prompts:
-            memory, of_this = (
-                session.copy_memory(),
-                {key: one for key, one in self._prompts.items() if key[0] == prompt},
-            )
+            memory = session.copy_memory()
+            of_this = {other: one for other, one in self._prompts.items() if other[0] == prompt}
             self._prompts = {**of_this, key: (memory, row) if self.copies_are_right(session) else None}
             session.clear()
             return self._read(session, prompt, way)

@@ -273,7 +273,8 @@ def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: 
         suite="B", target=ModelRef(id="target"), prompt=prompt, n_predict=n_predict, drafter=spec, gamma=gamma
     )  # fmt: skip
     made = run.generation
-    verdict = None if run.verdict is None or run.verdict.verdict == "diverged" else run.verdict
+    passes = run.verdict is not None and run.verdict.verdict in ("lossless", "near_tie")
+    verdict = run.verdict if passes else None
     trial = Trial(
         case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status=Status.VALID,
         started_at="2026-01-01",

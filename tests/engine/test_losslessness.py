@@ -20,7 +20,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.losslessness import FedText, Gaps, Judge, TopLogits, distance, even, first_difference
+from mlsd.engine.losslessness import FedText, Gaps, Judge, TopLogits, distance, first_difference, full
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
@@ -93,13 +93,18 @@ def test_a_constant_on_all_logits_is_no_distance() -> None:
     assert distance(top.of(rows[:, ::-1]), top.of(rows)) > 0.5
 
 
-def test_a_text_is_fed_whole_in_about_equal_passes_of_every_kind() -> None:
-    for n, widest in itertools.product(range(40), (1, 2, 5, 17)):
-        passes = even(n, widest)
-        assert len(passes) == -(-n // widest) and (not n or max(passes) - min(passes) <= 1)
-        text = FedText(prompt=(), tokens=tuple(range(n)), kept=passes, widest=widest, is_tree=True)
+def test_a_text_is_fed_whole_and_every_token_once_in_a_pass_as_wide_as_the_runs_widest() -> None:
+    for n, widest, n_prompt in itertools.product(range(1, 40), (2, 5, 17), (1, 60)):
+        text = FedText(prompt=(0,) * n_prompt, tokens=tuple(range(n)), kept=full(n, 3), widest=widest, is_tree=True)
         ways = list(text.ways())
-        assert all(sum(way.widths) == n for way in ways) and text.single in ways
+        assert all(sum(way.widths) == n and way.n_ahead < n_prompt for way in ways) and text.single in ways
+        met = set[int]()
+        for way in ways:
+            ends = list(itertools.accumulate(way.widths))
+            for i, (width, end) in enumerate(zip(way.widths, ends, strict=True)):
+                if width + (way.n_ahead if i == 0 else 0) >= widest:
+                    met |= set(range(end - width, end))
+        assert met == set(range(n)) or n + n_prompt - 1 < widest
 
 
 # --- the live state ---------------------------------------------------------------------------------------------------
