@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from mlsd.engine.llama.native import fail, library
@@ -11,22 +11,13 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback
 from mlsd.engine.session import Session
 
-FAULTS = ("extra-token", "lost-token", "ghost-cell", "state-ahead")
 
+class RunsAhead(Rollback):
+    """Right, but after its first rejection the recurrent state has seen one token more than the attention."""
 
-class Sabotage(Rollback):
-    """A sound strategy that is broken after every rejection, or after the first.
-
-    extra-token   a token more stays than was accepted
-    lost-token    the last accepted token goes too (needs two that stay)
-    ghost-cell    a rejected token's cell stays in the attention beside the true ones
-    state-ahead   a recurrent state that has seen one token more than the attention
-    """
-
-    def __init__(self, inner: Rollback, session: Session, fault: str, *, once: bool) -> None:
+    def __init__(self, inner: Rollback, session: Session) -> None:
         self.name = inner.name
-        self.n_faults = 0
-        self._inner, self._session, self._fault, self._once = inner, session, fault, once
+        self._inner, self._session, self._done = inner, session, False
 
     def mark(self) -> None:
         self._inner.mark()
@@ -35,16 +26,10 @@ class Sabotage(Rollback):
         self._inner.step()
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        if (self._once and self.n_faults) or (self._fault == "lost-token" and len(replay) < 2):
-            return self._inner.rewind(n_past, replay)
-        self.n_faults += 1
-        if self._fault == "lost-token":
-            return self._inner.rewind(n_past - 1, replay[:-1])
         n_again = self._inner.rewind(n_past, replay)
-        if self._fault == "extra-token":
-            self._session.decode(replay[-1:], n_outputs=0)
-        else:
-            _DAMAGE[self._fault](self._session, replay[-1])
+        if not self._done:
+            run_ahead(self._session, replay[-1])
+            self._done = True
         return n_again
 
 
@@ -76,6 +61,3 @@ def run_ahead(session: Session, token: int) -> None:
     broken.truncate(broken.n_past - 1)
     if native.llama_state_seq_set_data_ext(broken.handle, ahead, size, 0, flags) != size:
         raise fail("Writing the state of another position failed")
-
-
-_DAMAGE: dict[str, Callable[[Session, int], None]] = {"ghost-cell": leave_ghost, "state-ahead": run_ahead}

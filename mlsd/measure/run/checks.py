@@ -164,14 +164,14 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
     """The trend of (time in s, ln decode tok/s) points of several cases.
 
     ln(decode tok/s) of trial i of case c is modelled as ``a_c + b t_i``: least squares of both sides centred within
-    each case. change = exp(b span) - 1; interval from Student's t with n - cases - 1 degrees of freedom. None below
-    three of them, or when all trials started at once.
+    each case. change = exp(b span) - 1 over the longest span in which one case was measured: a trend of minutes says
+    nothing of hours. Interval from Student's t with n - cases - 1 degrees of freedom. None below three of them, or when
+    all trials started at once.
     """
     centred = []
     for case in points.values():
         middle_t, middle_y = statistics.fmean(t for t, _ in case), statistics.fmean(y for _, y in case)
         centred += [(t - middle_t, y - middle_y) for t, y in case]
-    times = [t for case in points.values() for t, _ in case]
     freedom = len(centred) - len(points) - 1
     spread = sum(t * t for t, _ in centred)
     if freedom < 3 or spread == 0:
@@ -182,7 +182,7 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
     from scipy.stats import t as student  # half a second of import that few callers need
 
     reach = float(student.ppf(0.975, freedom)) * error
-    span = max(times) - min(times)
+    span = max(max(t for t, _ in case) - min(t for t, _ in case) for case in points.values())
     change, low, high = (math.expm1(b * span) for b in (slope, slope - reach, slope + reach))
     return Drift(change=change, low=low, high=high, n_trials=len(centred), span_s=span)
 

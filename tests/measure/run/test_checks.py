@@ -146,6 +146,14 @@ def test_a_steady_slowdown_is_found_with_its_size() -> None:
     assert "baseline_drift" in codes(*trials)
 
 
+def test_a_drift_is_no_larger_than_the_time_in_which_it_was_seen() -> None:
+    later = case(0, n_predict=9)
+    trials = [good(100 * 0.9**m, minute=m) for m in range(5)]
+    drift = baseline_drift([*trials, good(50, minute=600, case_id=later.id)])
+    assert drift is not None
+    assert drift.change == pytest.approx(0.9**4 - 1)
+
+
 def test_heat_that_slows_only_wide_passes_is_a_drift_of_those_alone() -> None:
     def warmer(minute: int) -> Conditions:
         anchors = Anchors(target="t", width=5, one_ns=31_000_000, wide_ns=round(37e6 * 1.02**minute))

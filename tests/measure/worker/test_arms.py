@@ -24,7 +24,7 @@ from mlsd.planning.job import Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_session import fail_device_at
-from tests.engine.sabotage import Sabotage
+from tests.engine.sabotage import RunsAhead
 from tests.measure.kill_script import make_jobs
 
 
@@ -126,7 +126,7 @@ def test_a_broken_rollback_is_found_out_in_every_trial(tiny: Path, monkeypatch: 
     plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
 
     def broken(name: str, session: Session) -> Rollback:
-        return Sabotage(make_rollback(name, session), session, "state-ahead", once=True)
+        return RunsAhead(make_rollback(name, session), session)
 
     with monkeypatch.context() as patched, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.run(plain)
