@@ -71,9 +71,10 @@ def last_run(path: Path, *, with_trials: bool = False) -> str:
 
     `with_trials`: of those runs that hold trials. Nothing is changed: not even an empty write-ahead log is made.
     """
-    held = "AND EXISTS (SELECT 1 FROM trial WHERE trial.run_id = run.id)" if with_trials else ""
     try:
         with closing(_peek(path)) as connection:
+            holder = "block" if _identify(connection, path) >= schema.WITH_BLOCKS else "trial"
+            held = f"AND EXISTS (SELECT 1 FROM {holder} WHERE {holder}.run_id = run.id)" if with_trials else ""
             (found,) = connection.execute(
                 "SELECT max(CAST(started_at AS TEXT)) FROM run "
                 f"WHERE CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END IS NULL {held}"

@@ -448,4 +448,5 @@ MIGRATIONS: tuple[str, ...] = (
 )  # fmt: skip
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
+WITH_BLOCKS = 9  # the version from which on a block, not a trial, says of which run it is
 CURRENT_VERSION = len(MIGRATIONS)

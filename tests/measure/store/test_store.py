@@ -15,6 +15,7 @@ import pytest
 from mlsd.errors import SchemaError, StoreError
 from mlsd.limits import LOCK_S
 from mlsd.measure.store import schema
+from mlsd.measure.store.database import last_run
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import (
     CalibrationPoint,
@@ -335,6 +336,7 @@ def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(ver
 
 def test_an_old_database_can_be_read_without_being_changed(path: Path) -> None:
     before = old_database(1, path).read_bytes()
+    assert last_run(path, with_trials=True) == last_run(path) != ""
     with Store.open(path, read_only=True) as store:
         assert len(list(store.trials())) == 3
         assert list(store.imported()) == []
