@@ -109,7 +109,7 @@ def test_what_lies_between_blocks_takes_time_too():
         for rest_s in (0.0, 30.0, None)
     )
     assert without is not None and heated is not None and heated > without
-    assert fixed == pytest.approx(without + 30 * sum(sum(1 for _ in load.blocks()) - 1 for load in PLAN.loads))
+    assert fixed == pytest.approx(without + 30 * sum(len(load.blocks) - 1 for load in PLAN.loads))
 
 
 def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():

@@ -37,7 +37,7 @@ PROFILE = Profile(name="p", title="", roles={"moe-q4": "t", "moe-q8": "u", "draf
 
 
 def blocks_of(plan: Plan) -> list[tuple[Slot, ...]]:
-    return [block for load in plan.loads for block in load.blocks()]
+    return [block.slots for load in plan.loads for block in load.blocks]
 
 
 def orders(plan: Plan) -> list[list[tuple[str, int]]]:
@@ -81,7 +81,7 @@ def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
         repeats = [slot.repeat for slot in load.slots]
         assert repeats == sorted(repeats)
         first, last = (
-            {frozenset(slot.case_id for slot in block) for block in load.blocks() if block[0].repeat == repeat}
+            {frozenset(slot.case_id for slot in block.slots) for block in load.blocks if block.repeat == repeat}
             for repeat in (0, 2)
         )
         assert first == last

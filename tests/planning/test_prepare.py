@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.analysis.results.frames import STORED
 from mlsd.errors import InputError, SuiteError
-from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.prepare import prepare_study
@@ -44,11 +44,11 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
     assert (case.suite, case.n_predict, case.gamma, case.prompt.key) == ("X", 8, 4, "code")
     assert (case.target.id, case.drafter.name, case.drafter.options["ngram"]) == ("tiny-moe-q4_0", "pld", 2)
     row = {"suite", "target", "drafter", "gamma", "prompt", "n_predict", "repeat"}
-    assert row <= {*CASE_COLUMNS.replace(" ", "").split(","), *TRIAL_COLUMNS.replace(" ", "").split(",")}
+    assert row <= {column.name for column in STORED}
 
 
 def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"no profile called 'huge'.*tiny, smollm2, mac-16gb"):
+    with pytest.raises(SuiteError, match=r"no profile called 'huge'.*tiny, smollm2, synth, mac-16gb"):
         study_request("A", profile="huge")
 
 
