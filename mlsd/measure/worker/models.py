@@ -9,7 +9,7 @@ from pathlib import Path
 from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
+from mlsd.engine.probe import ProbeReport, Question, Role, StrategyResult, choose_strategy, questions
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
@@ -63,6 +63,8 @@ class Strategies:
     def __init__(self, models: Models, options: SessionOptions, cache: ProbeCache, *, is_sd: bool) -> None:
         self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
         self._reports: dict[Path, ProbeReport] = {}
+        # Kept here too: the cache holds nothing of a model that is made on the spot, and arms are opened again.
+        self._checked: dict[tuple[Path, SessionOptions, Question], StrategyResult] = {}
 
     def report(self, path: Path) -> ProbeReport:
         if path not in self._reports:
@@ -98,6 +100,10 @@ class Strategies:
         found: StrategyResult | None = None
         for question in questions(options, name, role, gamma):
             if found is None or found.exact:
-                found = self._cache.check(self._models.ref(path), options, self._models.open(path), question)
+                key = path, options, question
+                if key not in self._checked:
+                    ref, model = self._models.ref(path), self._models.open(path)
+                    self._checked[key] = self._cache.check(ref, options, model, question)
+                found = self._checked[key]
         assert found is not None
         return found

@@ -12,7 +12,6 @@ from mlsd.report.render.table import Cell, Table, Tone, significant, table, text
 from mlsd.units import quoted
 
 STUDY_SUITES = frozenset("ABCDF")
-_ORDER: tuple[Decision, ...] = ("refuted", "does not hold here", "holds here", "not decided yet", "not measured")
 _DECISION_TONES: dict[str, Tone] = {
     "holds here": "good",
     "does not hold here": "bad",
@@ -31,18 +30,18 @@ def of_the_study(study: Study) -> list[ClaimVerdict]:
 
 
 def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
-    """How many of these claims hold here, in a sentence."""
-    counts = Counter(one.decision for one in verdicts)
-    parts = ", ".join(f"{counts[decision]} {_COUNTED[decision]}" for decision in _ORDER if counts[decision])
-    return f"Of the study's {len(verdicts)} claims, on this machine and these models: {parts}."
+    """How many of these claims hold here, in at most 15 words."""
+    counts = Counter(_COUNTED[one.decision] for one in verdicts)
+    parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_COUNTED.values()) if counts[word])
+    return f"Of the study's {len(verdicts)} claims here: {parts}."
 
 
 _COUNTED: dict[Decision, str] = {
     "refuted": "refuted",
-    "does not hold here": "do not hold",
-    "holds here": "hold",
-    "not decided yet": "not decided yet",
-    "not measured": "not measured",
+    "does not hold here": "not holding",
+    "holds here": "holding",
+    "not decided yet": "undecided",
+    "not measured": "undecided",
 }
 
 

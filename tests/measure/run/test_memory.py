@@ -12,7 +12,6 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_file
 from mlsd.engine.llama.footprint import allocated_bytes
 from mlsd.engine.llama.native import LOG
-from mlsd.engine.llama.open import HEADS
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
@@ -147,13 +146,10 @@ def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[
 def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
     """What llama.cpp says to have allocated for the arms of a job, and for the weights of a draft that is cut.
 
-    Strategies are known before.
+    Strategies are known before, for every gamma: what the probe opens, it closes before an arm opens.
     """
+    cases = {slot.case_id: slot.case for slot in job.slots}.values()
     with Arms(job, MonotonicClock(), ProbeCache(cache)) as arms:
-        for path in (job.target.path, *(model.path for model in job.models)):
-            if Source(Path(path)).architecture not in HEADS:
-                arms.strategies.report(Path(path))
-        cases = {slot.case_id: slot.case for slot in job.slots}.values()
         cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
         with LOG.everything() as checking:
             for file in cut:
@@ -167,6 +163,9 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
             for told in (checking, lines)
         )
         cut_bytes = twice - once
+        for case in cases:
+            arms.check(case)
+            arms._arms.popitem()[1].opened.close()
         with LOG.everything() as lines:
             for case in cases:
                 arms.check(case)

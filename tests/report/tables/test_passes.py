@@ -19,8 +19,8 @@ from mlsd.report.page import build
 from mlsd.report.render.table import Table
 from mlsd.report.tables.columns import effect_cell
 from mlsd.report.tables.methods import kind_table, match_table, timing_table
-from mlsd.report.tables.paper import table_5
 from mlsd.report.tables.passes import pass_table
+from mlsd.report.tables.results import speedup_table
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
 INPLACE = DrafterSpec(name="layer-skip", options={"mode": "inplace", "exit": 2})
@@ -132,7 +132,7 @@ def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Stud
         (cell,) = (row[1] for row in table.rows if "mode sync" in row[1].text)
         assert cell.text.endswith(", not sync")
         assert cell.tone == "doubt" and FELL_BACK in cell.note
-    assert any(row[1].text.endswith("(not sync)") for row in table_5(study).rows)
+    assert any(row[1].text.endswith("(not sync)") for row in speedup_table(study.results).rows)
 
 
 def test_rounds_with_and_without_a_proposal_stand_apart(study: Study) -> None:
