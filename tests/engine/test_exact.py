@@ -52,7 +52,7 @@ MEMORY = {
 @pytest.mark.parametrize("name", [*TINY_SET, *TINY_ATTENTION])
 def test_speculation_writes_what_the_target_writes(arena: Arena, name: str, gamma: int) -> None:
     """With an identical, a perturbed and an unrelated draft, beyond the window where there is one."""
-    prompt, exact = prompt_of(gamma, n=12), arena.report(arena.path(name)).kernel_noise == 0
+    prompt, exact = prompt_of(gamma, n=12), arena.noise(name) == 0
     for suffix in ("", "-noise003", "-other"):
         run = arena.run(name, "draft-model", gamma, prompt, 48, draft=name + suffix)
         arena.assert_exact(name, prompt, run)

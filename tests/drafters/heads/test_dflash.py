@@ -47,7 +47,7 @@ def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, na
             result, mixed = mixed_run(heads, name, session, watched, gamma)
         options = msgspec.structs.replace(session.options, n_snapshots=0)
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
-    noise = 2 * heads.report(heads.path(name)).kernel_noise
+    noise = 2 * heads.noise(name)
     with open_session(model, options) as fresh:
         fresh.layer_rows.keep(BLOCK_LAYERS[name])
         with closing(BlockHead(weights, fresh, causal=False, widest_block=8)) as scratch:

@@ -59,7 +59,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: 
         drafter.close()
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
     assert len(watched.first) == len(mixed.texts) > 5
-    noise = 2 * heads.report(heads.path(name)).kernel_noise
+    noise = 2 * heads.noise(name)
     with open_session(model, options) as fresh:
         fresh.layer_rows.keep(EAGLE_LAYERS[name])
         with closing(EagleHead(head, fresh)) as scratch:

@@ -55,7 +55,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks:
     ):
         result, _ = mixed_run(blocks, "qwen35", session, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
-    noise = 2 * blocks.report(blocks.path("qwen35")).kernel_noise
+    noise = 2 * blocks.noise("qwen35")
     with open_session(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
         fresh.layer_rows.keep_hidden()
         with closing(NextTokenHead(fresh)) as head:
