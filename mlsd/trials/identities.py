@@ -188,7 +188,9 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
             )
     if verdict.verdict == "near_tie" and (verdict.first_difference or 0) >= max(1, trial.n_tokens):
         yield Broken("verdict", "it is called a near tie behind its last token")
-    distance, limit = verdict.live_distance, verdict.live_limit
+    distance, limit, noise = verdict.live_distance, verdict.live_limit, verdict.live_noise
+    if noise is not None and limit is not None and not 0 <= noise <= limit:
+        yield Broken("verdict", f"memories are {noise:.3g} apart, {limit:.3g} is the limit made of that")
     if verdict.verdict in ("lossless", "near_tie") and distance is not None and limit is not None and distance > limit:
         yield Broken(
             "verdict", f"its memory is {distance:.3g} from what it should be, {limit:.3g} is the limit, and it diverged"

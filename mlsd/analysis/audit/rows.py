@@ -469,6 +469,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         typical = {one: float(np.median(plain[work == one])) for one in set(work)}
         apart = plain / np.array([typical[one] for one in work])
         near = np.maximum(apart, 1 / apart) <= 1.0 + ONE_DEPTH + self.noise
+        if not near.any():  # two depths, and the middle between them
+            return None
         _, first, of_case, n = np.unique(case[near], return_index=True, return_inverse=True, return_counts=True)
         logs = np.log([[one.value, one.high / one.low, ms] for one, ms in zip(mgl[near], length[near], strict=True)])
         x, width, round_ = (np.bincount(of_case, column) / n for column in logs.T)
