@@ -72,9 +72,14 @@ def corrected(t_seq_ms: float, round_ms: float, mgl: float) -> float:
 
 
 def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs | None]) -> list[Equations]:
-    """Every chain of a draft model: times from its own rounds, then from timed passes where there are any."""
+    """Every chain of a draft model: times from its own rounds, then from timed passes where there are any.
+
+    Of our own engine alone: what a round of a server cost is not known in its parts.
+    """
     found = []
     for arm in arms:
+        if arm.question.source != "engine":
+            continue
         pairs = [as_pair(one) for one in arm.pairs if one.own.whole.proposed]
         if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None or not pairs:
             continue
