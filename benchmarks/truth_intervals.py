@@ -88,7 +88,7 @@ def _four_prompts(rng: np.random.Generator, arms: Sequence[dict[str, object]]) -
             text, angle = rng.normal(0, PROMPT_NOISE), math.asin(math.sqrt(ACCEPTANCE)) + rng.normal(0, 0.05)
             accepted = round(PROPOSED * math.sin(angle) ** 2)
             for repeat in range(3):
-                counts = {"proposed": PROPOSED, "accepted": accepted}
+                counts = {"proposed": PROPOSED, "accepted": accepted, "rounds": PROPOSED // 4}
                 pairs.append(_pair(rng, text, prompt=str(prompt), repeat=repeat, **{**counts, **arm}))
     return PairedTrials(pairs=tuple(pairs), models=FACTS)
 

@@ -41,6 +41,7 @@ from mlsd.measure.lab.machine import Card
 from mlsd.measure.messages import BlockMeasured
 from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.store.store import Store
+from mlsd.records import Status
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
 from tests.measure.lab.fake import FakeLab, card, plan
@@ -297,11 +298,11 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
                     for stored in store.trials():
                         if (
                             stored.trial.arm == "ar"
-                            and stored.trial.error
+                            and stored.trial.status is Status.FAILED
                             and dialect in ("llama-server", "openai", "mlx")
-                            and "sent nothing for" not in stored.trial.error  # a busy machine starves the honest one
+                            and "sent nothing for" not in (stored.trial.reason or "")  # a busy machine starves it
                         ):
-                            return f"an honest trial failed: {stored.trial.error}"
+                            return f"an honest trial failed: {stored.trial.reason}"
             return None
 
         other = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
