@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from mlsd.analysis.study.study import Study
+from mlsd.report.page import build
 from mlsd.report.render import html
 from mlsd.report.render.sections import Page
 from tests.report.browser import Tab, browser
@@ -19,15 +23,29 @@ TEXTS = "[...document.querySelectorAll('#trials-t tbody tr:not([hidden])')].map(
 
 
 @pytest.fixture(scope="module")
-def tab(page: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    folder = tmp_path_factory.mktemp("report")
-    file = folder / "report.html"
-    file.write_text(html.render(page), encoding="utf-8")
-    with browser(folder / "profile") as opened:
+def tab(pages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser(tmp_path_factory.mktemp("report") / "profile") as opened:
         opened.resize(1200)
         opened.media(scheme="light")
-        opened.open(file)
+        opened.open(pages / "study.html")
         yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(study: Study, page: Page, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the study, which opens with a scoreboard, and that of the same trials under another suite."""
+    folder = tmp_path_factory.mktemp("pages")
+    other = build(dataclasses.replace(study, trials=study.trials.assign(suite="bench")))
+    for name, shown in (("study", page), ("bench", other)):
+        (folder / f"{name}.html").write_text(html.render(shown), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def bench(tab: Tab, pages: Path) -> Iterator[Tab]:
+    tab.open(pages / "bench.html")
+    yield tab
+    tab.open(pages / "study.html")
 
 
 def brightness(tab: Tab) -> tuple[float, float]:
@@ -76,7 +94,22 @@ def test_the_filter_keeps_rows_that_hold_all_words_and_counts_them(tab: Tab) -> 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_has_the_answer_one_chart_and_the_flags(tab: Tab, width: int, scheme: str) -> None:
+def test_the_first_screen_of_a_study_has_its_verdict_and_the_claims(tab: Tab, width: int, scheme: str) -> None:
+    tab.resize(width, 844)
+    tab.media(scheme=scheme)
+    try:
+        assert len(tab.js("document.querySelector('h1').textContent").split()) <= 15
+        assert tab.js("document.querySelector('#scoreboard-t').getBoundingClientRect().top") < 200
+        assert tab.js("document.documentElement.scrollWidth") <= width
+    finally:
+        tab.media(scheme="light")
+        tab.resize(1200)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_has_the_answer_one_chart_and_the_flags(bench: Tab, width: int, scheme: str) -> None:
+    tab = bench
     tab.resize(width, 844)
     tab.media(scheme=scheme)
     try:
