@@ -154,7 +154,8 @@ class _Staged(Watcher):
         self._watcher, self.n_total = watcher, 0
         self.outcome = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0)
         self.warnings: list[QualityWarning] = []
-        self.job, self.event, self.trial = watcher.job, watcher.event, watcher.trial  # type: ignore[method-assign]
+        self.tell, self.job = watcher.tell, watcher.job  # type: ignore[method-assign]
+        self.event, self.trial = watcher.event, watcher.trial  # type: ignore[method-assign]
 
     @property
     def _n_done(self) -> int:
