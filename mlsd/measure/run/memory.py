@@ -1,8 +1,9 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
-Counted are all contexts that are open at once: of every arm its target's and its draft's with the state kept to go back
-to, a head's own, and the two in which a verdict is found; with the weights a draft that is cut out of its target. What
-mlsd itself keeps (a search index, the target's rows for a head) is not counted.
+Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
+head's own, and the one in which a verdict is found, with a copy of its memory; with the weights a draft that is cut out
+of its target. Not counted are what mlsd itself keeps (a search index, the target's rows for a head), nor contexts of
+the probe, which are closed before the arm opens that they are for, though other arms may be open beside them.
 """
 
 from __future__ import annotations
