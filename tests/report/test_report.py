@@ -56,11 +56,11 @@ def written(page: Page) -> str:
 
 def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: Page, written: str) -> None:
     assert page.scoreboard is not None and len(page.scoreboard.rows) == 14
-    assert page.verdict.startswith("Of the study's 14 claims here: ")
+    assert page.verdict.startswith("The study's 14 claims: ")
     assert {"holds here", "does not hold here"} & {row[1].text for row in page.scoreboard.rows}
     assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
-    assert written.index("the study&#39;s 14 claims") < written.index("Faster in 4 of 14:")
+    assert written.index("The study&#39;s 14 claims") < written.index("Faster in 4 of 14:")
 
 
 def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:

@@ -33,15 +33,15 @@ def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
     """How many of these claims hold here, in at most 15 words."""
     counts = Counter(_COUNTED[one.decision] for one in verdicts)
     parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_COUNTED.values()) if counts[word])
-    return f"Of the study's {len(verdicts)} claims here: {parts}."
+    return f"The study's {len(verdicts)} claims: {parts}."
 
 
 _COUNTED: dict[Decision, str] = {
     "refuted": "refuted",
     "does not hold here": "not holding",
     "holds here": "holding",
-    "not decided yet": "undecided",
-    "not measured": "undecided",
+    "not decided yet": "not decided yet",
+    "not measured": "not decided yet",
 }
 
 
