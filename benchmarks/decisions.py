@@ -17,10 +17,10 @@ from benchmarks.harness import Result
 from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
 from mlsd.drafters.options import Range
 from mlsd.measure.run.tune import first_gammas, neighbouring_gammas
-from mlsd.measure.store.sessions import latest
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.report.tables.results import gamma_table
 from mlsd.stats import grouped, mean_over
+from mlsd.store.sessions import latest
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.decisions import PROCESSES, Design, decide, estimate, intervals
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results

@@ -27,15 +27,15 @@ import psutil
 
 from benchmarks.harness import Result, counted
 from mlsd.analysis.audit.record_identities import problems
+from mlsd.formats.record import read_record
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.exchange.record import read_record
-from mlsd.measure.store.rows import CalibrationPoint, TrialFilter
-from mlsd.measure.store.store import Store
+from mlsd.store.rows import CalibrationPoint, TrialFilter
+from mlsd.store.store import Store
 from tests.hub_server import HubServer, write_own_entry
+from tests.lab import test_lab
 from tests.measure.kill_script import run_study
-from tests.measure.lab import test_lab
 from tests.measure.run.test_runner import finished_trials, wait_for_orphans
 from tests.native_shim import copy_of_package
 from tests.servers.fake import FakeServer

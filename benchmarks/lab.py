@@ -21,23 +21,23 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.measure.lab.cluster import Cluster, make_certificate
-from mlsd.measure.lab.coordinator import LabPlan, run_lab
+from mlsd.lab.cluster import Cluster, make_certificate
+from mlsd.lab.coordinator import LabPlan, run_lab
 from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Slot
 from mlsd.records import EngineOptions, Trial
-from tests.measure.lab.fake import ORIGIN, plan
-from tests.measure.lab.processes import free_port, lab, wait_for
+from mlsd.store.store import Store
+from tests.lab.fake import ORIGIN, plan
+from tests.lab.processes import free_port, lab, wait_for
 
 N_MACHINES, N_JOBS = 64, int(os.environ.get("MLSD_BENCH_JOBS", "10000"))
 N_PAIRS, N_DECODED = 60, 64
 # 64 machines that answer at once, in a process of their own, behind a real scheduler.
 _SIMULATED = """
 import asyncio, sys
-from mlsd.measure.lab import cluster, machine
+from mlsd.lab import cluster, machine
 from mlsd.measure.messages import BlockMeasured
-from tests.measure.lab.fake import card, measured
+from tests.lab.fake import card, measured
 def measure(piece, *, may_pull, wanted, say):
     for block in piece.job.blocks:
         say(BlockMeasured(slots=(), trials=tuple(map(measured, block.slots))))

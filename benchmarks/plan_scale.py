@@ -9,11 +9,11 @@ from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
 from mlsd.measure.messages import trial_of
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import Environment, ModelRef, Status
+from mlsd.store.store import Store
 
 N_PROMPTS, N_GAMMAS, N_DRAFTS, REPEATS = 1250, 20, 4, 5
 PROFILE = Profile(name="large", title="", roles={"target": "t"} | {f"draft-{i}": f"d{i}" for i in range(N_DRAFTS)})

@@ -20,7 +20,6 @@ from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.store.rows import CalibrationPoint, model_key
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.models.library import resolve_model
@@ -29,6 +28,7 @@ from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Trial
+from mlsd.store.rows import CalibrationPoint, model_key
 from mlsd.units import tok_s
 
 GAMMAS = (1, 2, 4, 8, 16)

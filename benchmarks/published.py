@@ -30,9 +30,9 @@ from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.predict.arms import Known
 from mlsd.errors import InputError
+from mlsd.formats.printed import parse_printed
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware.chips import CHIPS
-from mlsd.measure.exchange.printed import parse_printed
 from mlsd.planning import passes
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.planning.passes import AppleChip, Constants, Engine, Work

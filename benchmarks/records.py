@@ -13,11 +13,11 @@ import msgspec
 from benchmarks.harness import Result, of_samples
 from benchmarks.report_scale import GAMMAS, PLACE, PROMPTS, TARGETS
 from mlsd.analysis.audit.verification import verify
-from mlsd.measure.exchange.decode_again import decode_again
-from mlsd.measure.exchange.record import write_record
-from mlsd.measure.store.store import Store
+from mlsd.formats.decode_again import decode_again
+from mlsd.formats.record import write_record
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelFacts, ModelRef, PromptRef, Round, Status, Trial
+from mlsd.store.store import Store
 
 N_TRIALS, N_TOKENS = 378, 256
 DRAFT = ModelRef(id="draft", sha256="d" * 64, n_bytes=10**8)

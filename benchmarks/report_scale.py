@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import Result, of_samples
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Status, Trial
+from mlsd.store.store import Store
 
 PLACE = Environment(host="0" * 16, os="any", machine="any", backend="CPU", llama_cpp_build="0")
 TARGETS = [ModelRef(id=f"target-{i}", sha256=f"{i}" * 64, n_bytes=10**9) for i in range(3)]
@@ -26,7 +26,7 @@ import json, resource, sys, time
 started = time.perf_counter()
 from pathlib import Path
 from mlsd.analysis.study.study import read_study
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from mlsd.report.write import write_report
 with Store.open(Path(sys.argv[1]), read_only=True) as store:
     study = read_study(store)
@@ -80,8 +80,8 @@ def _fill(path: Path, n_trials: int, n_rounds: int) -> None:
         facts = [ModelFacts(ref=ref, architecture="qwen35", active_bytes=ref.n_bytes) for ref in (*TARGETS, DRAFT)]
         store.add_models(facts)
         store.add_cases(run_id, cases)
-        from mlsd.measure.store import rowcodec
-        from mlsd.measure.store.rows import environment_key
+        from mlsd.store import rowcodec
+        from mlsd.store.rows import environment_key
 
         key, connection = environment_key(PLACE), store._connection  # one commit a block is the runner's promise
         connection.execute("BEGIN")

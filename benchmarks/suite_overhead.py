@@ -14,12 +14,12 @@ from benchmarks.models import smollm2
 from mlsd.hardware import read_environment
 from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import RunPlan, run_plan
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prepare import prepare_study
 from mlsd.planning.request import Overrides, bench_request, study_request
 from mlsd.records import EngineOptions
+from mlsd.store.store import Store
 
 ENGINE = EngineOptions(n_threads=1)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mlsd.version import __version__
+
 if TYPE_CHECKING:
     from mlsd.api import advise, audit, bench, calibrate, open_study, plan, run, tune, write_report
     from mlsd.records import EngineOptions, Sampling
     from mlsd.report import notebook
     from mlsd.report.figures import draw
 
-__version__ = "0.2.0"
 __all__ = [
     "EngineOptions",
     "Sampling",

@@ -22,12 +22,12 @@ from mlsd.measure.run.forecast import Forecast, plan_study
 from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.run.tune import TuneResult, tune_request
 from mlsd.measure.run.tune import tune as search
-from mlsd.measure.store.database import is_study
-from mlsd.measure.store.newest import newest_study
-from mlsd.measure.store.store import Store
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import Overrides, StudyRequest, bench_request, study_request
 from mlsd.report import write
+from mlsd.store.database import is_study
+from mlsd.store.newest import newest_study
+from mlsd.store.store import Store
 
 FilePath = str | Path
 

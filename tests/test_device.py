@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from mlsd.measure.store.store import Store
 from mlsd.records import Trial
-from tests.measure.lab.processes import free_port
+from mlsd.store.store import Store
+from tests.lab.processes import free_port
 
 pytestmark = pytest.mark.device
 if "MLSD_DEVICE_LIBRARIES" not in os.environ:

@@ -19,7 +19,7 @@ from mlsd.folders import cache_dir, replacing, update_json, user_dir, write_atom
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.hashes import digest, file_sha256
 from mlsd.measure.run.runner import machine_lock
-from mlsd.measure.store.rowcodec import without_folders
+from mlsd.store.rowcodec import without_folders
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from mlsd.folders import asset_path
-from mlsd.measure.store.store import Store
 from mlsd.names import clean, clean_json
 from mlsd.records import Environment, ModelFacts, ModelRef
 from mlsd.servers.endpoint import Server
+from mlsd.store.store import Store
 from tests.cli.conftest import (
     Mlsd,
     mlsd,  # noqa: F401 - a fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 
 ROOT = Path(__file__).parent.parent
 

@@ -40,21 +40,18 @@ from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
 from mlsd.engine.probe import StrategyResult
+from mlsd.formats.tables import column_kind, trial_table
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
+from mlsd.lab.cluster import Posted
+from mlsd.lab.machine import Card, Doing
+from mlsd.lab.suites import LabStudyResult
 from mlsd.measure.build_gate import BuildVerdict
-from mlsd.measure.exchange.tables import column_kind, trial_table
-from mlsd.measure.lab.cluster import Posted
-from mlsd.measure.lab.machine import Card, Doing
-from mlsd.measure.lab.suites import LabStudyResult
 from mlsd.measure.messages import LayersFound, Spent
 from mlsd.measure.run.doctor import Diagnosis
 from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
 from mlsd.measure.run.runs import StudyResult
 from mlsd.measure.run.self_check import SelfCheck
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.models.library import Listing
 from mlsd.planning.plan import LeftOut
 from mlsd.records import (
@@ -72,6 +69,9 @@ from mlsd.records import (
 from mlsd.report.objects import AnswerObject, ArmObject
 from mlsd.report.write import Written
 from mlsd.stats import Interval, Percentiles
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter
+from mlsd.store.store import Store
 from tools.data_reference import comments
 
 RELEASED = 5  # what changes before the next release is one step above it

@@ -82,7 +82,7 @@ def _option(value: object) -> str:
 
 def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
     """What was measured, where and how, a line for each target; `arms` are of one session in the database."""
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
     with Store.open(Path(database), create=False, read_only=True) as store:
         runs, facts = {run.id: run for run in store.runs()}, store.models()

@@ -13,8 +13,8 @@ from mlsd.cli.output import note, working
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
-    from mlsd.measure.store.rows import TrialFilter
-    from mlsd.measure.store.store import Store
+    from mlsd.store.rows import TrialFilter
+    from mlsd.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ def study_options(command: F) -> F:
 
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
     """The trials of a database that may be compared; notes what was left out, without `say` only what cannot be."""
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
     with Store.open(find_database(db), create=False, read_only=True) as store:  # before anything heavy is imported
         with working("Loading the analysis"):
@@ -67,7 +67,7 @@ def filter_options(command: F) -> F:
 
 def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter:
     """The filter of what `filter_options` parsed."""
-    from mlsd.measure.store.rows import TrialFilter
+    from mlsd.store.rows import TrialFilter
 
     known = suite.upper() if suite is not None and len(suite) == 1 else suite
     return TrialFilter(
@@ -79,7 +79,7 @@ def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter
 
 def find_database(db: Path | None) -> Path:
     """The database given, else the newest; says which one where there are several. Raises: StoreError without any."""
-    from mlsd.measure.store.newest import newest_study, study_databases
+    from mlsd.store.newest import newest_study, study_databases
 
     if db is not None:
         return db
@@ -91,7 +91,7 @@ def find_database(db: Path | None) -> Path:
 
 def database_to_fill(db: Path | None) -> Path:
     """The database given, else the newest of ours, or a first one; says which before anything is measured."""
-    from mlsd.measure.store.newest import newest_or_new
+    from mlsd.store.newest import newest_or_new
 
     path = db or newest_or_new()
     if db is None and path.exists():
@@ -102,7 +102,7 @@ def database_to_fill(db: Path | None) -> Path:
 @contextmanager
 def reading(db: Path | None) -> Iterator[Store]:
     """The database, open for reading only."""
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
     with Store.open(find_database(db), read_only=True) as store:
         yield store

@@ -19,12 +19,12 @@ from typing import NoReturn, TextIO
 
 import click
 
-from mlsd import __version__
 from mlsd.cli import output
 from mlsd.errors import MlsdError, did_you_mean
 from mlsd.folders import asset_path
 from mlsd.names import clean
 from mlsd.outside import parse_toml
+from mlsd.version import __version__
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {

@@ -11,13 +11,13 @@ from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, ve
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, Progress, Resting, Silent, Started, Working
 from mlsd.measure.run.runner import Watcher
-from mlsd.measure.store.rows import StoredWarning
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import StudyRequest
 from mlsd.planning.suite import EMBEDDED_PROFILE
 from mlsd.records import QualityWarning, Status, Trial
 from mlsd.report.render.terminal import plain
+from mlsd.store.rows import StoredWarning
 from mlsd.trials.arms import arm_of
 from mlsd.trials.sums import Sums, counts_of, speed
 from mlsd.units import format_number, format_percent

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd import __version__
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, read_json, write_atomically
 from mlsd.measure.builds import THIS, Build, find_build, installed
 from mlsd.measure.messages import BuildFits, BuildJob
 from mlsd.measure.process import ask
 from mlsd.records import BackendInfo, Record
+from mlsd.version import __version__
 
 _OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
 _OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice

@@ -15,10 +15,10 @@ from mlsd.engine.llama.build.loaded import LoadedLibraries
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
 
 
 class Turn(Record, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ import datetime
 from collections.abc import Callable
 from pathlib import Path
 
-from mlsd import __version__
 from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study, attempt
@@ -32,6 +31,7 @@ from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
 from mlsd.trials.answers import Answer, first_line
 from mlsd.units import counted, quoted
+from mlsd.version import __version__
 
 
 def build(study: Study) -> Page:

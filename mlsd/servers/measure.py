@@ -23,10 +23,6 @@ from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.race import Race
 from mlsd.measure.run.runner import ALL, RunPlan, RunSettings, Watcher, machine_lock, next_repeat, run_plan
 from mlsd.measure.run.runs import BenchResult, check_database
-from mlsd.measure.store import sessions
-from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -50,6 +46,10 @@ from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, ServerPlan, plan_servers
 from mlsd.servers.protocols import Counters
 from mlsd.stats import grouped
+from mlsd.store import sessions
+from mlsd.store.newest import study_path
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.analysis.study import study as whole
-from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     DrafterSpec,
@@ -23,6 +22,7 @@ from mlsd.records import (
     Sampling,
     Trial,
 )
+from mlsd.store.store import Store
 from mlsd.trials.sums import PARTS
 from tests.analysis import studies
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     DrafterSpec,
@@ -22,6 +21,7 @@ from mlsd.records import (
     Status,
     Trial,
 )
+from mlsd.store.store import Store
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import Sums, counts_of
 from tests.measure.examples import store_trials

@@ -18,10 +18,10 @@ import pytest
 
 from mlsd.analysis.fits.fit import HeldOut
 from mlsd.analysis.study.study import Study, attempt, read_study
-from mlsd.measure.store.store import Store
 from mlsd.report.render.table import Table
 from mlsd.report.tables import paper as paper_tables
 from mlsd.stats import Interval
+from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
 from tests.measure.old_databases import old_database
 

@@ -13,7 +13,7 @@ import pytest
 from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import TargetAdvice
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
 TRIALS = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"

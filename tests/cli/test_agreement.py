@@ -21,11 +21,8 @@ from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import Place
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import Question, answer_objects, say_answers
-from mlsd.measure.exchange.record import make_record
+from mlsd.formats.record import make_record
 from mlsd.measure.run.runs import BenchResult, bench
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.sessions import latest, sessions
-from mlsd.measure.store.store import Store
 from mlsd.planning.passes import apple_chip
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
@@ -39,6 +36,9 @@ from mlsd.report.render.table import Table
 from mlsd.report.tables.arms import bench_table
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
+from mlsd.store.rows import environment_key
+from mlsd.store.sessions import latest, sessions
+from mlsd.store.store import Store
 from mlsd.trials.answers import DECIDED
 from mlsd.trials.results import ArmResult
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, failed, write

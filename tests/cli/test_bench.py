@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.sessions import sessions
-from mlsd.measure.store.store import Store
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Environment
 from mlsd.report.render import terminal
 from mlsd.report.render.table import Table, text
 from mlsd.report.tables.arms import head_line
+from mlsd.store.rows import TrialFilter
+from mlsd.store.sessions import sessions
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.engine.broken_files import write_nan_norm
 

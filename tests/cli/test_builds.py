@@ -11,7 +11,7 @@ import pytest
 from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.measure.builds import find_build
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
 

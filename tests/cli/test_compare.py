@@ -12,7 +12,7 @@ import pytest
 
 from mlsd.engine.llama.build.place import plain_name
 from mlsd.measure.run import compare
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.store.newest import newest_or_new, newest_study, study_databases
-from mlsd.measure.store.store import Store
+from mlsd.store.newest import newest_or_new, newest_study, study_databases
+from mlsd.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, write
 from tests.cli.conftest import Mlsd
 from tests.cli.test_results import STUDY

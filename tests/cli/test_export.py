@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
 from mlsd.errors import InputError
-from mlsd.measure.exchange import EXPORTS
-from mlsd.measure.store.store import Store
+from mlsd.formats import EXPORTS
+from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT, case, trial
 
 

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.study.plan import plan
-from mlsd.measure.store.store import Store
 from mlsd.planning.plan import expand
 from mlsd.records import Environment, Round, Status, Trial
+from mlsd.store.store import Store
 
 
 @pytest.fixture(autouse=True)

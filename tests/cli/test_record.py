@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from mlsd.errors import TableError
-from mlsd.measure.exchange.record import output_key, read_record
+from mlsd.formats.record import output_key, read_record
 from mlsd.measure.run.race import Race
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.store import Store
 from mlsd.planning import plan
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
+from mlsd.store.rows import environment_key
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
 from tests.measure.records import body, record_of, small_study, write_body

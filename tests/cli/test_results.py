@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
-from mlsd.measure.store.store import Store
 from mlsd.records import QualityWarning
+from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 from tests.measure.imported import import_table
 

@@ -14,7 +14,7 @@ import pytest
 
 from mlsd.cli.study import run as command
 from mlsd.measure.run.runner import machine_lock
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompt", "factual", "--gamma", "4")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS, read_tasks
 from mlsd.records import Trial
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
 SUITE = """

@@ -7,8 +7,8 @@ import pytest
 from mlsd.engine.threads import default_threads
 from mlsd.hardware import darwin
 from mlsd.hardware.darwin import Cores
-from mlsd.measure.store.rows import environment_key
 from mlsd.records import Conditions, Environment
+from mlsd.store.rows import environment_key
 
 # Where the texts come from. sysctl: lines recorded on an M2 Ultra, an M2 Pro, an M5 Pro and an M6 (three tiers of
 # cores); unknown names go to stderr, and the rest is printed (apple-oss-distributions/system_cmds, sysctl.c).

@@ -33,18 +33,18 @@ from mlsd.errors import MlsdError
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.lab import cluster
+from mlsd.lab.coordinator import Ended, MeasuredPart, run_lab
+from mlsd.lab.machine import Card
 from mlsd.limits import LIMITS
 from mlsd.measure.builds import installed
-from mlsd.measure.lab import cluster
-from mlsd.measure.lab.coordinator import Ended, MeasuredPart, run_lab
-from mlsd.measure.lab.machine import Card
 from mlsd.measure.messages import BlockMeasured
 from mlsd.measure.run.runner import RunSettings
-from mlsd.measure.store.store import Store
 from mlsd.records import Status
+from mlsd.store.store import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
-from tests.measure.lab.fake import FakeLab, card, plan
+from tests.lab.fake import FakeLab, card, plan
 from tests.native_shim import trap
 from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, encoded
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     Conditions,
@@ -24,6 +23,7 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.stats import grouped
+from mlsd.store.store import Store
 
 ENVIRONMENT = Environment(
     host="0123456789abcdef",

@@ -6,9 +6,9 @@ import csv
 import sqlite3
 from pathlib import Path
 
-from mlsd.measure.store import rowcodec
-from mlsd.measure.store.rows import ImportedRow
-from mlsd.measure.store.store import Store
+from mlsd.store import rowcodec
+from mlsd.store.rows import ImportedRow
+from mlsd.store.store import Store
 
 # Ten rows of results/csv/runs.csv in AtomGradient/speculative-moe-research: baselines, suite B, suite F.
 EXCERPT = Path(__file__).parent.parent / "analysis" / "data" / "study_runs_excerpt.csv"

@@ -9,11 +9,11 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import ALL, Choice, RunOutcome, RunPlan, RunSettings, machine_lock, run_plan
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
+from mlsd.store.store import Store
 
 
 def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[Job, ...]:

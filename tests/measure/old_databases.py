@@ -6,7 +6,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from mlsd.measure.store import schema
+from mlsd.store import schema
 
 DATABASES = Path(__file__).parent / "databases"
 

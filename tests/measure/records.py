@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mlsd.api import bench
-from mlsd.measure.exchange.record import FORMAT, SCHEMA, RecordFile, read_record, write_record
-from mlsd.measure.store.store import Store
+from mlsd.formats.record import FORMAT, SCHEMA, RecordFile, read_record, write_record
 from mlsd.records import EngineOptions
+from mlsd.store.store import Store
 
 Leaf = tuple[str | int, ...]
 

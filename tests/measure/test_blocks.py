@@ -12,16 +12,16 @@ import pytest
 from mlsd.children import signal_name
 from mlsd.engine.llama.chat import render
 from mlsd.errors import DatabaseLockedError
-from mlsd.measure.exchange.record import import_record, read_record
+from mlsd.formats.record import import_record, read_record
 from mlsd.measure.messages import Event, Started, Working
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runner
 from mlsd.measure.run.runner import RunOutcome, RunPlan, Watcher, run_plan
-from mlsd.measure.store import sessions
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.records import Case, Status, Trial
+from mlsd.store import sessions
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import MOE, blocks, write
 from tests.measure.examples import ENVIRONMENT, case, failed, trial

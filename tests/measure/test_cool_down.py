@@ -17,10 +17,10 @@ from mlsd.measure.process import run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.disturbance import BlockJudge
 from mlsd.measure.run.runner import Choice, RunPlan, run_plan
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.records import Anchors, Status
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from tests.engine.fake import FakeClock
 from tests.measure.examples import ENVIRONMENT, trial
 from tests.measure.simulated_mac import Mac, mac_job

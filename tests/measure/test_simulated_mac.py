@@ -16,13 +16,13 @@ from mlsd.cli.study import run as command
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runs
 from mlsd.measure.run.runs import StudyResult, run_study
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.request import Overrides, study_request
 from mlsd.records import EngineOptions, Status
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from mlsd.units import GIB
 from tests.hub_server import HubServer, stand_ins_of, write_manifest
 from tests.measure.examples import ENVIRONMENT

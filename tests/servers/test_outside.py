@@ -269,8 +269,8 @@ def test_a_key_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatc
 UNTYPED = {
     "trials/arms.py",  # a column of ours
     "outside.py",  # the parser itself, which masks secrets in whatever came
-    "measure/exchange/record.py",  # compares a record with its own re-encoding
-    "measure/exchange/llama_bench.py",  # keeps the rows as they are, beside what it reads of them
+    "formats/record.py",  # compares a record with its own re-encoding
+    "formats/llama_bench.py",  # keeps the rows as they are, beside what it reads of them
     "hardware/darwin.py",  # what the system's own tools print of this machine
     "analysis/advise/reference_acceptance.py",  # an asset of ours
     "analysis/results/trials.py",  # a column of ours

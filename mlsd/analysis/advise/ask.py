@@ -11,11 +11,11 @@ from mlsd.engine.llama.build.kernels import build_of
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError
 from mlsd.hardware.chips import peak_bandwidth
-from mlsd.measure.store.newest import study_databases
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.records import EngineOptions, ModelFacts
+from mlsd.store.newest import study_databases
+from mlsd.store.rows import environment_key
+from mlsd.store.store import Store
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import Place, TargetAdvice

@@ -21,10 +21,10 @@ from mlsd.analysis.predict.outcomes import Outcomes, alphas_of, mgl_of, outcomes
 from mlsd.analysis.predict.predict import Costs, between, draft_ms, tok_per_s
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.planning import passes
 from mlsd.records import NO_DRAFTER, Record, Round
 from mlsd.stats import Interval, grouped
+from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.acceptance import mgl_of as mgl_at
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.arms import PLAIN

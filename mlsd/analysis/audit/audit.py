@@ -40,7 +40,7 @@ from mlsd.analysis.audit.rows import (
     chance_of_more,
     median_of_others,
 )
-from mlsd.measure.exchange.printed import Printed, exact
+from mlsd.formats.printed import Printed, exact
 from mlsd.stats import grouped
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 

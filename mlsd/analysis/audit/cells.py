@@ -9,8 +9,8 @@ from typing import Any
 
 from mlsd.analysis.audit.model_name import LEAST_SHARE, read_model_name
 from mlsd.analysis.audit.rows import AuditRow
+from mlsd.formats.printed import Printed, exact, is_blank, parse_printed
 from mlsd.hardware.chips import named_chip
-from mlsd.measure.exchange.printed import Printed, exact, is_blank, parse_printed
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.acceptance import MEANINGS
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mlsd.analysis.audit.plain_speed import least_pass_ms
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
-from mlsd.measure.exchange.printed import Printed
+from mlsd.formats.printed import Printed
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 # A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.

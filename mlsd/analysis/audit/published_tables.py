@@ -14,7 +14,7 @@ import msgspec
 from mlsd.analysis.audit.cells import rows_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
-from mlsd.measure.exchange.printed import parse_printed
+from mlsd.formats.printed import parse_printed
 from mlsd.records import Record
 
 _FOLDER = Path(__file__).parent / "published"

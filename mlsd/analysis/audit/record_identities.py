@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import TableError
-from mlsd.measure.exchange.record import (
+from mlsd.formats.record import (
     LATER_RATES,
     RecordedRun,
     RecordedTrial,
@@ -28,11 +28,11 @@ from mlsd.measure.exchange.record import (
     sums,
     whole_trials,
 )
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, environment_key, model_key
 from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
 from mlsd.stats import grouped
+from mlsd.store.rows import CalibrationPoint, Coverage, environment_key, model_key
 from mlsd.trials.identities import broken
 
 _COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number

@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 
 from mlsd.analysis.audit.model_name import same_model, stored_bits
+from mlsd.formats.printed import Printed
 from mlsd.hardware.chips import bins
-from mlsd.measure.exchange.printed import Printed
 from mlsd.records import CONTROLS, NO_DRAFTER, Record
 from mlsd.stats import grouped
 from mlsd.trials.acceptance import MEANINGS, Meaning

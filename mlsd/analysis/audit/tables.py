@@ -17,12 +17,12 @@ from mlsd.analysis.audit.cells import rows_of
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
+from mlsd.formats.pasted import HEADS, PastedRow, named_cells, read_pasted
 from mlsd.hardware.chips import named_chip
-from mlsd.measure.exchange.pasted import HEADS, PastedRow, named_cells, read_pasted
-from mlsd.measure.store.rows import ImportedRow
 from mlsd.outside import read_given
 from mlsd.records import Record
 from mlsd.stats import grouped
+from mlsd.store.rows import ImportedRow
 
 NEEDED = ("gamma", "n_predict", "acceptance")  # without them most rules have nothing to judge
 _FEWEST_SAME, _SAME_SHARE = 4, 0.9  # rows that print the figures of a published study before they are taken for it

@@ -14,10 +14,10 @@ from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
 from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
-from mlsd.measure.exchange.printed import Printed, exact
-from mlsd.measure.store.store import Store
+from mlsd.formats.printed import Printed, exact
 from mlsd.records import Case, Environment, ModelFacts
 from mlsd.stats import grouped
+from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
 from mlsd.trials.sums import decode_tok_s, sums_of_row

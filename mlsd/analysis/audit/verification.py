@@ -15,12 +15,12 @@ from mlsd.analysis.audit.record_identities import Problem, problems
 from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import comparability
 from mlsd.errors import AnalysisError, MlsdError
+from mlsd.formats.decode_again import DecodedAgain
+from mlsd.formats.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
 from mlsd.gguf_tools.read import model_facts
-from mlsd.measure.exchange.decode_again import DecodedAgain
-from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
-from mlsd.measure.store.store import Store
 from mlsd.models.library import Library
 from mlsd.records import Case, Record, Trial
+from mlsd.store.store import Store
 
 
 class Verification(Record, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ Decode = Callable[[Iterable[tuple[Case, Trial]]], DecodedAgain]
 
 
 def verify(path: Path, decode: Decode) -> Verification:
-    """Check a record; `decode` decodes its outputs again (`exchange.decode_again`).
+    """Check a record; `decode` decodes its outputs again (`formats.decode_again`).
 
     Raises: TableError for a file that is no record, and what `decode` raises.
     """

@@ -11,11 +11,11 @@ import msgspec
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
-from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
-from mlsd.measure.store.sessions import measured
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
+from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
+from mlsd.store.sessions import measured
+from mlsd.store.store import Store
 from mlsd.trials.decisions import Looks
 from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
 

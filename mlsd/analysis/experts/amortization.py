@@ -12,9 +12,9 @@ from functools import partial
 
 from mlsd.analysis.experts.coverage import CoverageRow, CoverageTable
 from mlsd.analysis.fits.calibration import median_interval
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import Interval, grouped
+from mlsd.store.rows import CalibrationPoint
 from mlsd.units import format_percent, quoted
 
 SATURATED = 0.95  # share of the experts that MoESD calls all of them

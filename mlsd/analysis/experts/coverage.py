@@ -15,9 +15,9 @@ from scipy.stats import t
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import Coverage, ExpertLoad
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import Interval
+from mlsd.store.rows import Coverage, ExpertLoad
 
 _LEAST_LAYERS = 3  # fewer cannot show a spread
 

@@ -8,9 +8,9 @@ from mlsd.analysis.fits.calibration import median_interval
 from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.fit_models import bytes_line
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import TimedPass
 from mlsd.records import Record
 from mlsd.stats import Interval
+from mlsd.store.rows import TimedPass
 
 AGREE = 0.2  # two ways may differ by so much
 _SAME_RATE = 0.15  # quantizations whose GB/s differ by less are bound by the same thing

@@ -9,9 +9,9 @@ import numpy as np
 
 from mlsd.analysis.fits.curves import Steps, find_steps
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record
 from mlsd.stats import Interval, grouped
+from mlsd.store.rows import CalibrationPoint, PassKind
 
 _LEAST_WIDTHS = 8
 _Z = 1.96

@@ -11,9 +11,9 @@ from mlsd.analysis.fits.curves import find_steps
 from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import grouped
+from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.arms import arm_named
 from mlsd.units import counted
 

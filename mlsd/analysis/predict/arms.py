@@ -10,11 +10,11 @@ import msgspec
 from mlsd.analysis.predict.predict import Costs, MeasuredGamma, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
-from mlsd.measure.store.sessions import latest, sessions
-from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.stats import grouped
+from mlsd.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
+from mlsd.store.sessions import latest, sessions
+from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import speed

@@ -14,9 +14,9 @@ import numpy as np
 
 from mlsd.analysis.predict.outcomes import Outcomes, mgl_of, outcomes_of
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
 from mlsd.stats import grouped, relative_spread
+from mlsd.store.rows import CalibrationPoint, PassKind
 
 # How far medians lie above the least where passes were interrupted; on an idle machine it is some per cent.
 _INTERRUPTED = 0.2

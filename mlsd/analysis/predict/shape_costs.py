@@ -12,8 +12,8 @@ from mlsd.analysis.predict.predict import Costs, costs_from_points
 from mlsd.errors import AnalysisError, InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
+from mlsd.store.rows import CalibrationPoint
 
 _UNKNOWN_ERROR = 0.05  # of a pass that was timed too seldom to have an interval
 

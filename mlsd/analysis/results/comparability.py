@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.machine_tables import RowStream
-from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, ModelRef
+from mlsd.store.machine_tables import RowStream
+from mlsd.store.rows import MeasuredCase, Run, StoredTrial, environment_key
+from mlsd.store.store import Store
 from mlsd.trials.results import settings_of
 
 if TYPE_CHECKING:

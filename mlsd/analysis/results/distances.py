@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
-from mlsd.measure.store.rows import DraftDistance
 from mlsd.records import Case
+from mlsd.store.rows import DraftDistance
 from mlsd.trials.results import ArmResult
 
 

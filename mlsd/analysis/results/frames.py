@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from mlsd.errors import AnalysisError
-from mlsd.measure.exchange.tables import dict_rows, trial_table
-from mlsd.measure.store.store import Store
+from mlsd.formats.tables import dict_rows, trial_table
+from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.sums import PARTS
 

@@ -16,11 +16,11 @@ from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
-from mlsd.measure.store.pass_shares import PassShares, part_key
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval, grouped
+from mlsd.store.pass_shares import PassShares, part_key
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
+from mlsd.store.store import Store
 from mlsd.units import quoted
 
 MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory

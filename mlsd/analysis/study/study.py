@@ -30,11 +30,11 @@ from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Points, anchor_points
-from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
-from mlsd.measure.store.sessions import SessionTrials, latest
-from mlsd.measure.store.sessions import sessions as sessions_of
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
+from mlsd.store.rows import DraftDistance, Run, TrialFilter
+from mlsd.store.sessions import SessionTrials, latest
+from mlsd.store.sessions import sessions as sessions_of
+from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order

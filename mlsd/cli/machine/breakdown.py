@@ -17,7 +17,7 @@ from mlsd.units import quoted
 if TYPE_CHECKING:
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.measure.run.breakdown import Breakdown
-    from mlsd.measure.store.pass_shares import PassShares
+    from mlsd.store.pass_shares import PassShares
 
 
 @click.command()

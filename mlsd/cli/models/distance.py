@@ -13,10 +13,10 @@ from mlsd.cli.output import note, print_json, say, working
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
 from mlsd.measure.messages import DistanceFound, DistanceJob
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import DRAFT_MODEL, EngineOptions
+from mlsd.store.store import Store
 from mlsd.units import format_percent
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ def tune(
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.tune import tune as search
     from mlsd.measure.run.tune import tune_request
-    from mlsd.measure.store.store import Store
     from mlsd.report.objects import arm_object
+    from mlsd.store.store import Store
 
     request = tune_request(target, drafter, trials=trials, budget_s=budget_s, **asked)
     with make_watcher(budget_s, open_ended=True) as watcher:

@@ -12,10 +12,10 @@ from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
-from mlsd.measure.store.newest import study_databases
 from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
+from mlsd.store.newest import study_databases
 from mlsd.units import format_number
 
 if TYPE_CHECKING:

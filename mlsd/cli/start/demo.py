@@ -153,7 +153,7 @@ def invalid(arms: Sequence[ArmResult]) -> str:
 
 def _rounds(database: Path) -> str:
     """In how many rounds of the widest arm whose failures were ignored the target worked at all."""
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
     with Store.open(database, read_only=True) as store:
         trials = [stored.trial for stored in store.trials()]

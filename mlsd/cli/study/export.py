@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
+from mlsd import formats
 from mlsd.cli.database import db_option, filter_options, make_filter, note_left_out, reading
 from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError
-from mlsd.measure import exchange
 
 
 @click.command()
-@click.option("--format", "kind", type=click.Choice(exchange.EXPORTS), default="csv", show_default=True)
+@click.option("--format", "kind", type=click.Choice(formats.EXPORTS), default="csv", show_default=True)
 @output_option("File [default: standard output].", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options
@@ -34,8 +34,8 @@ def export(kind: str, output: Path | None, force: bool, db: Path | None, **trial
     with reading(db) as store:
         if output is not None and output.exists() and output.samefile(store.path):
             raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")
-        write = partial(exchange.export, store, kind, chosen=chosen)
-        count = write(sys.stdout.buffer) if output is None else exchange.write_file(output, write)
+        write = partial(formats.export, store, kind, chosen=chosen)
+        count = write(sys.stdout.buffer) if output is None else formats.write_file(output, write)
         note_left_out(store)
     note(f"{count} {'tests' if kind == 'llama-bench' else 'trials'} written{f' to {output}' if output else ''}.")
     if count == 0:

@@ -9,9 +9,9 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note
 from mlsd.errors import TableError
-from mlsd.measure.exchange.record import import_record, read_record
-from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.store import Store
+from mlsd.formats.record import import_record, read_record
+from mlsd.store.newest import study_path
+from mlsd.store.store import Store
 from mlsd.units import quoted
 
 

@@ -36,8 +36,8 @@ def start(
     A machine of --ssh joins by itself and leaves with the lab; ssh must reach it without a question (a key, a known
     host; on a Mac: Remote Login), and it needs the same mlsd, but no copy of the certificate.
     """
-    from mlsd.measure.lab.cluster import Remote
-    from mlsd.measure.lab.cluster import start as run
+    from mlsd.lab.cluster import Remote
+    from mlsd.lab.cluster import start as run
 
     def started(address: str, made: Path) -> None:
         note(f"Copy {made} to every machine, mode 600: whoever has it can join.")
@@ -55,7 +55,7 @@ def start(
 @click.option("--pull", is_flag=True, help="Download models that are not here when a plan needs them.")
 def join(address: str, certificate: Path | None, pull: bool) -> None:
     """Let this machine measure for the lab at ADDRESS until interrupted; it rejoins after a lost connection."""
-    from mlsd.measure.lab.cluster import join as run
+    from mlsd.lab.cluster import join as run
 
     note("This machine measures for the lab until you press Ctrl-C. Do not use it until then.")
     run(address, certificate, may_pull=pull, on_loss=lambda words: note(f"The lab was lost; joining again. {words}"))
@@ -67,7 +67,7 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
 @json_option
 def status(address: str, certificate: Path | None, as_json: bool) -> None:
     """Show the machines of the lab at ADDRESS, what they measure, and what is left."""
-    from mlsd.measure.lab.cluster import Cluster
+    from mlsd.lab.cluster import Cluster
     from mlsd.records import EngineOptions
     from mlsd.report.tables.records import machines_table
 

@@ -45,8 +45,8 @@ def write(db: Path, output: Path, force: bool) -> None:
 
     It contains no host name, user name or path. `mlsd record DB -o FILE` is the same.
     """
-    from mlsd.measure.exchange.record import write_record
-    from mlsd.measure.store.store import Store
+    from mlsd.formats.record import write_record
+    from mlsd.store.store import Store
 
     if output.exists() and not force:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
@@ -75,7 +75,7 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
     if something in a record cannot be true.
     """
     from mlsd.analysis.audit.verification import verify as check
-    from mlsd.measure.exchange.decode_again import decode_again
+    from mlsd.formats.decode_again import decode_again
 
     checked = []
     for number, file in enumerate(files, 1):

@@ -13,11 +13,11 @@ from mlsd.cli.database import db_option, filter_options, make_filter, note_left_
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
-from mlsd.measure.exchange.tables import dict_rows, trial_table
-from mlsd.measure.store.rows import StoredTrial, TrialFilter
-from mlsd.measure.store.store import Store
+from mlsd.formats.tables import dict_rows, trial_table
 from mlsd.records import Case
 from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
+from mlsd.store.rows import StoredTrial, TrialFilter
+from mlsd.store.store import Store
 from mlsd.units import quoted
 
 _MOST_LINES = 200

@@ -18,9 +18,9 @@ from mlsd.cli.output import byte_bars, note, print_json, say
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware.budget import host_memory_bytes
-from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.suite import largest_profile, load_profiles
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
+from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _run_lab(
     *,
     as_json: bool,
 ) -> None:
-    from mlsd.measure.lab.suites import run_lab_study
+    from mlsd.lab.suites import run_lab_study
 
     if options["distances"]:
         raise InputError("--distances is not for a lab.", hint="Ask for it on one machine.")

@@ -13,8 +13,8 @@ from mlsd.analysis.audit.tables import STANDARD_INPUT, Assumed, one_speed, table
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option
 from mlsd.cli.output import print_json, say
-from mlsd.measure.store.database import is_study
 from mlsd.stats import grouped
+from mlsd.store.database import is_study
 from mlsd.units import counted
 
 _ORDER = ("impossible", "suspicious", "asked")

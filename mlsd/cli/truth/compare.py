@@ -20,7 +20,7 @@ from mlsd.units import quoted
 if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, ComparisonSession
     from mlsd.measure.run.compare import Compared, CompareRequest
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
@@ -166,7 +166,7 @@ def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
 def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, ComparisonSession]:
     from mlsd.analysis.compare.sessions import newest
     from mlsd.measure.run.compare import compare as run_compare
-    from mlsd.measure.store.store import Store
+    from mlsd.store.store import Store
 
     goes_on = request.bench.repeats == _MOST_BLOCKS
     with make_watcher(request.budget_s if goes_on else None) as watcher:

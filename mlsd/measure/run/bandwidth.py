@@ -22,13 +22,13 @@ from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.calibration import calibrate
 from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
-from mlsd.measure.store.newest import newest_or_new
-from mlsd.measure.store.rows import CalibrationPoint, StreamRead, TimedPass
-from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, EngineOptions, Environment, ModelRef, Record
+from mlsd.store.newest import newest_or_new
+from mlsd.store.rows import CalibrationPoint, StreamRead, TimedPass
+from mlsd.store.store import Store
 from mlsd.units import GB, NS_PER_S
 
 _CHUNK_BYTES = 1 << 23  # so much of the array is one numpy call: long enough for its overhead not to matter

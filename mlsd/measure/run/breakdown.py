@@ -14,15 +14,15 @@ from mlsd.measure.messages import BlockMeasured, BreakdownJob, SharesFound
 from mlsd.measure.process import ask, run_info, run_job
 from mlsd.measure.run.calibration import check_rows
 from mlsd.measure.run.runner import machine_lock, recorded_run
-from mlsd.measure.store.newest import newest_or_new
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Status, Trial
+from mlsd.store.newest import newest_or_new
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import model_key
+from mlsd.store.store import Store
 
 _GAMMA = 4  # where neither the caller nor a preset says
 

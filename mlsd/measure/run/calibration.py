@@ -14,13 +14,13 @@ from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
-from mlsd.measure.store.newest import newest_or_new
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
-from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.records import ModelFacts, ModelRef, Record
+from mlsd.store.newest import newest_or_new
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
+from mlsd.store.store import Store
 from mlsd.units import format_percent
 
 _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)

@@ -31,15 +31,15 @@ from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import RunInProgress, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.run.runs import check_database, conclude
-from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Block, Job, Slot, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
 from mlsd.stats import grouped
+from mlsd.store.newest import study_path
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from mlsd.trials.decisions import Looks
 
 COMMAND = "compare"  # in the plan of its runs

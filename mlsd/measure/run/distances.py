@@ -10,10 +10,10 @@ import msgspec
 from mlsd.drafters import drafting_file, drafting_key
 from mlsd.measure.messages import DistanceFound, DistanceJob
 from mlsd.measure.process import ask
-from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
+from mlsd.store.rows import DraftDistance
 
 _N_TOKENS = 1_024  # read of the text
 

@@ -19,8 +19,6 @@ from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
-from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.store import Store
 from mlsd.planning.estimate import (
     TimeEstimate,
     TokS,
@@ -34,6 +32,8 @@ from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import StudyRequest
 from mlsd.records import Case, Environment, Record
+from mlsd.store.newest import study_path
+from mlsd.store.store import Store
 from mlsd.units import GIB
 
 _MOST = 2.5  # times its memory a Mac's chip was sold with

@@ -21,12 +21,12 @@ from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
 from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
-from mlsd.measure.store.rows import TrialFilter, environment_key
-from mlsd.measure.store.store import Store
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot, prompt_key
 from mlsd.planning.plan import Plan
 from mlsd.records import Environment, ModelFacts, Record, Status, Trial
+from mlsd.store.rows import TrialFilter, environment_key
+from mlsd.store.store import Store
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import Sums, counts_of
 

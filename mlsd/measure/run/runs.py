@@ -30,16 +30,16 @@ from mlsd.measure.run.runner import (
     next_repeat,
     run_plan,
 )
-from mlsd.measure.store import sessions
-from mlsd.measure.store.newest import BENCHES, study_path
-from mlsd.measure.store.rows import DraftDistance, TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import EngineOptions, Environment, QualityWarning, Record
+from mlsd.store import sessions
+from mlsd.store.newest import BENCHES, study_path
+from mlsd.store.rows import DraftDistance, TrialFilter
+from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan
 

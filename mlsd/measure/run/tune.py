@@ -22,14 +22,14 @@ from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
 from mlsd.measure.run.runs import bench_into, check_database, plan_here
-from mlsd.measure.store import sessions
-from mlsd.measure.store.newest import BENCHES, study_path
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
 from mlsd.records import DrafterSpec, Environment, OptionValue, Record
+from mlsd.store import sessions
+from mlsd.store.newest import BENCHES, study_path
+from mlsd.store.rows import environment_key
+from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 

@@ -21,9 +21,9 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, SharesFound
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import model_key
 from mlsd.measure.worker.passes import PassBench, check_room
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import model_key
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 

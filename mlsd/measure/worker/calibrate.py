@@ -29,11 +29,11 @@ from mlsd.errors import CapacityError
 from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record
+from mlsd.store.rows import CalibrationPoint, PassKind, model_key
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
 _Spans = tuple[str, list[Span]]  # of the model with that key

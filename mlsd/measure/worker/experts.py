@@ -13,8 +13,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions, padded
 from mlsd.measure.messages import Covered
-from mlsd.measure.store.rows import Coverage, ExpertLoad, TokenSource
 from mlsd.measure.worker.passes import TimeBudget
+from mlsd.store.rows import Coverage, ExpertLoad, TokenSource
 
 _ANCHORS = 48  # places of the text at which a draft is asked to go on
 _PASS = 64  # tokens of one pass over the text

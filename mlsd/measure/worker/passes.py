@@ -17,8 +17,8 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.cool_down import MOST_READINGS, steady
-from mlsd.measure.store.rows import PassKind
 from mlsd.records import Record
+from mlsd.store.rows import PassKind
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
 _SINGLES = 3  # steps after a draft's catch-up, which show what the change of width costs

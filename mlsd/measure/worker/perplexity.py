@@ -18,8 +18,8 @@ from mlsd.engine.session import check_finite, session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import DistanceFound, DistanceJob
-from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.planning.prompts import text_sha256
+from mlsd.store.rows import DraftDistance, model_key
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
 _WINDOW = 512  # tokens, where nothing else is asked for

@@ -15,9 +15,9 @@ from mlsd.units import counted
 if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect
     from mlsd.measure.run.tune import TuneRequest, TuneResult
-    from mlsd.measure.store.rows import Run
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
+    from mlsd.store.rows import Run
     from mlsd.trials.results import ArmResult
 
 _OF = {"p50": "median", "p90": "90th percentile", "p99": "99th percentile"}

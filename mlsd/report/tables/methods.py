@@ -10,12 +10,12 @@ from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
 from mlsd.analysis.results.round_split import LeastRound, RoundKind
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
+from mlsd.store.rows import DraftDistance
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
 

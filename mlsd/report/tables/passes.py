@@ -8,9 +8,9 @@ from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.pass_shares import PassShares, part_key
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
+from mlsd.store.pass_shares import PassShares, part_key
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import quoted
 

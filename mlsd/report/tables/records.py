@@ -18,10 +18,10 @@ from mlsd.units import NS_PER_MS, format_bytes
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
-    from mlsd.measure.lab.machine import Card, Doing
+    from mlsd.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
-    from mlsd.measure.store.rows import Run, StoredTrial
     from mlsd.records import Case, Round, Trial
+    from mlsd.store.rows import Run, StoredTrial
 
 TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
 MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database

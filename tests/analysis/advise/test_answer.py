@@ -14,10 +14,10 @@ from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.predict.arms import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.records import ModelRef
+from mlsd.store.rows import environment_key
+from mlsd.store.store import Store
 from tests.analysis.predict.test_shape_costs import facts, known
 
 NOTHING = Known(groups=(), passes={}, coverage={}, models={})

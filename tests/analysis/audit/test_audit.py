@@ -15,8 +15,8 @@ from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.tables import Assumed, imported_context, table_contexts
 from mlsd.analysis.audit.trials import database_contexts, trials_context
 from mlsd.errors import TableError
-from mlsd.measure.exchange.printed import exact, parse_printed
-from mlsd.measure.store.store import Store
+from mlsd.formats.printed import exact, parse_printed
+from mlsd.store.store import Store
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 from tests.analysis.pair_studies import HOST, Arm, Study, write_study
 from tests.measure.imported import EXCERPT, import_table

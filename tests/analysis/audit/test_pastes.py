@@ -13,7 +13,7 @@ from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow, RowAudit
 from mlsd.analysis.audit.tables import Assumed, table_contexts
 from mlsd.cli.main import cli
-from mlsd.measure.exchange.printed import exact
+from mlsd.formats.printed import exact
 from tests.analysis.studies import MOE, blocks, write
 
 PASTED = sorted((Path(__file__).parent / "data" / "pasted").iterdir())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlsd.analysis.audit.record_identities import problems
 from mlsd.api import bench
 from mlsd.errors import TableError
-from mlsd.measure.exchange.record import LATER_RATES, output_key, rates, read_record, sums, whole_trials
+from mlsd.formats.record import LATER_RATES, output_key, rates, read_record, sums, whole_trials
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import EngineOptions
 from tests.measure.records import Leaf, body, change, leaves, record_of, small_study, write_body

@@ -8,9 +8,9 @@ from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIE
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
-from mlsd.measure.store.rows import DraftDistance, model_key
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, OptionValue
+from mlsd.store.rows import DraftDistance, model_key
+from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 

@@ -10,7 +10,7 @@ import pytest
 
 from mlsd.analysis.experts.amortization import Mixture, mixture, sentences, time_shares
 from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
-from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.store.rows import CalibrationPoint
 from tests.analysis.experts.test_coverage import MIXTURE, E, K, routed
 from tests.analysis.fits.test_calibration import points
 

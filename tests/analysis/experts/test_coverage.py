@@ -10,8 +10,8 @@ import pytest
 from mlsd.analysis.experts.coverage import coverage_table, fit_correlation
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import Coverage, ExpertLoad
 from mlsd.records import ModelFacts, ModelRef
+from mlsd.store.rows import Coverage, ExpertLoad
 
 E, K = 64, 8
 WINDOWS = (1, 2, 4, 8, 16)

@@ -7,7 +7,7 @@ import pytest
 
 from mlsd.analysis.fits.bandwidth import bytes_lines, compare
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import TimedPass
+from mlsd.store.rows import TimedPass
 
 
 def passes(quant: str, gb_s: float, fixed_ms: float, noise: float = 0.01) -> list[TimedPass]:

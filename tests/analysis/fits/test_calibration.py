@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlsd.analysis.fits.calibration import median_interval, pass_times, target_curve
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.store.rows import CalibrationPoint
 
 
 def points(

@@ -18,8 +18,8 @@ from mlsd.analysis.predict.predict import (
     tok_per_s,
 )
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import Round
+from mlsd.store.rows import CalibrationPoint
 from tests.analysis.predict.test_outcomes import rounds_of
 
 COSTS = Costs(

@@ -8,8 +8,8 @@ from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.shape_costs import pair_costs, shape_costs
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import ModelFacts, ModelRef
+from mlsd.store.rows import CalibrationPoint, PassKind
 
 SHAPE, SMALL = FULL["qwen3.5-9b"], FULL["qwen3.5-0.8b"]
 

@@ -14,10 +14,10 @@ from mlsd.analysis.results.comparability import Chosen, choose, settings_key
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.main import cli
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.sessions import as_stored
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Sampling, Trial
+from mlsd.store.rows import environment_key
+from mlsd.store.sessions import as_stored
+from mlsd.store.store import Store
 from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import DRAFT, MACHINE, MOE, blocks, case, write
 

@@ -9,8 +9,8 @@ import pytest
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.study.study import read_study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.store import Store
 from mlsd.report.tables.methods import distance_table
+from mlsd.store.store import Store
 from tests.analysis.claims.test_claims import distance
 from tests.analysis.pair_studies import Arm, Study, write_study
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from mlsd.analysis.results import frames
-from mlsd.measure.store.store import Store
+from mlsd.store.store import Store
 from mlsd.trials.sums import speed, sums
 from tests.analysis.studies import MOE, blocks, case, failed, trial, whole_study, write
 

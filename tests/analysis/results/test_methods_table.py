@@ -12,11 +12,11 @@ from mlsd.analysis.results.methods_table import TimingRow, methods_by_kind, sent
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Case, DrafterSpec, ModelRef, Trial
 from mlsd.report.tables import methods
 from mlsd.report.tables.methods import kind_table, timing_table
+from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import Sums
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write

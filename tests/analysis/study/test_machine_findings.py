@@ -11,9 +11,9 @@ import mlsd
 from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
-from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions, ModelFacts
+from mlsd.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
+from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, whole_study, write
 
 ELSEWHERE = msgspec.structs.replace(MACHINE, host="b" * 16)

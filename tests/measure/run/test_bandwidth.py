@@ -14,9 +14,9 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.run import bandwidth
 from mlsd.measure.run.bandwidth import measure_bandwidth, shape_of_bytes, stream_read
-from mlsd.measure.store.rows import StreamRead, TimedPass
-from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
+from mlsd.store.rows import StreamRead, TimedPass
+from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT
 
 

@@ -22,10 +22,10 @@ from mlsd.hardware import read_environment
 from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, Probed, ProbeJob, Started
 from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import Choice, RunPlan, Watcher, machine_lock, run_plan
-from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Block, Job, ModelFile
 from mlsd.records import EngineOptions, ModelRef, Status, Trial
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
 from mlsd.trials.results import Measured
 from tests.measure.kill_script import make_jobs, run_study
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlsd.hardware import read_environment
+from mlsd.lab.machine import Piece, measure, read_origin
 from mlsd.measure import process
-from mlsd.measure.lab.machine import Piece, measure, read_origin
 from mlsd.measure.messages import BuildJob
 from mlsd.measure.process import run_info
 from mlsd.measure.run import memory

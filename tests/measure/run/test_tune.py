@@ -14,9 +14,9 @@ from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.measure.run.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune, tune_request
-from mlsd.measure.store.newest import study_databases
-from mlsd.measure.store.store import Store
 from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.store.newest import study_databases
+from mlsd.store.store import Store
 from tests.gguf_tools.adapters import write_adapter
 
 PLD = DrafterSpec(name="pld", options={"match": "first"})

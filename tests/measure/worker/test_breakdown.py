@@ -14,13 +14,13 @@ from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.breakdown import profile_and_store
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.store import Store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import model_key
+from mlsd.store.store import Store
 from tests.gguf_tools.random_heads import write_random_dflash
 from tests.measure.worker.test_calibrate import model_file
 

@@ -14,13 +14,13 @@ from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import run_calibration
 from mlsd.measure.run.calibration import time_and_store
-from mlsd.measure.store.rows import CalibrationPoint, Coverage
-from mlsd.measure.store.store import Store
 from mlsd.measure.worker.calibrate import Calibration, contexts
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import EngineOptions
+from mlsd.store.rows import CalibrationPoint, Coverage
+from mlsd.store.store import Store
 
 WIDTHS = (1, 2, 3, 5)
 ENGINE = EngineOptions(n_threads=1)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.measure.store.store import Store
 from mlsd.measure.worker.perplexity import log_softmax, total_variation
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd, mlsd
 
 __all__ = ["mlsd"]  # the fixture

@@ -11,9 +11,6 @@ from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
@@ -21,6 +18,9 @@ from mlsd.report.tables.columns import effect_cell
 from mlsd.report.tables.methods import kind_table, match_table, timing_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.report.tables.results import speedup_table
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import model_key
+from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
 INPLACE = DrafterSpec(name="layer-skip", options={"mode": "inplace", "exit": 2})

@@ -1,0 +1,239 @@
+"""A machine of a lab: what it says of itself, whether it may take part, and how it measures a part of a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import cast
+
+import msgspec
+import psutil
+
+from mlsd.errors import MlsdError, ModelFileError
+from mlsd.folders import asset_path, data_path, user_dir
+from mlsd.gguf_tools.read import model_facts
+from mlsd.hardware import read_conditions, read_environment
+from mlsd.hardware.budget import memory_budget
+from mlsd.measure.messages import BlockMeasured, Event, HeatReading
+from mlsd.measure.process import run_info, run_job
+from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
+from mlsd.measure.run.memory import fit_here
+from mlsd.measure.run.runner import machine_lock
+from mlsd.models.library import Library
+from mlsd.planning.job import Job, ModelFile
+from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
+from mlsd.store.rows import environment_key
+from mlsd.version import __version__
+
+_LOOK_S = 0.5
+
+
+class Origin(Record, frozen=True, kw_only=True):
+    """What must be equal wherever parts of one plan are measured."""
+
+    mlsd_version: str
+    llama_cpp_build: str | None
+    llama_cpp_python_version: str | None
+    suites_sha256: str  # of the suites and prompts that mlsd ships
+
+
+class Card(Record, frozen=True, kw_only=True):
+    """A machine that joined."""
+
+    environment: Environment
+    origin: Origin
+    models: tuple[ModelFacts, ...]  # of the manifest, that lie there
+    makes: tuple[str, ...]  # of the manifest, that can be made there of what lies there
+    may_pull: bool  # and download the others
+    free_disk_bytes: int | None
+    device_bytes: int | None = None  # memory that the device states
+    conditions: Conditions
+
+    @property
+    def key(self) -> str:
+        return environment_key(self.environment)
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment.chip or self.environment.machine}, {self.environment.backend} ({self.key[:8]})"
+
+    def lacks(self, models: tuple[ModelRef, ...]) -> tuple[ModelRef, ...]:
+        """Models that cannot run there: not there by hash, and no room or no leave to bring them; or too large."""
+        budget, weights = memory_budget(self.environment, self.device_bytes), sum(ref.n_bytes or 0 for ref in models)
+        if budget is not None and weights > budget.limit_bytes:
+            return models
+        there = {facts.ref.sha256 for facts in self.models}
+        missing = tuple(ref for ref in models if ref.sha256 not in there)
+        needed = sum(ref.n_bytes or 0 for ref in missing)
+        room = self.free_disk_bytes is None or needed <= self.free_disk_bytes
+        return tuple(ref for ref in missing if not room or not (self.may_pull or ref.id in self.makes))
+
+
+def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
+    """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
+    backend = run_info(engine)
+    environment = read_environment(backend)
+    try:
+        user_dir().mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(user_dir()).free
+    except OSError:
+        free = None
+    models, makes = _models_here()
+    return Card(
+        environment=environment,
+        origin=read_origin(environment),
+        models=models,
+        makes=makes,
+        may_pull=may_pull,
+        free_disk_bytes=free,
+        device_bytes=backend.memory_bytes,
+        conditions=read_conditions(),
+    )
+
+
+def read_origin(environment: Environment) -> Origin:
+    """What of this installation must equal the others'."""
+    running = hashlib.sha256()
+    for folder in (data_path("suites"), asset_path("prompts")):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix in (".toml", ".txt", ".jsonl"):
+                running.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return Origin(
+        mlsd_version=__version__,
+        llama_cpp_build=environment.llama_cpp_build,
+        llama_cpp_python_version=environment.llama_cpp_python_version,
+        suites_sha256=running.hexdigest(),
+    )
+
+
+def differences(theirs: Origin, ours: Origin) -> list[str]:
+    """In what two installations differ, in words."""
+    words = ("mlsd", "llama.cpp", "llama-cpp-python", "suites and prompts")
+    both = zip(words, msgspec.structs.astuple(theirs), msgspec.structs.astuple(ours), strict=True)
+    return [f"{word} {str(one)[:16]} instead of {str(other)[:16]}" for word, one, other in both if one != other]
+
+
+def _models_here() -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
+    library, found, makes = Library(), [], []
+    for entry in library.manifest:
+        try:
+            if library.locate(entry) is not None:
+                model = library.resolve(entry.id)
+                found.append(model_facts(model.path, ref=model.ref))
+            elif library.can_make(entry):
+                makes.append(entry.id)
+        except MlsdError:  # a file that cannot be read is not there
+            continue
+    return tuple(found), tuple(makes)
+
+
+# --- measuring ------------------------------------------------------------------------------------------------
+
+
+class Piece(Record, frozen=True, kw_only=True):
+    """What crosses to a machine: a job, whose it is, and what the installation there must equal."""
+
+    ticket: str
+    job: Job
+    origin: Origin
+
+
+class Doing(Record, frozen=True, kw_only=True):
+    """What a machine is at."""
+
+    target: str
+    n_slots: int
+    n_done: int
+
+
+state: dict[str, Doing | Card] = {}  # of this process: "doing", "card"
+_clean: dict[str, Anchors] = {}  # of each target, felt here while it was cool
+
+
+def card(engine: EngineOptions, *, may_pull: bool) -> Card:
+    """The card of this machine, remembered for those who only ask how it is."""
+    found = read_card(engine, may_pull=may_pull)
+    state["card"] = found
+    return found
+
+
+def measure(
+    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[BlockMeasured], None]
+) -> tuple[str | None, bool]:
+    """Measure a part and say every block; returns why the rest cannot be, and whether it is only not by this machine.
+
+    A block that was disturbed is measured again here. It ends early, without a word, when `wanted` says no.
+    """
+    unfit = True
+    try:
+        here = state.get("card") or card(piece.job.slots[0].case.engine, may_pull=may_pull)
+        assert isinstance(here, Card)
+        if found := differences(here.origin, piece.origin):
+            return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
+        job = _at_home(piece.job, may_pull=may_pull)
+        with machine_lock(), _stopped_when_not(wanted):
+            _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
+            job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
+            unfit = False
+            blocks = MeasuredBlocks(BlockJudge(on_device=here.environment.backend != "CPU"), job)
+            events = cast("Generator[Event]", run_job(job, turns=blocks.turns()))
+            with closing(events):
+                for event in events:
+                    if not wanted():
+                        break
+                    if isinstance(event, HeatReading):
+                        _clean[event.clean.target] = event.clean
+                    if isinstance(event, BlockMeasured):
+                        n_done = max(event.slots) + 1
+                        state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=n_done)
+                        for _, trials, again in blocks.take(event):
+                            if not again:
+                                say(msgspec.structs.replace(event, trials=trials))
+    except MlsdError as error:
+        return str(error), unfit
+    finally:
+        state.pop("doing", None)
+    return None, False
+
+
+@contextmanager
+def _stopped_when_not(wanted: Callable[[], bool]) -> Iterator[None]:
+    """Kill the worker processes of this one as soon as the part is not wanted: a load may say nothing for minutes."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_S):
+            if not wanted():
+                for child in psutil.Process().children():
+                    child.kill()
+
+    watch = threading.Thread(target=look, daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+
+
+def _at_home(job: Job, *, may_pull: bool) -> Job:
+    """The job with the models' places on this machine. Raises: ModelFileError, HubError."""
+    library = Library()
+    return msgspec.structs.replace(
+        job,
+        target=_model(library, job.target.ref, may_pull),
+        models=tuple(_model(library, model.ref, may_pull) for model in job.models),
+    )
+
+
+def _model(library: Library, ref: ModelRef, may_pull: bool) -> ModelFile:
+    entry = library.manifest.find(ref.id)
+    if library.locate(entry) is None and may_pull:
+        library.pull(entry)
+    found = library.resolve(ref.id, make=True)
+    if found.ref.sha256 != ref.sha256:
+        raise ModelFileError(f"{ref.id} is another file on this machine ({(found.ref.sha256 or '')[:8]}).")
+    return ModelFile(ref=ref, path=str(found.path))

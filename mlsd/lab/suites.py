@@ -1,0 +1,94 @@
+"""Suites on the machines of a lab, from request to result."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mlsd.errors import InputError
+from mlsd.hardware import read_environment
+from mlsd.lab.cluster import Cluster
+from mlsd.lab.coordinator import LabOutcome, LabPlan, run_lab
+from mlsd.lab.machine import Card, read_origin
+from mlsd.measure.process import run_info
+from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
+from mlsd.planning.prepare import prepare_study
+from mlsd.planning.request import StudyRequest
+from mlsd.records import QualityWarning, Record
+from mlsd.stats import grouped
+from mlsd.store.newest import study_path
+from mlsd.store.store import Store
+
+
+class LabStudyResult(Record, frozen=True, kw_only=True):
+    """What a lab did and where its trials are."""
+
+    database: str
+    outcome: LabOutcome
+    warnings: tuple[QualityWarning, ...]
+    answer: tuple[str, ...] = ()  # which setting to use, a sentence for each machine and target
+
+
+def run_lab_study(
+    request: StudyRequest,
+    address: str,
+    certificate: Path | None = None,
+    db: Path | None = None,
+    *,
+    share: bool,
+    settings: RunSettings,
+    watcher: Watcher | None = None,
+    options: Mapping[str, str] | None = None,
+    patience_s: float = 600.0,
+) -> LabStudyResult:
+    """Run suites on the machines of a lab; with `share` machines of one environment key share the cases.
+
+    Models need not be here. Raises: what `prepare_study` raises, LabError, ModelFileError, StoreError; all before
+    anything is measured.
+    """
+    watcher, engine = watcher or Watcher(), request.overrides.engine
+    origin = read_origin(read_environment(run_info(engine)))
+    path = db or study_path(request.profile.name)
+    check_database(path)
+    with Cluster(address, certificate, engine, origin) as lab:
+        cards = tuple(lab.machines().values())
+        facts = {one.ref.id: one for card in cards for one in card.models}
+        prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
+        watcher.planned(prepared.plan)
+        used = set(prepared.plan.models())
+        check_same_files(cards, used)
+        plan = LabPlan(
+            loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
+            origin=origin,
+            share=share,
+            record=plan_record(prepared.plan, options or {}, suite_session(request, prepared.plan)),
+            facts=tuple(one for id_, one in facts.items() if id_ in used),
+            patience_s=patience_s,
+        )
+        with Store.open(path) as store:
+            outcome = run_lab(plan, lab, store, settings, watcher)
+            warnings = tuple(
+                warning
+                for place in outcome.places
+                for warning in conclude(store, place.outcome.run_id, place.environment)
+            )
+    answer = tuple(
+        f"{place.environment.chip or place.environment.machine}: {sentence}"
+        for place in outcome.places
+        for sentence in answer_of(results_of(path, place.outcome.run_id))
+    )
+    return LabStudyResult(database=str(path), outcome=outcome, warnings=warnings, answer=answer)
+
+
+def check_same_files(cards: Iterable[Card], used: Collection[str]) -> None:
+    """Raises: InputError where two machines have different files of a model that a plan uses."""
+    models = [one.ref for card in cards for one in card.models if one.ref.id in used]
+    for id_, same_id in grouped(models, lambda ref: ref.id).items():
+        if len({ref.sha256 for ref in same_id}) > 1:
+            raise InputError(
+                f"The machines of the lab have different files of {id_}.",
+                hint="`mlsd models verify` says which is right; pull it again on the other machine.",
+            )

@@ -1,0 +1,318 @@
+"""Opening a study database: which file is ours, of which version, and what SQLite's failures mean to a user.
+
+Owns the connection, the migrations' execution, the look at a file before and while it is written, and the one
+translation of SQLite errors; knows no table by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from mlsd.errors import DatabaseLockedError, SchemaError, StoreError
+from mlsd.limits import LOCK_S
+from mlsd.names import clean
+from mlsd.store import schema
+
+_READER_WAIT_S = 5.0  # a writer waits longer: a run holds trials that it cannot measure again
+MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
+
+
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """Turn every SQLite failure inside into a StoreError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
+    """Open `path` at the current schema version.
+
+    An older database is migrated in place; read-only, its copy in memory is. Raises SchemaError for a newer one and
+    StoreError for anything else that is not a study database, and leaves such files untouched.
+    """
+    _check_path(path, create=create and not read_only)
+    with store_errors(path):
+        if read_only:
+            return _connect_read_only(path)
+        connection = _raw_connection(path, "rwc" if create else "rw")
+        try:
+            version = _identify(connection, path)
+            _check_version(version, path)
+            _check_whole(connection, path, version)
+            connection.execute("PRAGMA journal_mode = WAL")
+            # In WAL mode NORMAL survives the death of any process; only a power cut may cost the last trials.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            _migrate(connection, path)
+            connection.execute("PRAGMA foreign_keys = ON")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def is_study(path: Path) -> bool:
+    """Whether mlsd wrote the file, whatever its version; nothing is changed."""
+    try:
+        with closing(_peek(path)) as connection:
+            return _identify(connection, path) > 0
+    except (sqlite3.Error, StoreError):
+        return False
+
+
+def last_run(path: Path, *, with_trials: bool = False) -> str:
+    """When the last run began that was measured into a study database (ISO 8601), not imported; empty without one.
+
+    `with_trials`: of those runs that hold trials. Nothing is changed: not even an empty write-ahead log is made.
+    """
+    try:
+        with closing(_peek(path)) as connection:
+            holder = "block" if _identify(connection, path) >= schema.WITH_BLOCKS else "trial"
+            held = f"AND EXISTS (SELECT 1 FROM {holder} WHERE {holder}.run_id = run.id)" if with_trials else ""
+            (found,) = connection.execute(
+                "SELECT max(CAST(started_at AS TEXT)) FROM run "
+                f"WHERE CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END IS NULL {held}"
+            ).fetchone()
+    except (sqlite3.Error, StoreError):
+        return ""
+    return found or ""
+
+
+def _peek(path: Path) -> sqlite3.Connection:
+    """A connection for a short look. Opened read-only alone, SQLite makes a write-ahead log where there is none."""
+    log = Path(f"{path}-wal")
+    return _raw_connection(path, "ro" if log.exists() and log.stat().st_size else "ro&immutable=1")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, check: Callable[[], None] | None = None) -> Iterator[None]:
+    """Everything inside or nothing; the write lock is taken at the start. `check` may still refuse the commit."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        if check is not None:
+            check()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has rolled back already
+            connection.execute("ROLLBACK")
+        raise
+
+
+class DatabaseFile:
+    """Which file a connection writes to: SQLite goes on writing into one that was deleted, and nobody ever reads it."""
+
+    def __init__(self, path: Path) -> None:
+        names = (path.absolute(), Path(f"{path.absolute()}-wal"))
+        self._files = {name: self._identity(name) for name in names}
+
+    @staticmethod
+    def _identity(name: Path) -> tuple[int, int] | None:
+        try:
+            status = name.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        """Raises: StoreError when the database, or its write-ahead log, is not the file that was opened."""
+        for name, known in self._files.items():
+            now = self._identity(name)
+            if known is None:
+                self._files[name] = now
+            elif now != known:
+                raise StoreError(
+                    f"{name} was {'deleted' if now is None else 'replaced'} while it was being written.",
+                    hint="What was measured before that is in the old file; put it back, or run again into a new one.",
+                )
+
+
+def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Tables, columns, indexes and views of that version which the file does not have, and programs that it has."""
+    missing = sorted(f"{what} is missing" for what in _wanted(version)[0] - _things(connection))
+    return missing + _strange(connection, version)
+
+
+def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Views and triggers that are not those of that version: they run whenever a table is read or written."""
+    return sorted(f"{what} is not the one that mlsd made" for what, sql in _programs(connection).items()
+                  if _wanted(version)[1].get(what) != sql)  # fmt: skip
+
+
+def _programs(connection: sqlite3.Connection) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'create virtual%'"
+    )
+    # Up to version 5 sums were written without the name that they have anyway.
+    plain = {f"{kind} {name}": re.sub(r"\bsums\.(\w+) AS \1\b", r"sums.\1", str(sql)) for kind, name, sql in rows}
+    return {name: " ".join(sql.split()).rstrip(";") for name, sql in plain.items()}
+
+
+@functools.cache
+def _wanted(version: int) -> tuple[frozenset[str], dict[str, str]]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for step in schema.MIGRATIONS[:version]:
+        connection.executescript(step)
+    found = _things(connection), _programs(connection)
+    connection.close()
+    return found
+
+
+def _things(connection: sqlite3.Connection) -> frozenset[str]:
+    rows = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
+    columns = connection.execute(
+        "SELECT kind.name, column.name FROM sqlite_schema AS kind, pragma_table_info(kind.name) AS column "
+        "WHERE kind.type = 'table'"
+    ).fetchall()
+    return frozenset([f"{kind} {name}" for kind, name in rows] + [f"column {table}.{name}" for table, name in columns])
+
+
+def _check_whole(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Refuse to write into a file that has a damaged page or lacks a table: that would cost what is left of it."""
+    if version == 0:
+        return
+    problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)") if line != "ok"]
+    problems += schema_problems(connection, version)
+    if problems:
+        raise StoreError(
+            f"{path} is damaged: {problems[0]}.",
+            hint="Nothing was written. Restore a copy, or save what is left with `sqlite3 FILE .recover`.",
+        )
+
+
+def _check_path(path: Path, *, create: bool) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder, not a results database.", hint="Give the path of a file with --db.")
+    if path.exists():
+        return
+    if not create:
+        raise StoreError(
+            f"There is no results database at {path}.",
+            hint="Run a suite first (`mlsd run B`), or give another file with --db.",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"The folder {path.parent} cannot be created: {error.strerror}.", hint="Give a writable place with --db."
+        ) from error
+
+
+def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection with SQLite's defences on: a database may come from anybody (sqlite.org/security.html).
+
+    Raises: StoreError for a pipe or a device, which may never end.
+    """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is not a regular file.", hint="Give the path of a results database with --db.")
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    wait_s = _READER_WAIT_S if mode.startswith("ro") else LOCK_S.most
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s)
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(data: bytes) -> str:
+    return clean(data.decode("utf-8", "replace"))
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    connection = _raw_connection(path, "ro")
+    try:
+        version = _identify(connection, path)
+    except sqlite3.OperationalError:
+        connection.close()
+        if Path(f"{path}-wal").exists():
+            raise
+        # In a folder that cannot be written SQLite cannot make the WAL's index; without a WAL nothing is missing.
+        connection = _raw_connection(path, "ro&immutable=1")
+        version = _identify(connection, path)
+    try:
+        _check_version(version, path)
+        if strange := _strange(connection, version):
+            raise StoreError(
+                f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
+            )
+        if version == 0:
+            raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
+        if version == schema.CURRENT_VERSION:
+            return connection
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        copy.text_factory = _text
+        connection.backup(copy)
+        _migrate(copy, path)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return copy
+
+
+def _identify(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema version of a study database, 0 for an empty file; StoreError for somebody else's database."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (n_objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application == schema.APPLICATION_ID:
+        return int(version)
+    if n_objects == 0 and version == 0 and application == 0:
+        return 0
+    raise StoreError(f"{path} is an SQLite database that mlsd did not write.", hint="Give another file with --db.")
+
+
+def _check_version(version: int, path: Path) -> None:
+    if version > schema.CURRENT_VERSION:
+        raise SchemaError(
+            f"{path} has schema version {version}; this mlsd knows versions up to {schema.CURRENT_VERSION}.",
+            hint="Upgrade mlsd (`pip install --upgrade mlsd`), or give another file with --db.",
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Take every missing step, each in a transaction of its own; safe when two processes open at once."""
+    while (version := _identify(connection, path)) < schema.CURRENT_VERSION:
+        with transaction(connection):
+            if _identify(connection, path) != version:
+                continue
+            for statement in schema.MIGRATIONS[version].split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _translate(error: sqlite3.Error, path: Path) -> StoreError:
+    # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseLockedError(
+            f"{path} is locked by another program, for longer than {LOCK_S.words}.",
+            hint=f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreError(
+            f"{path} cannot be opened for writing ({error}).",
+            hint="Check the permissions of the file and of its folder, or give a writable place with --db.",
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreError(f"{path} is not a results database.", hint="Give the file that `mlsd run --db` wrote.")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreError(
+            f"The disk that holds {path} is full.", hint="Free some space and run again: finished trials are kept."
+        )
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StoreError(
+            f"{path} is damaged ({error}).", hint="Restore a copy, or save what is left with `sqlite3 FILE .recover`."
+        )
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return StoreError(
+            f"{path} refused a row: {error}.", hint="The same measurement may have been written by another run."
+        )
+    return StoreError(f"{path}: {error}.", hint="Check the disk, and the file with `mlsd results --check`.")

@@ -1,0 +1,143 @@
+"""The part of a study database that knows the machine: timed passes, chosen experts, what the memory gives."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from mlsd.errors import StoreError
+from mlsd.store import database, rowcodec
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
+
+
+class RowStream(NamedTuple):
+    """Columns and streamed rows, for a frame."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class _FigureTable(NamedTuple):
+    """Where figures of one kind stand."""
+
+    name: str
+    what: str  # one row, in words
+    columns: tuple[str, ...]  # that hold all of the figure, in the order of its fields; "record" is its JSON
+    for_sql: tuple[str, ...] = ()  # columns that repeat what others hold
+    order: str = "id"
+    measured: bool = False  # the last column is a time or a rate
+
+
+Figure = CalibrationPoint | Coverage | ExpertLoad | StreamRead | TimedPass | PassShares
+_JSON: dict[str, Any] = {  # columns of JSON text, with the type they are read back as
+    "distinct": dict[rowcodec.Count, rowcodec.Count],
+    "chosen": tuple[rowcodec.Count, ...],
+}
+_PLACE = "run_id, model_key, source, layer"
+FIGURES: dict[type, _FigureTable] = {
+    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__, measured=True),
+    Coverage: _FigureTable(
+        "coverage", "the coverage", Coverage.__struct_fields__, ("n_windows", "distinct_mean"), f"{_PLACE}, window"
+    ),
+    ExpertLoad: _FigureTable("expert_load", "the experts", ExpertLoad.__struct_fields__, order=_PLACE),
+    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__, measured=True),
+    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__, measured=True),
+    PassShares: _FigureTable(
+        "pass_share", "a profiled pass", ("record",), ("model_key", "drafting_key", "rows", "depth")
+    ),
+}
+F = TypeVar("F", CalibrationPoint, Coverage, ExpertLoad, StreamRead, TimedPass, PassShares)
+T = TypeVar("T")
+
+
+def _value(figure: Figure, column: str) -> Any:
+    value = figure if column == "record" else getattr(figure, column)
+    return rowcodec.encode(value) if column == "record" or column in _JSON else value
+
+
+class MachineTables:
+    """An open database and its tables of the machine; `store.Store` adds those of trials."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._place = database.DatabaseFile(path)
+        self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
+
+    def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
+        """Record what was measured of the machine, all or nothing."""
+        with self._transaction() as db:
+            for one in figures:
+                table = FIGURES[type(one)]
+                columns = (*table.columns, *table.for_sql)
+                names, marks = ", ".join(f'"{name}"' for name in columns), ", ?" * len(columns)
+                values = (_value(one, name) for name in columns)
+                db.execute(f"INSERT INTO {table.name} (run_id, {names}) VALUES (?{marks})", (run_id, *values))
+
+    def figures(self, kind: type[F]) -> Iterator[tuple[int, F]]:
+        """Stream (run id, figure) of one kind, of the runs that can be read."""
+        table = FIGURES[kind]
+        names = ", ".join(f'"{name}"' for name in table.columns)
+        known = {run.id for run in self.runs()}
+        for run_id, *values in self._rows(f"SELECT run_id, {names} FROM {table.name} ORDER BY {table.order}"):
+            if run_id not in known:
+                continue
+            where = f"{table.what} of run {run_id}"
+            if table.columns == ("record",):
+                yield run_id, rowcodec.decode(values[0], kind, where)
+                continue
+            for place, name in enumerate(table.columns):
+                if name in _JSON:
+                    values[place] = rowcodec.decode(values[place], _JSON[name], where)
+                    if name == "distinct" and not sum(values[place].values()):
+                        raise rowcodec.damaged(where, "it counts no window")
+            yield run_id, rowcodec.record(kind, values, where, above_zero=table.measured)
+
+    def runs(self) -> list[Run]:
+        """All runs that can be read, oldest first."""
+        rows = self._rows(
+            "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
+        )
+        return list(self._readable(rowcodec.run, rows))
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _readable(self, read: Callable[[tuple[Any, ...]], T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """What can be read of rows; one that cannot stands in `damage`, and its trials among the impossible ones."""
+        for row in rows:
+            try:
+                yield read(row)
+            except StoreError as error:
+                self.damage[error.message] = None
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        with database.store_errors(self.path):
+            # Not `yield from`: it closes the cursor of a reader that stopped early, which fails after the database is
+            # closed, with a message that would hide why the reader stopped.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
+
+    def _table(self, query: str, values: tuple[Any, ...] = ()) -> RowStream:
+        with database.store_errors(self.path):
+            cursor = self._connection.execute(query, values)
+        columns = tuple(column[0] for column in cursor.description)
+        return RowStream(columns, self._checked(columns, cursor))
+
+    def _checked(self, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        counts = [(place, name) for place, name in enumerate(columns) if rowcodec.is_count(name)]
+        with database.store_errors(self.path):
+            for row in rows:
+                for place, name in counts:
+                    value = row[place]
+                    if value is not None and (type(value) is not int or value < 0):
+                        raise rowcodec.damaged(f"a row with {columns[0]} {row[0]!r}", f"its {name} is {value!r}")
+                yield row
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with database.store_errors(self.path), database.transaction(self._connection, self._place.check):
+            yield self._connection

@@ -1,0 +1,135 @@
+"""The sessions of a database: which trials were measured to answer the same questions, and what was planned of them.
+
+A session is one bench, one comparison of servers, one machine's share of a suite's run. Runs of one plan go on with one
+another (`SessionPlan.id`), and so do all calls of one search. What a database of an older mlsd does not say of a run is
+taken from the run's own cases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from mlsd.records import Case, Record, Status
+from mlsd.store.rows import Run, StoredTrial, TrialFilter
+from mlsd.store.store import Store
+from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
+from mlsd.trials.sums import Sums, counts_of
+
+_OLD_POOLS: dict[str, Pool] = {"bench": "prompt", "compare": "prompt", "tune": "all"}
+
+
+class SessionTrials(Record, frozen=True, kw_only=True):
+    """What one session measured."""
+
+    run_ids: tuple[int, ...]
+    environment_key: str
+    plan: SessionPlan
+    trials: tuple[Measured, ...]
+
+    def results(self) -> list[ArmResult]:
+        return arm_results(self.trials, self.plan, session=self.run_ids[-1])
+
+    def pooled(self) -> list[ArmResult]:
+        return pooled_results(self.trials, self.plan, session=self.run_ids[-1])
+
+
+def sessions(
+    store: Store,
+    chosen: TrialFilter | None = None,
+    keep: Callable[[StoredTrial], bool] = lambda stored: True,
+    not_valid: Mapping[int, str] | None = None,
+) -> list[SessionTrials]:
+    """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id.
+
+    Rounds are not read, so that a study fits in memory.
+    """
+    runs = {run.id: run for run in store.runs()}
+    plans: dict[tuple[int, str], SessionPlan] = {}
+    found: dict[tuple[str, str], list[tuple[int, Measured]]] = {}
+    for stored, one in _measured(store, chosen or TrialFilter(), rounds=False):
+        if not keep(stored):
+            continue
+        if (reason := (not_valid or {}).get(stored.id)) is not None:
+            one = one._replace(trial=msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason))
+        place = (stored.run_id, one.case.suite)
+        if (plan := plans.get(place)) is None:
+            plan = plans[place] = plan_of(runs[stored.run_id], one.case)
+        name = plan.id or f"run {stored.run_id}"
+        found.setdefault((stored.environment_key, name), []).append((stored.run_id, one))
+    made = [_session(key, own, runs) for (key, _), own in found.items()]
+    return sorted(made, key=lambda one: one.run_ids[-1])
+
+
+def measured(store: Store, chosen: TrialFilter) -> list[Measured]:
+    """Trials with their rounds and what they sum to."""
+    return [one for _, one in _measured(store, chosen, rounds=True)]
+
+
+def _measured(store: Store, chosen: TrialFilter, *, rounds: bool) -> Iterator[tuple[StoredTrial, Measured]]:
+    cases, sums = store.cases(), store.round_sums()
+    for stored in store.trials(chosen, rounds=rounds):
+        trial = stored.trial
+        whole = sums.get(stored.id) or counts_of(trial) or Sums()
+        yield stored, Measured(cases[trial.case_id], trial, whole, stored.block_id, stored.id)
+
+
+def of_run(store: Store, run_id: int) -> SessionTrials | None:
+    """The session that a run belongs to; None: nothing of it counts."""
+    run = next(run for run in store.runs() if run.id == run_id)
+    id_ = "" if run.decides is None else run.decides.id
+    found = sessions(store, TrialFilter() if id_ else TrialFilter(run_id=run_id))
+    own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
+    return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
+
+
+def plan_of(run: Run, case: Case) -> SessionPlan:
+    """What the run of a trial planned to decide."""
+    if run.decides is not None:
+        return run.decides
+    if case.suite.startswith("server"):
+        return SessionPlan(pool="all", looks="any", apart=True)
+    if case.suite in _OLD_POOLS:
+        return SessionPlan(pool=_OLD_POOLS[case.suite], looks="any")
+    return SessionPlan(id=f"suites {run.plan['suites']}" if run.plan.get("suites") else "", pool="workload")
+
+
+def as_stored(plan: SessionPlan) -> dict[str, Any]:
+    """A session's plan as part of its run's."""
+    return {"decides": msgspec.to_builtins(plan)}
+
+
+def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
+    """Of an arm that several sessions measured on one question the latest that could be paired, else the latest.
+
+    The plain arm is that of the latest session. The one rule of every surface that shows more than one session.
+    """
+    found: dict[Any, ArmResult] = {}
+    for one in sorted(results, key=lambda one: (bool(one.pairs), one.session)):
+        found[one.question, one.name, one.arm] = one
+    return list(found.values())
+
+
+def _session(key: str, own: list[tuple[int, Measured]], runs: Mapping[int, Run]) -> SessionTrials:
+    run_ids = tuple(sorted({run_id for run_id, _ in own}))
+    plans = [plan_of(runs[run_id], one.case) for run_id, one in own]
+    plan = plans[-1]
+    for other in {id(one): one for one in plans}.values():
+        plan = plan.with_counts(other.n_arms, other.n_questions)
+    # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
+    # stop there by what was seen, however often it was interrupted on its way.
+    whole = _as_planned(plans, [one for _, one in own])
+    if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
+        plan = msgspec.structs.replace(plan, looks="any")
+    return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(one for _, one in own))
+
+
+def _as_planned(plans: Iterable[SessionPlan], own: Iterable[Measured]) -> bool:
+    """Whether each target has as many blocks as every run of the session planned, no more and no fewer."""
+    n_planned = {msgspec.json.encode(plan.n_blocks, order="sorted"): plan.n_blocks for plan in plans}
+    places = {(one.case.target.id, one.block_id) for one in own}
+    n_found = Counter(target for target, _ in places)
+    return len(n_planned) == 1 and dict(n_found) in n_planned.values()

@@ -1,0 +1,136 @@
+"""A lab is closed: it listens where its own machines speak from, and lets in who has its certificate."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlsd.cli import main
+from mlsd.errors import LabError
+from mlsd.hosts import is_loopback
+from mlsd.lab.cluster import Cluster, make_certificate, own_host
+from mlsd.records import EngineOptions
+from tests.lab.processes import Processes, lab, wait_for
+
+pytestmark = pytest.mark.heavy
+Place = tuple[str, int]
+
+
+def listening(processes: Processes) -> list[Place]:
+    """Where the processes of a lab listen, their children's included."""
+    assert processes.scheduler is not None
+    roots = [psutil.Process(p.pid) for p in (processes.scheduler, *processes.machines.values())]
+    every = [one for root in roots for one in (root, *root.children(recursive=True))]
+    return [
+        (found.laddr.ip, found.laddr.port)
+        for one in every
+        for found in one.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN or found.type == socket.SOCK_DGRAM
+    ]
+
+
+@pytest.fixture(scope="module")
+def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with lab(tmp_path_factory.mktemp("closed"), 1) as processes:
+        with processes.cluster() as cluster:
+            wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+        yield processes
+
+
+def test_a_lab_on_loopback_listens_there_alone_at_one_port_a_process(open_lab: Processes) -> None:
+    found = listening(open_lab)
+    assert all(is_loopback(host) for host, _ in found), found
+    assert len(found) == 2
+
+
+def answer(place: Place, sent: bytes) -> bytes:
+    """What somebody gets who speaks plainly to a port."""
+    with socket.create_connection(place, timeout=5) as peer:
+        peer.sendall(sent)
+        with suppress(OSError):
+            return peer.recv(4096)
+    return b""
+
+
+def test_who_speaks_plainly_or_has_no_certificate_is_refused_at_every_port(open_lab: Processes, tmp_path: Path) -> None:
+    strangers = tmp_path / "other.pem"
+    make_certificate(strangers)
+    for place in listening(open_lab):
+        assert not answer(place, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n").startswith(b"HTTP")
+        for certificate in (None, strangers):
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            if certificate is not None:
+                context.load_cert_chain(certificate)
+            with (
+                socket.create_connection(place, timeout=5) as peer,
+                pytest.raises((ssl.SSLError, ConnectionError)),
+                context.wrap_socket(peer) as inside,
+            ):
+                inside.recv(1)  # in TLS 1.3 the other side refuses after our handshake
+    with pytest.raises(LabError, match="There is no lab"):
+        Cluster(open_lab.address, strangers, EngineOptions(), None)
+
+
+def test_a_machine_that_is_spoken_to_in_plain_runs_no_pickled_function(open_lab: Processes, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    code = (
+        "import asyncio, sys, pathlib\n"
+        "from distributed.core import rpc\n"
+        "from distributed.protocol.pickle import dumps\n"
+        "async def main():\n"
+        "    async with rpc(sys.argv[1], timeout=5) as peer:\n"
+        "        await peer.run(function=dumps(pathlib.Path.touch), args=dumps((pathlib.Path(sys.argv[2]),)))\n"
+        "asyncio.run(asyncio.wait_for(main(), 10))\n"
+    )
+    for host, port in listening(open_lab):
+        line = [sys.executable, "-c", code, f"tcp://{host}:{port}", str(ran)]
+        assert subprocess.run(line, capture_output=True, timeout=60).returncode != 0
+    assert not ran.exists()
+
+
+def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
+    assert own_host("tls://127.0.0.1:9") == "127.0.0.1"
+    assert own_host("tls://localhost:9") in ("127.0.0.1", "[::1]")
+    with suppress(OSError):  # a machine without a network
+        assert own_host("tls://192.0.2.1:9") not in ("0.0.0.0", "[::]")
+
+
+def test_events_of_another_program_are_ignored(open_lab: Processes) -> None:
+    with open_lab.cluster() as cluster:
+        for event in (
+            {},
+            {"ticket": 1, "done": b""},
+            {"ticket": "x", "done": b"{"},
+            {"ticket": "x", "done": b"[1]"},
+            7,
+        ):
+            cluster._on_event((0.0, event))
+        assert list(cluster.receive(0.1)) == []
+        cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})
+        assert cluster.posted() == {}
+        assert all(card is not None for card, _ in cluster.doing().values())
+
+
+# --- the certificate file -----------------------------------------------------------------------------------------
+
+
+def test_a_certificate_that_others_can_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lab.pem"
+    make_certificate(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    for line in (["join", "127.0.0.1:1"], ["status", "127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
+        with pytest.raises(SystemExit) as end:
+            main(["lab", *line, "--certificate", str(path)])
+        shown = capfd.readouterr().err
+        assert end.value.code == 2
+        assert "Permissions 0644" in shown and "are too open" in shown and "chmod 600" in shown

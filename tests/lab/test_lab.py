@@ -1,0 +1,185 @@
+"""Several processes as a lab: a plan split over them equals the plan alone, and the death of any costs nothing."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mlsd.cli import main
+from mlsd.errors import InputError
+from mlsd.lab.cluster import full_address, make_certificate
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
+from tests.lab.processes import Processes, end, free_port, lab, wait_for
+
+PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats", "4", "--n-predict", "16",
+        "--prompt", "code", "--prompt", "factual")  # fmt: skip
+Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
+heavy = pytest.mark.heavy
+
+
+def outputs(database: Path) -> Trials:
+    with Store.open(database, create=False) as store:
+        assert store.check() == []
+        trials = [stored.trial for stored in store.trials(TrialFilter(failed=False))]
+    return Counter((t.case_id, t.block, t.repeat, t.position, t.tokens) for t in trials)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    folder = tmp_path_factory.mktemp("alone")
+    database = folder / "alone.sqlite"
+    own = {"MLSD_HOME": str(folder), "MLSD_CACHE": str(folder)}
+    line = [sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)]
+    subprocess.run(line, env={**os.environ, **own}, check=True, capture_output=True)
+    return outputs(database)
+
+
+@heavy
+def test_machines_of_one_kind_share_a_plan_and_another_kind_measures_all_of_it(tmp_path: Path, alone: Trials) -> None:
+    with lab(tmp_path, 3, ("a" * 16, "a" * 16, "b" * 16)) as processes:
+        with processes.cluster() as cluster:
+            wait_for(lambda: len(cluster.machines()) == 3, "the machines do not join")
+        run = processes.run(tmp_path / "split.sqlite", *PLAN, "--split")
+        assert run.wait(timeout=240) == 0, processes.output()
+    assert outputs(tmp_path / "split.sqlite") == alone + alone
+    assert len(alone) == 32
+    with Store.open(tmp_path / "split.sqlite") as store:
+        by_machine = Counter(stored.environment_key for stored in store.trials(rounds=False))
+    assert list(by_machine.values()) == [len(alone)] * 2
+
+
+@heavy
+def test_random_kills_of_machines_scheduler_and_coordinator_lose_and_double_nothing(
+    tmp_path: Path, alone: Trials
+) -> None:
+    found, n_kills = survive(tmp_path, n_kills=4, seed=1)
+    assert found == alone
+    assert n_kills == 4
+
+
+def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
+    """The plan, with so many kills at random moments; whatever died is started again, as its user would."""
+    rng, done = random.Random(seed), 0
+    database = folder / "killed.sqlite"
+    with lab(folder, 2) as processes:
+        run = processes.run(database, *PLAN, "--split")
+        due = time.monotonic() + rng.uniform(2, 8)
+        until = time.monotonic() + 120 + 60 * n_kills
+        while run.poll() != 0 or done < n_kills:
+            assert time.monotonic() < until, processes.output()
+            if done < n_kills and time.monotonic() > due:
+                victim = rng.choice(["machine0", "machine1", "scheduler", "coordinator"])
+                _kill(processes, run, victim)
+                done += 1
+                due = time.monotonic() + rng.uniform(2, 8)
+            assert processes.scheduler is not None
+            if processes.scheduler.poll() is not None:
+                processes.start()
+            processes.rejoin()
+            if run.poll() is not None and (run.returncode != 0 or done < n_kills):
+                time.sleep(1)
+                run = processes.run(database, *PLAN, "--split")
+            time.sleep(0.2)
+    return outputs(database), done
+
+
+def _kill(processes: Processes, run: subprocess.Popen[bytes], victim: str) -> None:
+    process = {"scheduler": processes.scheduler, "coordinator": run, **processes.machines}[victim]
+    assert process is not None
+    end(process)
+
+
+@heavy
+def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
+    long = ("B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
+    with lab(tmp_path, 1) as processes, processes.cluster() as cluster:
+        wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+        with processes.run(tmp_path / "s.sqlite", *long, "--each") as run:
+            wait_for(lambda: run.poll() is not None or any(doing for _, doing in cluster.doing().values()), "idle", 120)
+            assert run.poll() is None, processes.output()
+            run.send_signal(signal.SIGINT)
+            run.wait(timeout=60)
+            wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
+            assert "left" in next(iter(cluster.posted().values())).words
+    assert run.returncode == 130
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("127.0.0.1:1", "tls://127.0.0.1:1"),
+        ("localhost", "tls://localhost:8786"),
+        ("studio.local:9", "tls://studio.local:9"),
+        ("tls://[::1]:5", "tls://[::1]:5"),
+    ],
+)
+def test_every_address_is_spoken_to_encrypted(text: str, full: str) -> None:
+    assert full_address(text) == full
+
+
+@pytest.mark.parametrize(
+    "text", ["tcp://studio.local:9", "tcp://127.0.0.1:9", "tcp://[::1]:5", "http://x", "tls://", "x:notaport", ""]
+)
+def test_an_address_that_cannot_be_and_plain_traffic_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        full_address(text)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *line: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(line))
+    assert end.value.code == 2
+    answer = capfd.readouterr().err
+    assert "Traceback" not in answer
+    return answer
+
+
+def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.lab.cluster._CONNECT_S", 1.0)
+    assert "certificate" in refused(capfd, "lab", "join", "127.0.0.1:8786")
+    good, bad = tmp_path / "lab.pem", tmp_path / "x.pem"
+    make_certificate(good)
+    bad.write_text("nothing")
+    bad.chmod(0o600)
+    answer = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
+    assert "is not a lab certificate" in answer
+    nobody = (f"127.0.0.1:{free_port()}", "--certificate", str(good))
+    assert "There is no lab at tls://127.0.0.1" in refused(capfd, "lab", "status", *nobody)
+    database = str(tmp_path / "s.sqlite")
+    answer = refused(capfd, "run", "B", "--profile", "tiny", "--db", database, "--lab", *nobody)
+    assert "There is no lab" in answer
+    assert not Path(database).exists()
+
+
+def test_a_certificate_that_expired_is_named_in_place_of_a_lab_that_nobody_can_join(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lab")])
+    ended = datetime.datetime(2024, 5, 6, tzinfo=datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, ended - datetime.timedelta(days=365), ended)
+    path = tmp_path / "old.pem"
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *plain))
+    path.chmod(0o600)
+    for line in (["join", "tls://127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
+        assert "expired on 2024-05-06" in refused(capfd, "lab", *line, "--certificate", str(path))

@@ -1,0 +1,153 @@
+"""One trial that cannot be makes neither an answer wrong nor the others unreadable: it is left out, and named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.trials import database_contexts, refuted
+from mlsd.analysis.predict.arms import read_known
+from mlsd.analysis.results import frames
+from mlsd.analysis.study.study import read_study
+from mlsd.cli.main import cli
+from mlsd.formats.record import make_record
+from mlsd.records import Round
+from mlsd.store.rows import TrialFilter
+from mlsd.store.store import Store
+from mlsd.trials.sums import PARTS
+from tests.analysis.studies import MOE, blocks, whole_study, write
+from tests.measure.examples import ENVIRONMENT, case, failed, trial
+from tests.store.test_damage import edit
+
+_WIDE = 'case_id IN (SELECT id FROM "case" WHERE gamma = 8)'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "study.sqlite"
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
+        store.add_cases(run_id, [case(), case(0)])
+        store.add(run_id, [trial(), trial(case(0))])
+        store.add(run_id, [failed(case(0), repeat=9)])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("decode_ns = decode_ns / 10", "parts of its rounds"),
+        ("decode_ns = -1", "decode_ns"),
+        ("decode_ns = 'soon'", "decode_ns"),
+        ("decode_ns = 1.5", "decode_ns"),
+        ("prefill_ns = -1", "prefill_ns"),
+        ("tokens = '[-1,6,7,8,9,10,11,12]'", "tokens"),
+        ("tokens = '[4294967296,6,7,8,9,10,11,12]'", "token"),
+        ("tokens = '[1, '", "tokens"),
+        ("tokens = '[1]'", "tokens"),
+        ("n_tokens = 80", "80"),
+        ("verdict = NULL", "columns"),
+        ("proposed = 9", "sums"),
+        ("each_round = '[[1]]'", "rounds"),
+        ("block_id = 77", "block"),
+        ("stats = '{\"lookup_ns\":-1}'", "lookup_ns"),
+        ("stats = '[]'", "stats"),
+        ("conditions = '{\"generation_ns\":-1}'", "generation_ns"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, said: str) -> None:
+    edit(path, f"UPDATE trial SET {change} WHERE id = 1")
+    with Store.open(path, read_only=True) as store:
+        assert said in store.impossible[1].sentence and set(store.impossible) == {1}
+        assert [stored.id for stored in store.trials(TrialFilter(superseded=True))] == [2, 3]
+        assert {row[0] for row in store.summary().rows} == {2, 3}
+        assert sum(one.n_trials for one in store.measured_cases()) == 2
+        assert len(frames.trials(store)) == 2
+        assert len(frames.outcomes(store)) == 1
+        assert len(make_record(store).trials) == 2
+        assert any("trial 1: " in problem for problem in store.check())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("accepted", 9), ("committed", 0), ("rows", 1), ("verify_ns", -7), ("verify_ns", "'x'")]
+)
+def test_a_round_that_cannot_be_takes_its_trial_with_it(path: Path, field: str, value: object) -> None:
+    place = f"$[0][{Round.__struct_fields__.index(field)}]"
+    edit(path, f"UPDATE trial SET each_round = json_set(each_round, '{place}', {value}) WHERE id = 1")
+    with Store.open(path, read_only=True) as store:
+        assert set(store.impossible) == {1}
+        assert [stored.id for stored in store.trials()] == [2, 3]
+
+
+def test_a_case_whose_columns_say_something_else_takes_its_trials_with_it(path: Path) -> None:
+    edit(path, "UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4")
+    with Store.open(path, read_only=True) as store:
+        assert "columns" in store.impossible[1].sentence and set(store.impossible) == {1}
+
+
+def test_a_sound_study_loses_no_trial(tmp_path: Path) -> None:
+    whole_study(tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
+        assert store.impossible == {}
+
+
+def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
+    edit(path, f"UPDATE trial SET decode_ns = decode_ns / 10 WHERE {_WIDE}")
+    with Store.open(path, read_only=True) as store:
+        study, asked = read_study(store), audit("s", *database_contexts(store))
+        n = len(store.impossible)
+    assert n > 1
+    speculative = [one for one in study.results if one.name is not None]
+    assert {one.case.gamma for one in speculative if one.ratio is not None} == {4}
+    assert any(f"{n} trials are left out: they cannot be true (mlsd audit --db" in told for told in study.notes)
+    assert asked.counts()["impossible"] == study.audit.counts()["impossible"] == n
+    told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
+    assert told.exit_code == 0 and f"{n} trials are left out" in told.output
+    listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
+    assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
+    advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path)])
+    assert f"{n} trials are left out" in advised.output
+
+
+def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_in_no_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
+    at = [(part, Round.__struct_fields__.index(part)) for part in PARTS]
+    parts = ", ".join(f"'$[{place}]', json_extract(value, '$[{place}]') / 64" for _, place in at)
+    faster = f"(SELECT json_group_array(json_set(value, {parts})) FROM json_each(each_round))"
+    edit(path, f"UPDATE trial SET each_round = {faster} WHERE {_WIDE}")
+    summed = ", ".join(f"{part} = (SELECT sum({part}) FROM round WHERE trial_id = trial.id)" for part in PARTS)
+    edit(path, f"UPDATE trial SET {summed} WHERE {_WIDE}")
+    edit(path, f"UPDATE trial SET decode_ns = {' + '.join(PARTS)} WHERE {_WIDE}")
+    with Store.open(path, read_only=True) as store:
+        study, n = read_study(store), len(store.impossible)
+    assert n == 0 and study.audit.counts()["impossible"] == 6
+    by_gamma = {one.case.gamma: one for one in study.results if one.name is not None}
+    assert (
+        by_gamma[4].standing is not None and by_gamma[8].standing is None
+    )  # it is shown as invalid, and decides nothing
+    assert not any(one.trial.valid for one in by_gamma[8].trials)
+    words = "6 trials stand in no speedup, fit, claim or advice: on this machine"
+    assert any(words in told for told in study.notes)
+    with Store.open(path, read_only=True) as store:
+        known = read_known([store], refuted)
+    assert {arm.gamma for group in known.groups for arm in group.arms} == {0, 4}
+    (measured,) = known.measured.values()
+    assert {one.case.gamma for one in measured if one.ratio is not None} <= {0, 4}
+    advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path), "--json"])
+    assert any(words in told for told in json.loads(advised.stdout)["notes"])
+
+
+@pytest.mark.parametrize("key", ["NULL", "x'00ff'"])
+def test_a_model_whose_key_is_no_text_is_damage_and_no_traceback(tmp_path: Path, key: str) -> None:
+    place = whole_study(tmp_path / "whole.sqlite")
+    edit(place, f"UPDATE model SET key = {key} WHERE rowid = (SELECT min(rowid) FROM model)")
+    ran = CliRunner().invoke(cli, ["results", "--check", "--db", str(place)])
+    assert not isinstance(ran.exception, TypeError)
+    with Store.open(place, read_only=True) as store:
+        store.models()
+        assert any("its key is no text" in why for why in store.damage)
