@@ -144,7 +144,7 @@ prompt_option = _Option(
     "prompts",
     multiple=True,
     shell_complete=complete.prompts,
-    help="A shipped prompt, or a text file; may be repeated.",
+    help="A shipped prompt, a text file, or a chat as JSON of role and content; may be repeated.",
 )
 n_predict_option = _Option("--n-predict", type=Whole(), show_default=True, help="Output tokens.")
 temperature_option = click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")

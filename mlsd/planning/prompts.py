@@ -24,6 +24,9 @@ SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 # The grammar of names: a word, for some a number behind it, and the depth. No number has more digits than a context.
 _NAME = re.compile(r"([a-z_]{1,30})(?:-([1-9][0-9]{0,6}))?")
 _DEEP = re.compile(r"(.+)@([0-9]+)", re.DOTALL)
+_THINKS = {"chat": None, "think": True, "no-think": False}  # NAME+chat and so on: what the template is told
+_ROLES = ("system", "user", "assistant")
+_MOST_MESSAGES = 1_000
 _MOST_NAMED = 100  # characters of an unknown name that a message repeats
 _MOST_RANDOM = 1 << 20  # tokens; no model reads more
 READ_ONCE_FROM = 512  # tokens asked for from which on a prompt is read once for all arms
@@ -36,6 +39,13 @@ _FILE_WORKLOAD = "file"
 Tokenize = Callable[[str], Sequence[int]]
 
 
+class Message(Record, frozen=True, kw_only=True):
+    """What somebody says in a chat."""
+
+    role: str  # system, user or assistant
+    content: str
+
+
 class Prompt(Record, frozen=True, kw_only=True):
     """A text to give to a target."""
 
@@ -46,7 +56,9 @@ class Prompt(Record, frozen=True, kw_only=True):
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
     chat: bool = False  # given in the model's own chat template, where it has one
     random: bool = False  # random tokens of the target's vocabulary, whatever the text
+    think: bool | None = None  # the template's switch `enable_thinking`; None: as the template has it
     earlier: tuple[str, ...] = ()  # the user's turns before it, the target's answers between; only with `chat`
+    messages: tuple[Message, ...] = ()  # a whole chat of a file, in place of the text
     context: str = ""  # another text, whose first `depth` tokens stand before all of it
     depth: int = 0
     path: str | None = None  # of the file that it was read from
@@ -54,7 +66,7 @@ class Prompt(Record, frozen=True, kw_only=True):
     @property
     def asked(self) -> str:
         """What to give to `--prompt` for it."""
-        return self.key if self.path is None else self.path + (f"@{self.depth}" if self.depth else "")
+        return self.key if self.path is None else self.path + self.key.removeprefix(f"file:{Path(self.path).stem}")
 
     @property
     def ref(self) -> PromptRef:
@@ -89,13 +101,25 @@ def prompt_names() -> tuple[str, ...]:
 def load_prompt(name: str) -> Prompt:
     """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    `copy` asks for a passage once more; on `random-N`, N random tokens, nothing repeats. `NAME@D` is NAME behind D
-    tokens of other text. Raises: PromptError for an unknown name, or a text that is not the one that was shipped.
+    `copy` asks for a passage once more; on `random-N`, N random tokens, nothing repeats. `NAME+chat` is NAME in the
+    model's chat template, `+think` and `+no-think` with its switch for thinking; `NAME@D` is NAME behind D tokens of
+    other text. Raises: PromptError for an unknown name, or a text that is not the one that was shipped.
     """
+    return _with_marks(name, _shallow)
+
+
+def _with_marks(name: str, find: LoadPrompt) -> Prompt:
+    """What `find` has by a name without its marks, as a chat and at the depth that they ask for."""
     text, depth = _split_depth(name)
-    if depth:
-        return deep_prompt(_shallow(text), depth)
-    return _shallow(name)
+    plain, mark, switch = text.rpartition("+")
+    prompt = _as_chat(find(plain), switch) if mark and switch in _THINKS else find(text)
+    return deep_prompt(prompt, depth) if depth else prompt
+
+
+def _as_chat(prompt: Prompt, switch: str) -> Prompt:
+    key = f"{prompt.key}+{switch}"
+    sha256, think = text_sha256(f"{switch} {prompt.sha256}"), _THINKS[switch]
+    return msgspec.structs.replace(prompt, key=key, sha256=sha256, chat=True, think=think)
 
 
 def _split_depth(text: str) -> tuple[str, int]:
@@ -170,10 +194,12 @@ def find_prompt(text: str) -> Prompt:
 
     Raises: PromptError when there is neither.
     """
-    name, depth = _split_depth(text)
+    return _with_marks(text, _named)
+
+
+def _named(name: str) -> Prompt:
     place = Path(name)
-    found = prompt_from_file(place) if len(place.parts) > 1 or place.suffix else _shallow(name)
-    return deep_prompt(found, depth) if depth else found
+    return prompt_from_file(place) if len(place.parts) > 1 or place.suffix else _shallow(name)
 
 
 def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
@@ -190,12 +216,34 @@ def task_prompts(tasks: Iterable[Task]) -> dict[str, Prompt]:
 
 
 def prompt_from_file(path: Path | str) -> Prompt:
-    """The whole text of a UTF-8 file, unchanged but for a byte-order mark. Raises PromptError if it cannot be used."""
+    """The whole text of a UTF-8 file, unchanged but for a byte-order mark; of a JSON file, its chat.
+
+    Raises: PromptError if it cannot be used.
+    """
     place = Path(path)
     text = read_text(place, "The prompt file", PromptError, "a text file")
     if not text.strip():
         raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
-    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD, path=str(path))
+    messages = _messages(text, place) if place.suffix == ".json" else ()
+    chat = bool(messages)
+    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD, path=str(path), chat=chat, messages=messages)
+
+
+def _messages(text: str, place: Path) -> tuple[Message, ...]:
+    """A chat as APIs take it: a list of role and content. Raises: PromptError for another list."""
+    hint = 'Write [{"role": "user", "content": "..."}, ...], the last one of the user; a plain text is a .txt file.'
+    try:
+        messages = msgspec.json.decode(text, type=tuple[Message, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PromptError(f"The prompt file {place} is no chat: {error}.", hint=hint) from error
+    strange = next((one.role for one in messages if one.role not in _ROLES), None)
+    if strange is not None:
+        raise PromptError(f"The chat in {place} has a role {strange[:_MOST_NAMED]!r}.", hint=hint)
+    if not 1 <= len(messages) <= _MOST_MESSAGES or messages[-1].role != "user":
+        raise PromptError(
+            f"The chat in {place} must have 1 to {_MOST_MESSAGES:,} messages, the last of the user.", hint=hint
+        )
+    return messages
 
 
 def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import msgspec
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import InputError, ModelFileError, SuiteError
+from mlsd.errors import InputError, ModelFileError, PromptError, SuiteError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
@@ -236,19 +236,23 @@ def bench_request(
     gammas: Sequence[int] | None = None,
     prompts: Iterable[str] = ("code",),
     depths: Iterable[int] = (0,),
+    chat: bool = False,
+    think: bool | None = None,
     **asked: Any,
 ) -> BenchRequest:
     """A request from names: models are GGUF paths or ids, those that are made locally made now.
 
     `drafts` are draft models, or second files of the `drafters` that take one; a drafter is NAME:option=value,... and
     may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
-    preset's, else 1, 2, 4, 8, 16. `prompts` are shipped ones by name, or text files, each behind `depths` tokens of
-    other text. `asked` are further fields of `BenchRequest`.
+    preset's, else 1, 2, 4, 8, 16. `prompts` are shipped ones by name, or files, each behind `depths` tokens of other
+    text; with `chat`, or a value of `think`, in the target's chat template. `asked` are further fields of
+    `BenchRequest`.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
     """
-    named = [f"{name}@{depth}" if depth else name for name in prompts for depth in depths]
+    mark = "" if not chat and think is None else "+chat" if think is None else "+think" if think else "+no-think"
+    named = [f"{name}{mark}@{depth}" if depth else name + mark for name in prompts for depth in depths]
     texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
     chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in drafters or ()]
     for spec, _ in chosen:
@@ -256,6 +260,8 @@ def bench_request(
     for name in (target, *drafts, *(own for _, own in chosen if own is not None)):
         check_model(name)
     model, default = resolve_model(target, make=True), None
+    for prompt in texts.values():
+        _check_chat(prompt, model.path)
     if drafters is None:
         default = default_arms(model)
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
@@ -269,6 +275,18 @@ def bench_request(
         default_arms=default,
         **asked,
     )
+
+
+def _check_chat(prompt: Prompt, target: Path) -> None:
+    """Raises: PromptError where the target's chat template cannot write what was asked for in it."""
+    if not prompt.messages and "+" not in prompt.key:  # turns of tasks are plain text without a template
+        return
+    from mlsd.engine.llama.chat import in_turn, render  # plain prompts need no template engine
+
+    template = Source(target).text("tokenizer.chat_template", "", own=False)
+    if not template:
+        raise PromptError(f"{target.name} has no chat template.", hint="Leave --chat and --think out; give a text.")
+    render(template, [(one.role, one.content) for one in prompt.messages] or in_turn([prompt.text]), prompt.think)
 
 
 def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:

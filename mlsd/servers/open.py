@@ -75,6 +75,12 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
         raise InputError("--n-predict must be at least 2: speed is that of the tokens after the first.")
     tasks = tuple(task_prompts(request.tasks).values())
     prompts = tasks or tuple({prompt.key: prompt for prompt in map(find_prompt, request.prompts)}.values())
+    for prompt in prompts:
+        if prompt.messages or prompt.think is not None:
+            raise InputError(
+                f"A server is not asked {prompt.key}: it gets single texts, in its own chat template where it has one.",
+                hint="Measure chats of a file, and thinking, with mlsd bench.",
+            )
     for name in _TOP_UP:
         if len(prompts) < max(request.parallel) and name not in {prompt.key for prompt in prompts}:
             prompts += (load_prompt(name),)

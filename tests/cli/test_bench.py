@@ -264,3 +264,36 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
         off = "leave speculation off" in answer
         assert off != (": use " in answer) and ("leave it off" in server[0]) == off
     assert all(name in ran.out for name in ("pld", "ngram-cache", "tiny-draft"))
+
+
+def test_a_chat_is_measured_in_the_models_template_and_named_so(mlsd: Mlsd, smollm2: Path, tmp_path: Path) -> None:
+    talk = tmp_path / "talk.json"
+    talk.write_text('[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]')
+    answer = bench_json(
+        mlsd, smollm2, "--drafter", "pld", "--gamma", 2, "--prompt", "code", "--prompt", talk, "--chat",
+        "--n-predict", 8, "--repeats", 1, "--n-threads", 1,
+    )  # fmt: skip
+    assert {trial["prompt"] for trial in answer["trials"]} == {"code+chat", "file:talk+chat"}
+    assert all(trial["valid"] for trial in answer["trials"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--chat",), "has no chat template"),
+        (("--think", "on"), "has no chat template"),
+        (("--depth", 9_999_999), "cannot stand at depth"),
+    ],
+)
+def test_a_chat_that_cannot_be_written_is_refused_before_anything_loads(
+    mlsd: Mlsd, tiny: Path, options: tuple[object, ...], message: str
+) -> None:
+    result = mlsd("bench", tiny / "llama.gguf", "--drafter", "pld", *options)
+    assert result.code == 2
+    assert message in result.err
+    assert not Path("results").exists()
+
+
+def test_a_template_without_a_switch_for_thinking_is_asked_for_none(mlsd: Mlsd, smollm2: Path) -> None:
+    result = mlsd("bench", smollm2, "--drafter", "pld", "--think", "off")
+    assert (result.code, "no switch for thinking" in result.err) == (2, True)

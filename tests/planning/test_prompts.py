@@ -130,3 +130,47 @@ def test_a_text_that_was_changed_after_shipping_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(prompts, "asset_path", lambda file: tmp_path / file.removeprefix("prompts/"))
     with pytest.raises(PromptError, match="not the one that was shipped"):
         prompts.load_prompt(name)
+
+
+def test_a_chat_is_another_prompt_than_its_text_and_is_found_by_its_own_name():
+    named = {name: prompts.load_prompt(name) for name in ("code", "code+chat", "code+think", "code+no-think")}
+    assert len({prompt.sha256 for prompt in named.values()}) == 4
+    assert {name: (prompt.key, prompt.asked) for name, prompt in named.items()} == {
+        name: (name, name) for name in named
+    }
+    assert [(prompt.chat, prompt.think) for prompt in named.values()] == [
+        (False, None),
+        (True, None),
+        (True, True),
+        (True, False),
+    ]
+    deep = prompts.load_prompt("code+chat@100")
+    assert (deep.key, deep.chat, deep.depth) == ("code+chat@100", True, 100)
+
+
+def test_a_json_file_is_a_chat_that_can_be_asked_for_again(tmp_path):
+    place = tmp_path / "talk.json"
+    place.write_text('[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]')
+    found = prompts.find_prompt(f"{place}+no-think@64")
+    assert [(one.role, one.content) for one in found.messages] == [("system", "Be brief."), ("user", "Why?")]
+    assert (found.key, found.asked, found.think) == ("file:talk+no-think@64", f"{place}+no-think@64", False)
+    assert prompts.find_prompt(found.asked) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"role": "user"}',
+        "[]",
+        '[{"content": "a"}]',
+        '[{"role": "tool", "content": "a"}]',
+        '[{"role": "assistant", "content": "a"}]',
+        "[" * 100_000,
+        "Why?",
+    ],
+)
+def test_a_json_file_that_is_no_chat_is_refused_with_what_to_write(tmp_path, text):
+    (tmp_path / "talk.json").write_text(text)
+    with pytest.raises(PromptError, match=r"talk\.json") as refused:
+        prompts.find_prompt(str(tmp_path / "talk.json"))
+    assert '"role": "user"' in refused.value.hint

@@ -44,6 +44,8 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
     default=(0,),
     help="Tokens of unrelated text before each prompt [default: 0].",
 )
+@click.option("--chat", is_flag=True, help="Give prompts in the target's chat template.")
+@click.option("--think", type=click.Choice(("on", "off")), help="Set the template's switch for thinking; a chat.")
 @shared.n_predict_option(default=256)
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
@@ -72,7 +74,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.request_options
 @click.pass_context
 def bench(
-    ctx: click.Context, /, target: str, db: Path | None, fresh: bool, as_json: bool, **asked: Any
+    ctx: click.Context, /, target: str, db: Path | None, fresh: bool, as_json: bool, think: str | None, **asked: Any
 ) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
@@ -83,7 +85,7 @@ def bench(
     """
     from mlsd.planning.request import bench_request
 
-    request = bench_request(target, **asked | _defaults(ctx))
+    request = bench_request(target, think=None if think is None else think == "on", **asked | _defaults(ctx))
     if (found := request.default_arms) is not None:
         missing = "" if found.drafts else " No matching draft found."
         note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")

@@ -17,22 +17,24 @@ from mlsd.errors import PromptError
 
 # The day that every template is told: what Llama 3.2's writes where it has no clock. Today's would be another prompt.
 TEMPLATE_DAY = datetime.datetime(2024, 7, 26)
+THINKING = "enable_thinking"  # the variable of Qwen's templates, and of those that follow it
 _ROLES = ("user", "assistant")
+Messages = Sequence[tuple[str, str]]  # role and content of each
 
 
-def chat_tokens(model: LlamaModel, turns: Sequence[str]) -> tuple[int, ...]:
+def chat_tokens(model: LlamaModel, messages: Messages, think: bool | None = None) -> tuple[int, ...]:
     """Token ids of a conversation, up to where the model's answer begins.
 
-    `turns` are the texts of user and model in turn, the user's first and last. A model without a template gets them as
-    plain text, an empty line between each. Raises: PromptError when the template refuses the conversation.
+    A model without a template gets plain text, an empty line between each. Raises: PromptError when the template
+    refuses the conversation.
     """
     template = chat_template(model)
     if template is None:
-        return model.tokenize("\n\n".join(turns))
+        return model.tokenize("\n\n".join(content for _, content in messages))
     vocabulary = model.vocabulary
     bos = "" if vocabulary.bos is None else model.token_text(vocabulary.bos)
     eos = "" if vocabulary.eos is None else model.token_text(vocabulary.eos)
-    text = render(template, turns, bos=bos, eos=eos)
+    text = render(template, messages, think, bos=bos, eos=eos)
     if bos and text.startswith(bos):  # most templates write it themselves, and the tokenizer must not repeat it
         return model.tokenize(text, add_special=False, parse_special=True)
     return model.tokenize(text, parse_special=True)
@@ -44,12 +46,25 @@ def chat_template(model: LlamaModel) -> str | None:
     return None if text is None else text.decode("utf-8", "replace")
 
 
-def render(template: str, turns: Sequence[str], *, bos: str = "", eos: str = "") -> str:
-    """A conversation as `template` writes it, for Hugging Face's `apply_chat_template`. Raises: PromptError."""
-    messages = [{"role": _ROLES[i % 2], "content": text} for i, text in enumerate(turns)]
+def in_turn(turns: Sequence[str]) -> Messages:
+    """The texts of user and model in turn, the user's first, as messages."""
+    return [(_ROLES[i % 2], text) for i, text in enumerate(turns)]
+
+
+def render(template: str, messages: Messages, think: bool | None = None, *, bos: str = "", eos: str = "") -> str:
+    """A conversation as `template` writes it, for Hugging Face's `apply_chat_template`; `think` sets its switch.
+
+    Raises: PromptError when the template refuses it, or has no switch.
+    """
+    if think is not None and THINKING not in template:
+        raise PromptError("The model's chat template has no switch for thinking.", hint="Use --chat without --think.")
+    switches = {} if think is None else {THINKING: think}
+    spoken = [{"role": role, "content": content} for role, content in messages]
     try:
         compiled = _compiled(template)
-        text: str = compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+        text: str = compiled.render(
+            messages=spoken, add_generation_prompt=True, bos_token=bos, eos_token=eos, **switches
+        )
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         raise PromptError(
             f"The model's chat template cannot write this conversation: {error}.",

@@ -142,10 +142,14 @@ def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
 def _conversation(
     model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling, repeat: int
 ) -> PromptTokens:
-    from mlsd.engine.llama.chat import chat_tokens  # plain prompts need no template engine
+    from mlsd.engine.llama.chat import chat_tokens, in_turn  # plain prompts need no template engine
 
+    if prompt.messages:
+        said = [(one.role, one.content) for one in prompt.messages]
+        return PromptTokens(tokens=chat_tokens(model, said, prompt.think))
     turns: list[str] = []
     for turn in prompt.earlier:
         turns.append(turn)
-        turns.append(answers(chat_tokens(model, turns), sampling, repeat))
-    return PromptTokens(tokens=chat_tokens(model, [*turns, prompt.text]), earlier=tuple(turns[1::2]))
+        turns.append(answers(chat_tokens(model, in_turn(turns), prompt.think), sampling, repeat))
+    tokens = chat_tokens(model, in_turn([*turns, prompt.text]), prompt.think)
+    return PromptTokens(tokens=tokens, earlier=tuple(turns[1::2]))
