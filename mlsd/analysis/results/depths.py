@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import NamedTuple
 
 from mlsd.trials.results import ArmResult
@@ -32,3 +33,28 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
         verify_ms = one.ms_per_round.get("verify", 0.0)
         rows.append(DeepArm(one, prompt, int(depth or 0), plain.get((one.question, one.session)), verify_ms))
     return sorted(rows, key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt, row.depth))
+
+
+def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
+    """Up to which depth each setting pays: what was decided at every depth that was measured, and nothing between."""
+    sentences = []
+    for (target, setting, prompt), group in groupby(
+        deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
+    ):
+        effects = [(row.depth, row.found.standing.effect) for row in group if row.found.standing is not None]
+        pays = [depth for depth, effect in effects if effect == "faster"]
+        lost = [(depth, effect) for depth, effect in effects if effect in ("slower", "no difference")]
+        name = f"{target}, {setting}, {prompt}"
+        if len(effects) < 2:
+            continue
+        if lost and pays and lost[0][0] < max(pays):
+            words = ", ".join(f"{effect} at {depth:,}" for depth, effect in effects)
+        elif lost:
+            upto = f"pays up to {max(pays):,} tokens of other text" if pays else "does not pay"
+            words = f"{upto}: {lost[0][1]} at {lost[0][0]:,}"
+        elif pays:
+            words = f"pays at every depth that was decided, the deepest {max(pays):,} tokens"
+        else:
+            words = "not decided yet at any depth"
+        sentences.append(f"{name}: {words}.")
+    return sentences

@@ -125,6 +125,7 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
 
 
 def _print(result: BenchResult) -> None:
+    from mlsd.analysis.results.depths import depth_sentences
     from mlsd.measure.run.race import STOPPED
 
     if verbosity.get() != "quiet":
@@ -137,6 +138,8 @@ def _print(result: BenchResult) -> None:
             note(f"DISTURBED  {arm.setting}: {what}: the output is right, the time is not used.")
         if limit := _limit(arm) if verbosity.get() == "verbose" else None:
             note(f"LIMIT  {arm.setting}: {limit}")
+    for sentence in depth_sentences(result.results):
+        note(f"DEPTH  {sentence}")
     if result.stopped is not None:
         note(f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping.")
     trials = [row.trial for row in result.trials]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
-from mlsd.analysis.results.depths import deep_arms
+from mlsd.analysis.results.depths import deep_arms, depth_sentences
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
@@ -79,6 +79,7 @@ def depth_table(study: Study) -> Table:
         ),
         *of_their_arms(attrgetter("found"), *RESULT),
         id="depth",
+        note=" ".join(depth_sentences(study.results)),
     )
 
 
