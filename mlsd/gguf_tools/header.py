@@ -12,7 +12,7 @@ from typing import Any
 
 import gguf
 
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.records import Record
 
 Type = gguf.GGUFValueType
@@ -55,7 +55,7 @@ class Value(Record, frozen=True, kw_only=True):
 class TensorEntry(Record, frozen=True, kw_only=True):
     """One tensor and the place of its data, counted from the start of the file."""
 
-    tensor: Stored
+    tensor: Tensor
     start: int
 
 
@@ -173,7 +173,7 @@ class Header:
             raise struct.error
         self._at = at
 
-    def _tensor(self) -> tuple[Stored, int]:
+    def _tensor(self) -> tuple[Tensor, int]:
         name = self._text()
         n_dims = self._number(_U32)
         if not 1 <= n_dims <= _MAX_DIMS:
@@ -186,4 +186,4 @@ class Header:
             raise HeaderError(f"tensor {name!a} is of unknown type {number}") from None
         if 0 in dims or dims[0] % gguf.GGML_QUANT_SIZES[kind][0]:
             raise HeaderError(f"tensor {name!a} has rows of {dims[0]} weights, which {kind.name} cannot pack")
-        return Stored(name=name, dims=dims, type=kind), self._number(_U64)
+        return Tensor(name=name, dims=dims, type=kind), self._number(_U64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.records import Record
 
 _N_EAGLE_LAYERS = 3
@@ -80,7 +80,7 @@ def _check_tensors(head: Source, target: Source) -> None:
         _check_map(head, mapped, n_vocab, shares_output=shares_output)
 
 
-def _check_map(head: Source, mapped: Stored, n_vocab: int, *, shares_output: bool) -> None:
+def _check_map(head: Source, mapped: Tensor, n_vocab: int, *, shares_output: bool) -> None:
     """The map from draft tokens to target tokens: 64-bit, one entry an output row, each a token and none twice."""
     if mapped.type != gguf.GGMLQuantizationType.I64:
         raise _unfit(head, f"stores its token map (d2t) as {mapped.type.name}; llama.cpp wants I64")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from mlsd.gguf_tools.metadata import SYNTHETIC
+from mlsd.gguf_tools.shape import SYNTHETIC
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
 from mlsd.hashes import file_sha256
 from mlsd.records import ModelFacts, ModelRef
@@ -38,7 +38,7 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     )
 
 
-def source_weight(source: Source, stored: list[Stored] | None = None) -> ModelWeight:
+def source_weight(source: Source, stored: list[Tensor] | None = None) -> ModelWeight:
     """The weights of an opened file (`stored`: of all files of its model), sorted by how often a token reads them."""
     return weigh(
         source.tensors if stored is None else stored,

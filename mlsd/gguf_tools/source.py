@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from mlsd.errors import ModelFileError
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.tensor import Tensor
 
 if TYPE_CHECKING:
     import gguf
@@ -106,7 +106,7 @@ class Source:
         return [Source(self.path.with_name(name)) for name in names]
 
     @property
-    def tensors(self) -> list[Stored]:
+    def tensors(self) -> list[Tensor]:
         return [entry.tensor for entry in self._header.tensors.values()]
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -191,7 +191,7 @@ class Source:
         entry = self._header.tensors[name]
         return np.frombuffer(self._map, dtype=np.uint8, count=entry.tensor.n_bytes, offset=entry.start)
 
-    def pieces(self, tensor: Stored) -> Iterator[Bytes]:
+    def pieces(self, tensor: Tensor) -> Iterator[Bytes]:
         """The raw bytes of one tensor in consecutive pieces of whole blocks."""
         import gguf
 

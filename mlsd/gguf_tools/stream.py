@@ -15,7 +15,8 @@ import numpy.typing as npt
 from gguf import GGUFValueType
 
 from mlsd.folders import replacing
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.shape import SYNTHETIC
+from mlsd.gguf_tools.tensor import Tensor
 
 _U64 = struct.Struct("<Q")
 _ARRAY_HEAD = struct.Struct("<IIQ")
@@ -56,7 +57,7 @@ def _pack_array(values: Any, item_type: GGUFValueType | None) -> bytes | None:
 class TensorStream:
     """Takes the tensors' data in the order in which they were announced."""
 
-    def __init__(self, writer: gguf.GGUFWriter, announced: Sequence[Stored], progress: Progress | None) -> None:
+    def __init__(self, writer: gguf.GGUFWriter, announced: Sequence[Tensor], progress: Progress | None) -> None:
         self._writer = writer
         self._file: BinaryIO = writer.fout[0]
         self._announced = list(announced)
@@ -95,7 +96,7 @@ class TensorStream:
 def new_gguf(
     path: Path,
     architecture: str,
-    announced: Sequence[Stored],
+    announced: Sequence[Tensor],
     describe: Callable[[gguf.GGUFWriter], None],
     *,
     progress: Progress | None = None,
@@ -117,3 +118,22 @@ def new_gguf(
             stream.check_complete()
         finally:
             writer.close()
+
+
+def add_keys(
+    writer: gguf.GGUFWriter, architecture: str, keys: dict[str, Any], *, name: str, origin: dict[str, Any]
+) -> None:
+    """Write the architecture's keys, the name, and `origin` under ``mlsd.`` next to the mark `SYNTHETIC`."""
+
+    def add(key: str, value: Any) -> None:
+        """Whole numbers have 32 bits and no sign, as llama.cpp expects them."""
+        kind = GGUFValueType.UINT32 if type(value) is int else GGUFValueType.get_type(value)
+        writer.add_key_value(key, value, kind)
+
+    writer.add_name(name)
+    writer.add_description("Random weights written by mlsd. Its text has no meaning.")
+    writer.add_bool(SYNTHETIC, True)
+    for key, value in origin.items():
+        add(f"mlsd.{key}", value)
+    for key, value in keys.items():
+        add(f"{architecture}.{key}", value)

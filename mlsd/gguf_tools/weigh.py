@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.records import Record
 
 _EMBEDDING = "token_embd.weight"
@@ -64,7 +64,7 @@ class ModelWeight(Record, frozen=True, kw_only=True):
 
 
 def weigh(
-    tensors: Iterable[Stored], *, n_trunk: int | None = None, n_experts: int = 0, n_experts_used: int = 0
+    tensors: Iterable[Tensor], *, n_trunk: int | None = None, n_experts: int = 0, n_experts_used: int = 0
 ) -> ModelWeight:
     """Sort the tensors by how often a token reads them; blocks from `n_trunk` on are prediction blocks."""
     listed = list(tensors)
@@ -72,7 +72,7 @@ def weigh(
     sums = dict.fromkeys(("always", "routed", "lookup", "prediction"), Weight())
     expert_layers = set()
     for tensor in listed:
-        block = block_of(tensor.name)
+        block = tensor.block
         if n_trunk is not None and block is not None and block >= n_trunk:
             place = "prediction"
         elif n_experts and _EXPERT_MARK in tensor.name:
@@ -92,9 +92,3 @@ def weigh(
         n_expert_layers=len(expert_layers),
         **sums,
     )
-
-
-def block_of(name: str) -> int | None:
-    """The block a tensor belongs to: ``blk.3.attn_q.weight`` -> 3; None for the tensors around the blocks."""
-    parts = name.split(".")
-    return int(parts[1]) if len(parts) > 2 and parts[0] == "blk" and parts[1].isdigit() else None

@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.gguf_tools.shape import TensorSpec
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.vocabulary import N_TEXT
 
 Floats = npt.NDArray[np.float32]
@@ -40,19 +40,19 @@ def generator(seed: int, name: str, purpose: str = "weights") -> np.random.Gener
     return np.random.Generator(np.random.PCG64(int.from_bytes(key[:16], "little")))
 
 
-def random_weights(spec: TensorSpec, seed: int) -> Floats:
-    """Weights of one tensor in numpy order (rows first): shape `spec.dims` reversed, float32."""
-    weights = _plain(spec, generator(seed, spec.name), spread(spec))
-    if spec.kind == "head":
+def random_weights(tensor: Tensor, seed: int) -> Floats:
+    """Weights of one tensor in numpy order (rows first): shape `tensor.dims` reversed, float32."""
+    weights = _plain(tensor, generator(seed, tensor.name), spread(tensor))
+    if tensor.kind == "head":
         # Special and unused tokens get a logit of zero: with spread logits they are never the best, so a tiny model
         # does not end its text by chance.
         weights[N_TEXT:] = 0.0
     return weights
 
 
-def spread(spec: TensorSpec) -> float:
+def spread(tensor: Tensor) -> float:
     """Standard deviation of the tensor's weights."""
-    match spec.kind:
+    match tensor.kind:
         case "embedding":
             return _EMBEDDING_STD
         case "bias":
@@ -60,22 +60,22 @@ def spread(spec: TensorSpec) -> float:
         case "norm" | "skip" | "time_step" | "decay" | "conv_bias":
             return _NORM_STD
         case "conv":
-            return float(1.0 / np.sqrt(spec.dims[0]))
+            return float(1.0 / np.sqrt(tensor.dims[0]))
         case _:
-            return float(_GAINS.get(spec.part, 1.0) / np.sqrt(spec.dims[0]))
+            return float(_GAINS.get(tensor.part, 1.0) / np.sqrt(tensor.dims[0]))
 
 
-def _plain(spec: TensorSpec, rng: np.random.Generator, spread: float) -> Floats:
-    if spec.kind == "decay":
+def _plain(tensor: Tensor, rng: np.random.Generator, spread: float) -> Floats:
+    if tensor.kind == "decay":
         # Decay rates of a state: from slow to fast over the heads, always negative, so no state can grow.
-        rates = -np.geomspace(0.5, 4.0, spec.dims[-1], dtype=np.float32)
-        return np.repeat(rates, spec.n_weights // len(rates)).reshape(spec.dims[::-1])
-    if spec.kind == "time_step":
+        rates = -np.geomspace(0.5, 4.0, tensor.dims[-1], dtype=np.float32)
+        return np.repeat(rates, tensor.n_weights // len(rates)).reshape(tensor.dims[::-1])
+    if tensor.kind == "time_step":
         # softplus(bias) is the step: 0.02 to 0.2, so states remember for some tens of tokens.
-        steps = np.geomspace(0.02, 0.2, spec.dims[0], dtype=np.float32)[::-1]
+        steps = np.geomspace(0.02, 0.2, tensor.dims[0], dtype=np.float32)[::-1]
         return np.log(np.expm1(steps)).astype(np.float32)
-    values = rng.standard_normal(spec.dims[::-1], dtype=np.float32)
+    values = rng.standard_normal(tensor.dims[::-1], dtype=np.float32)
     values *= np.float32(spread)
-    if spec.kind in ("norm", "skip"):
-        values += np.float32(_HEAD_NORM_MEAN if spec.part in ("attn_q_norm", "attn_k_norm") else 1.0)
+    if tensor.kind in ("norm", "skip"):
+        values += np.float32(_HEAD_NORM_MEAN if tensor.part in ("attn_q_norm", "attn_k_norm") else 1.0)
     return values

@@ -1,6 +1,6 @@
 """macOS: pure parsers of what sysctl, sw_vers, system_profiler, pmset, ioreg and notifyutil print without root.
 
-`pmset -g therm` hardly ever reports throttling on Apple Silicon, so the thermal pressure level is asked first.
+`pmset -g therm` hardly ever reports throttling on Apple Silicon, so the thermal pressure level is asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _SYSCTL_NAMES = (
 )  # fmt: skip
 STATE_COMMANDS = {
     "pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"),
-    "therm": ("pmset", "-g", "therm"),
-    "custom": ("pmset", "-g", "custom"),
+    "power": ("pmset", "-g"),
 }
 FACT_COMMANDS = {
     # Up to macOS 14.3 sysctl stops at the first unknown name: what only some Macs know stands last, or in its own call.
@@ -39,9 +38,8 @@ FACT_COMMANDS = {
 }
 _TWO_TIERS = 4  # the last generation whose second tier is efficiency cores even where macOS does not name the tiers
 _RESIDENCY_SETS = 15  # the macOS from which Metal keeps a model's memory wired between passes
-_NOMINAL = "nominal"
 # OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of Apple's powermetrics.
-_PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
+_PRESSURE_LEVELS = ("nominal", "moderate", "heavy", "trapping", "sleeping")
 
 
 Outputs = Mapping[str, str | None]  # name of a command -> what it printed, None when it could not be run
@@ -57,7 +55,7 @@ class Cores(Record, frozen=True, kw_only=True):
 def read_facts() -> MachineFacts:
     """Ask this Mac."""
     outputs = {name: command.run(words) for name, words in FACT_COMMANDS.items()}
-    mode = parse_power_mode(command.run(STATE_COMMANDS["custom"]), on_battery=on_battery())
+    mode = parse_power_mode(command.run(STATE_COMMANDS["power"]))
     return facts(outputs, mode=mode, variables=os.environ)
 
 
@@ -121,11 +119,11 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
 
 def state(outputs: Outputs, *, on_battery: bool | None) -> Conditions:
     """What the outputs of STATE_COMMANDS say of this moment."""
-    mode = parse_power_mode(outputs.get("custom"), on_battery=on_battery)
+    mode = parse_power_mode(outputs.get("power"))
     return Conditions(
         on_battery=on_battery,
         low_power_mode=None if mode is None else mode == 1,
-        thermal_state=parse_pressure_level(outputs.get("pressure")) or parse_thermal(outputs.get("therm")),
+        thermal_state=parse_pressure_level(outputs.get("pressure")),
     )
 
 
@@ -188,17 +186,10 @@ def parse_platform_uuid(text: str | None) -> str | None:
     return found[1] if found else None
 
 
-def parse_power_mode(text: str | None, *, on_battery: bool | None) -> int | None:
-    """The energy mode of the source in use, by `pmset -g custom`: 0 automatic, 1 low, 2 high power."""
-    section, modes = "", {}
-    for line in (text or "").splitlines():
-        if line.rstrip().endswith(":"):
-            section = line.strip().rstrip(":")
-        elif found := re.fullmatch(r"\s*(lowpowermode|powermode)\s+(\d+)\s*", line):
-            modes[section] = int(found[2])
-    if on_battery is None:
-        return next(iter(modes.values())) if len(set(modes.values())) == 1 else None
-    return modes.get("Battery Power" if on_battery else "AC Power")
+def parse_power_mode(text: str | None) -> int | None:
+    """The energy mode in use, by `pmset -g`: 0 automatic, 1 low, 2 high power."""
+    found = re.search(r"^\s*(?:low)?powermode\s+(\d+)\s*$", text or "", flags=re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def advice(environment: Environment) -> list[str]:
@@ -213,20 +204,6 @@ def advice(environment: Environment) -> list[str]:
     if environment.machine == "x86_64" and (environment.chip or "").startswith("Apple"):
         found.append("This Python was made for Intel and runs under Rosetta, where llama.cpp has no Metal.")
     return found
-
-
-def parse_thermal(text: str | None) -> str | None:
-    """`nominal`, or what limits the CPU, from `pmset -g therm`; None where it says nothing."""
-    if not text:
-        return None
-    limits = dict(re.findall(r"CPU_(Scheduler_Limit|Speed_Limit)\s*=\s*(\d+)", text))
-    limited = [f"{name.replace('_', ' ').lower()} {value} %" for name, value in limits.items() if int(value) < 100]
-    if limited:
-        return ", ".join(limited)
-    recorded = re.findall(r"^Note: (.*)$", text, flags=re.MULTILINE)
-    if warned := [note for note in recorded if not note.startswith("No ")]:
-        return str(warned[0]).lower()
-    return _NOMINAL if limits else None  # Apple silicon says that nothing was recorded however hot it is
 
 
 def parse_pressure_level(text: str | None) -> str | None:

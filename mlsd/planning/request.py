@@ -14,7 +14,7 @@ from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, ModelFileError, PromptError, SuiteError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
-from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
+from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.default_arms import DefaultArms, default_arms
 from mlsd.planning.prompts import Prompt, find_prompt, task_prompts
 from mlsd.planning.suite import (
@@ -225,7 +225,9 @@ def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
     while id_ in known and getattr(known[id_], "file", None) != str(path):
         id_ = f"{id_}-file"
     architecture = Source(path).architecture
-    return PathEntry(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
+    return ModelEntry(
+        id=id_, source="path", name=path.stem, architecture=architecture, quantization="of a file", file=str(path)
+    )
 
 
 def bench_request(

@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.metadata import add_keys
-from mlsd.gguf_tools.shape import Kind, TensorSpec
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored, stored
-from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.stream import add_keys, new_gguf
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weights import Floats, generator, random_weights
 
 _N_HEAD = 2
@@ -29,7 +27,7 @@ _RANK = 32  # of a Markov head and of a selector
 _KERNEL, _GROUP = 3, 16  # of DFlash2's convolutions over a block
 _Q8 = gguf.GGMLQuantizationType.Q8_0
 
-_Part = tuple[str, tuple[int, ...], Kind]
+_Part = tuple[str, tuple[int, ...]]
 
 
 def write_random_eagle3(
@@ -54,12 +52,12 @@ def write_random_eagle3(
     n_target, n_vocab = _width(target), _n_vocab(target)
     width = n_embd or n_target
     n_ff = 2 * width
-    parts: list[_Part] = [("fc.weight", (len(layers) * n_target, width), "matrix")]
+    parts: list[_Part] = [("fc.weight", (len(layers) * n_target, width))]
     if norm_before:
-        parts.append(("enc.output_norm.weight", (len(layers) * n_target,), "norm"))
+        parts.append(("enc.output_norm.weight", (len(layers) * n_target,)))
     parts += _tables(width, n_target, n_vocab, n_vocab_draft)
-    parts += [(f"blk.0.{name}", dims, kind) for name, dims, kind in _block(width, 2 * width, n_ff)]
-    parts.append(("blk.0.attn_norm_2.weight", (width,), "norm"))
+    parts += [(f"blk.0.{name}", dims) for name, dims in _block(width, 2 * width, n_ff)]
+    parts.append(("blk.0.attn_norm_2.weight", (width,)))
     own = {
         "target_hidden_size": n_target,
         "target_layers": list(layers),
@@ -93,21 +91,21 @@ def write_random_dflash(
     width, n_vocab = _width(target), _n_vocab(target)
     n_ff = 2 * width
     parts: list[_Part] = [
-        ("fc.weight", (len(layers) * width, width), "matrix"),
-        ("enc.output_norm.weight", (width,), "norm"),
+        ("fc.weight", (len(layers) * width, width)),
+        ("enc.output_norm.weight", (width,)),
         *_tables(width, width, n_vocab, n_vocab_draft),
     ]
     if markov:
-        parts.append(("markov_w1.weight", (_RANK, n_vocab), "embedding"))
-        parts.append(("markov_w2.weight", (_RANK, n_vocab_draft or n_vocab), "matrix"))
+        parts.append(("markov_w1.weight", (_RANK, n_vocab)))
+        parts.append(("markov_w2.weight", (_RANK, n_vocab_draft or n_vocab)))
     for layer in range(n_layers):
-        parts += [(f"blk.{layer}.{name}", dims, kind) for name, dims, kind in _block(width, width, n_ff)]
-        parts += [(f"blk.{layer}.attn_{name}_norm.weight", (_HEAD_DIM,), "norm") for name in "qk"]
+        parts += [(f"blk.{layer}.{name}", dims) for name, dims in _block(width, width, n_ff)]
+        parts += [(f"blk.{layer}.attn_{name}_norm.weight", (_HEAD_DIM,)) for name in "qk"]
         if n_candidates:
-            parts += [(f"blk.{layer}.{name}", dims, kind) for name, dims, kind in _convolutions(width)]
+            parts += [(f"blk.{layer}.{name}", dims) for name, dims in _convolutions(width)]
     if n_candidates:
-        parts += [(f"selector_{name}.weight", (_RANK, n_vocab), "matrix") for name in ("predecessor", "successor")]
-        parts.append(("selector_hidden.weight", (width, _RANK), "matrix"))
+        parts += [(f"selector_{name}.weight", (_RANK, n_vocab)) for name in ("predecessor", "successor")]
+        parts.append(("selector_hidden.weight", (width, _RANK)))
     own: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
     if markov:
         own["sample_from_anchor"] = anchor
@@ -121,31 +119,31 @@ def write_random_dflash(
 
 
 def _tables(width: int, n_target: int, n_vocab: int, n_vocab_draft: int | None) -> Iterator[_Part]:
-    yield "output_norm.weight", (width,), "norm"
+    yield "output_norm.weight", (width,)
     if width != n_target:
-        yield "token_embd.weight", (width, n_vocab), "embedding"
+        yield "token_embd.weight", (width, n_vocab)
     if width != n_target or n_vocab_draft:
-        yield "output.weight", (width, n_vocab_draft or n_vocab), "matrix"
+        yield "output.weight", (width, n_vocab_draft or n_vocab)
     if n_vocab_draft:
-        yield "d2t", (n_vocab_draft,), "matrix"
+        yield "d2t", (n_vocab_draft,)
 
 
 def _block(width: int, n_input: int, n_ff: int) -> Iterator[_Part]:
     heads = _N_HEAD * _HEAD_DIM
-    yield "attn_norm.weight", (width,), "norm"
+    yield "attn_norm.weight", (width,)
     for name in "qkv":
-        yield f"attn_{name}.weight", (n_input, heads), "matrix"
-    yield "attn_output.weight", (heads, width), "matrix"
-    yield "ffn_norm.weight", (width,), "norm"
-    yield "ffn_gate.weight", (width, n_ff), "matrix"
-    yield "ffn_up.weight", (width, n_ff), "matrix"
-    yield "ffn_down.weight", (n_ff, width), "matrix"
+        yield f"attn_{name}.weight", (n_input, heads)
+    yield "attn_output.weight", (heads, width)
+    yield "ffn_norm.weight", (width,)
+    yield "ffn_gate.weight", (width, n_ff)
+    yield "ffn_up.weight", (width, n_ff)
+    yield "ffn_down.weight", (n_ff, width)
 
 
 def _convolutions(width: int) -> Iterator[_Part]:
     for name in ("attn", "ffn"):
-        yield f"{name}_conv_base", (width, _KERNEL, 2), "conv"
-        yield f"{name}_conv_proj.weight", (width, 2 * _KERNEL * (width // _GROUP)), "matrix"
+        yield f"{name}_conv_base", (width, _KERNEL, 2)
+        yield f"{name}_conv_proj.weight", (width, 2 * _KERNEL * (width // _GROUP))
 
 
 def _keys(width: int, n_layers: int, n_ff: int) -> dict[str, Any]:
@@ -175,8 +173,7 @@ def _write(
     mask: int | None = None,
     fixed: Mapping[str, Floats] = MappingProxyType({}),
 ) -> None:
-    specs = [TensorSpec(name=name, dims=dims, kind=kind) for name, dims, kind in parts]
-    announced = [_stored(spec) for spec in specs]
+    announced = [_stored(Tensor(name=name, dims=dims)) for name, dims in parts]
 
     def describe(writer: gguf.GGUFWriter) -> None:
         add_keys(writer, architecture, keys, name=f"mlsd random {architecture}, seed {seed}", origin={"seed": seed})
@@ -186,23 +183,23 @@ def _write(
             writer.add_mask_token_id(mask)
 
     with new_gguf(path, architecture, announced, describe) as stream:
-        for spec, tensor in zip(specs, announced, strict=True):
-            if spec.name == "d2t":
-                stream.write([_map(spec, seed, _n_vocab(target))])
+        for tensor in announced:
+            if tensor.name == "d2t":
+                stream.write([_map(tensor, seed, _n_vocab(target))])
             else:
-                weights = fixed[spec.name] if spec.name in fixed else random_weights(spec, seed)
+                weights = fixed[tensor.name] if tensor.name in fixed else random_weights(tensor, seed)
                 stream.write([gguf.quants.quantize(weights, tensor.type)])
 
 
-def _stored(spec: TensorSpec) -> Stored:
-    if spec.name == "d2t":
-        return Stored(name=spec.name, dims=spec.dims, type=gguf.GGMLQuantizationType.I64)
-    return stored(spec, _Q8)
+def _stored(tensor: Tensor) -> Tensor:
+    if tensor.name == "d2t":
+        return Tensor(name=tensor.name, dims=tensor.dims, type=gguf.GGMLQuantizationType.I64)
+    return tensor.stored_as(_Q8)
 
 
-def _map(spec: TensorSpec, seed: int, n_vocab: int) -> npt.NDArray[np.int64]:
+def _map(tensor: Tensor, seed: int, n_vocab: int) -> npt.NDArray[np.int64]:
     """Tokens of the target that a reduced vocabulary holds."""
-    chosen = generator(seed, spec.name).permutation(n_vocab)[: spec.dims[0]]
+    chosen = generator(seed, tensor.name).permutation(n_vocab)[: tensor.dims[0]]
     return np.sort(chosen).astype(np.int64)
 
 

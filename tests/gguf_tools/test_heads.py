@@ -13,8 +13,8 @@ import pytest
 from mlsd.errors import MlsdError, ModelFileError, UnsupportedError
 from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.tensor import Tensor
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 Data = Mapping[str, np.ndarray]
@@ -25,7 +25,7 @@ def rewrite(head: Source, path: Path, changed: Mapping[str, Any] | None = None, 
     changed, data = changed or {}, data or {}
     kept = [tensor for tensor in head.tensors if tensor.name not in data]
     new = [
-        Stored(
+        Tensor(
             name=name,
             dims=values.shape[::-1],
             type=gguf.GGMLQuantizationType.F32 if values.dtype == np.float32 else gguf.GGMLQuantizationType.I64,

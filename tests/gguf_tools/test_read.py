@@ -5,10 +5,10 @@ from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.edit import keep_layers
 from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weigh import weigh
 from mlsd.hashes import digest
 from mlsd.records import ModelRef
@@ -19,11 +19,11 @@ F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 
 def test_one_token_reads_the_head_the_mixers_and_its_share_of_the_experts():
     tensors = [
-        Stored(name="token_embd.weight", dims=(32, 100), type=F32),
-        Stored(name="output.weight", dims=(32, 100), type=Q8_0),
-        Stored(name="blk.0.attn_q.weight", dims=(32, 32), type=Q8_0),
-        Stored(name="blk.0.ffn_up_exps.weight", dims=(32, 64, 8), type=Q8_0),
-        Stored(name="blk.1.nextn.eh_proj.weight", dims=(64, 32), type=Q8_0),
+        Tensor(name="token_embd.weight", dims=(32, 100), type=F32),
+        Tensor(name="output.weight", dims=(32, 100), type=Q8_0),
+        Tensor(name="blk.0.attn_q.weight", dims=(32, 32), type=Q8_0),
+        Tensor(name="blk.0.ffn_up_exps.weight", dims=(32, 64, 8), type=Q8_0),
+        Tensor(name="blk.1.nextn.eh_proj.weight", dims=(64, 32), type=Q8_0),
     ]
     weight = weigh(tensors, n_trunk=1, n_experts=8, n_experts_used=2)
     assert weight.total.n_parameters == 3200 + 3200 + 1024 + 16384 + 2048
@@ -35,7 +35,7 @@ def test_one_token_reads_the_head_the_mixers_and_its_share_of_the_experts():
 
 
 def test_a_tied_embedding_is_read_as_the_head():
-    tensors = [Stored(name="token_embd.weight", dims=(32, 100), type=F32)]
+    tensors = [Tensor(name="token_embd.weight", dims=(32, 100), type=F32)]
     assert weigh(tensors).active.n_parameters == 3200
 
 

@@ -1,6 +1,5 @@
 import msgspec
 
-from mlsd.gguf_tools.shape import tensors
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 
 SHAPES = {**TINY, **TINY_ATTENTION}
@@ -15,6 +14,6 @@ def test_every_fourth_block_of_a_hybrid_has_attention():
 
 def test_a_prediction_block_has_attention_and_what_ties_it_to_the_trunk():
     shape = msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1)
-    extra = {spec.part for spec in tensors(shape) if spec.name.startswith("blk.8.")}
+    extra = {tensor.part for tensor in shape.tensors if tensor.name.startswith("blk.8.")}
     assert {"attn_q", "ffn_down", "nextn"} <= extra
     assert "ssm_out" not in extra

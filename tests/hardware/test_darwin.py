@@ -15,8 +15,7 @@ from mlsd.store.rows import environment_key
 # number_processors: recorded in the tests of vladkens/macmon on GitHub, and on an M2 Ultra with macOS 26. notifyutil:
 # notifyutil.c of apple-oss-distributions/Libnotify 348, which prints failures to stdout; the levels of
 # <libkern/OSThermalNotification.h> in the SDK of macOS 26, of which 0 to 2 were recorded on a fanless M4 Air, and 0 on
-# an M2 Air (stanislas.blog/2025/12/macos-thermal-throttling-app). pmset -g therm: HEALTHY is what that M4 Air printed
-# under heavy load; THROTTLED comes from Intel.
+# an M2 Air (stanislas.blog/2025/12/macos-thermal-throttling-app).
 M2_ULTRA = """\
 machdep.cpu.brand_string: Apple M2 Ultra
 hw.model: Mac14,14
@@ -41,21 +40,11 @@ DISPLAYS = """
   "spdisplays_vendor" : "sppci_vendor_Apple", "sppci_bus" : "spdisplays_builtin",
   "sppci_cores" : "30", "sppci_device_type" : "spdisplays_gpu", "sppci_model" : "Apple M2 Max" } ] }
 """
-HEALTHY = """\
-Note: No thermal warning level has been recorded
-Note: No performance warning level has been recorded
-Note: No CPU power status has been recorded
-"""
-THROTTLED = (
-    "2026-08-31 14:21:16 +1000 CPU Power notify\n"
-    "\tCPU_Scheduler_Limit \t= 100\n\tCPU_Available_CPUs \t= 10\n\tCPU_Speed_Limit \t= 78\n"
-)
-CUSTOM = """\
-Battery Power:
- lidwake              1
- lowpowermode         0
-AC Power:
+POWER = """\
+System-wide power settings:
+Currently in use:
  displaysleep         10
+ sleep                1 (sleep prevented by powerd)
  lowpowermode         1
 """
 IDENTITY = '  | "IOPlatformUUID" = "12345678-ABCD-EF01-2345-6789ABCDEF01"\n'
@@ -145,13 +134,13 @@ def test_gpu_cores_come_from_apples_own_card() -> None:
     assert darwin.parse_gpu_cores("[]") is None
 
 
-def test_the_power_mode_is_that_of_the_source_in_use() -> None:
-    assert darwin.parse_power_mode(CUSTOM, on_battery=False) == 1
-    assert darwin.parse_power_mode(CUSTOM, on_battery=True) == 0
-    tabbed = CUSTOM.replace("lowpowermode         ", "lowpowermode\t")
-    assert darwin.parse_power_mode(tabbed, on_battery=False) == 1
-    assert darwin.parse_power_mode(CUSTOM, on_battery=None) is None  # the two sections differ
-    assert darwin.parse_power_mode("AC Power:\n displaysleep 10\n", on_battery=False) is None
+@pytest.mark.parametrize(
+    ("line", "mode"), [("lowpowermode         1", 1), ("lowpowermode\t0", 0), ("powermode  2", 2), ("", None)]
+)
+def test_the_power_mode_in_use_is_read_by_either_name(line: str, mode: int | None) -> None:
+    text = POWER.replace("lowpowermode         1", line)
+    assert darwin.parse_power_mode(text) == mode
+    assert darwin.state({"power": text}, on_battery=False).low_power_mode == (None if mode is None else mode == 1)
 
 
 def test_what_decides_a_macs_speed_keeps_its_results_apart() -> None:
@@ -194,21 +183,6 @@ def test_cores_are_counted_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        (HEALTHY, None),  # recorded on a Mac at its hottest
-        (THROTTLED, "speed limit 78 %"),
-        (THROTTLED.replace("= 78", "= 100"), "nominal"),
-        ("Note: Thermal warning level 2 has been recorded\n" + HEALTHY, "thermal warning level 2 has been recorded"),
-        ("something else\n", None),
-        (None, None),
-    ],
-)
-def test_the_thermal_state(text: str | None, state: str | None) -> None:
-    assert darwin.parse_thermal(text) == state
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
         ("com.apple.system.thermalpressurelevel 0\n", "nominal"),
         ("com.apple.system.thermalpressurelevel 2\n", "heavy"),
         ("com.apple.system.thermalpressurelevel 4\n", "sleeping"),
@@ -219,16 +193,7 @@ def test_the_thermal_state(text: str | None, state: str | None) -> None:
 )
 def test_the_systems_pressure_level_is_read_without_root(text: str | None, state: str | None) -> None:
     assert darwin.parse_pressure_level(text) == state
-    assert darwin.state({"pressure": text, "therm": HEALTHY}, on_battery=None).thermal_state == state
-
-
-@pytest.mark.parametrize(("mode", "low"), [("0", False), ("1", True), ("2", False)])
-def test_macs_with_high_power_mode_print_another_name(mode: str, low: bool) -> None:
-    text = (
-        f"Battery Power:\n lidwake              1\nAC Power:\n powermode            {mode}\n womp                 0\n"
-    )
-    assert darwin.state({"custom": text}, on_battery=False).low_power_mode is low
-    assert darwin.parse_power_mode(text, on_battery=False) == int(mode)
+    assert darwin.state({"pressure": text}, on_battery=None).thermal_state == state
 
 
 def test_a_sysctl_that_ends_at_an_unknown_name_costs_only_what_stands_behind_it() -> None:

@@ -37,8 +37,7 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
         darwin.FACT_COMMANDS["displays"]: mac.DISPLAYS,
         darwin.FACT_COMMANDS["identity"]: mac.IDENTITY,
         darwin.STATE_COMMANDS["pressure"]: "com.apple.system.thermalpressurelevel 0\n",
-        darwin.STATE_COMMANDS["therm"]: mac.HEALTHY,
-        darwin.STATE_COMMANDS["custom"]: mac.CUSTOM,
+        darwin.STATE_COMMANDS["power"]: mac.POWER,
     }
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(command, "run", lambda argv: texts.get(tuple(argv)))

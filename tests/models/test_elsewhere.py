@@ -11,11 +11,11 @@ import pytest
 
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
-from mlsd.models.manifest import HubEntry, Manifest
+from mlsd.models.manifest import Manifest, ModelEntry
 
 DATA = b"GGUF a model that another program keeps"
 SHA256 = hashlib.sha256(DATA).hexdigest()
-ENTRY = HubEntry(
+ENTRY = ModelEntry(source="huggingface",
     id="m", name="m", architecture="llama", quantization="Q8_0", repo="maker/Model-GGUF", file="Model-Q8_0.gguf",
     n_bytes=len(DATA), sha256=SHA256,
 )  # fmt: skip
@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def library(home: Path, entry: HubEntry = ENTRY) -> Library:
+def library(home: Path, entry: ModelEntry = ENTRY) -> Library:
     """A hub that nobody can reach: what is not found here cannot be had."""
     return Library(Manifest(models={entry.id: entry}), Hub(endpoint="http://127.0.0.1:9", cache_dir=home / "hub"))
 

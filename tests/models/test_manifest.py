@@ -10,7 +10,7 @@ import pytest
 
 from mlsd.errors import ManifestError
 from mlsd.folders import data_path
-from mlsd.models.manifest import HubEntry, Manifest, load_manifest, read_manifest
+from mlsd.models.manifest import Manifest, load_manifest, read_manifest
 
 GOOD = """
 [models."a-model"]
@@ -36,7 +36,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_ids_end_with_the_quantization_of_the_file_that_they_name(shipped: Manifest) -> None:
     for entry in shipped:
-        if isinstance(entry, HubEntry):
+        if entry.source == "huggingface":
             quantization = entry.quantization.lower()
             assert entry.id.endswith(quantization)
             assert all(quantization in part.file.lower() for part in entry.parts), entry.id
@@ -45,15 +45,15 @@ def test_ids_end_with_the_quantization_of_the_file_that_they_name(shipped: Manif
 def test_hub_entries_that_share_a_repository_share_its_pinned_revision(shipped: Manifest) -> None:
     revisions: dict[str, set[str | None]] = {}
     for entry in shipped:
-        if isinstance(entry, HubEntry):
+        if entry.source == "huggingface":
             revisions.setdefault(entry.repo, set()).add(entry.revision)
             assert entry.revision is None or re.fullmatch("[0-9a-f]{40}", entry.revision)
     assert all(len(pinned) == 1 for pinned in revisions.values()), revisions
 
 
 def test_no_two_entries_name_the_same_file_or_the_same_hash(shipped: Manifest) -> None:
-    files = [(e.repo, part.file) for e in shipped if isinstance(e, HubEntry) for part in e.parts]
-    hashes = [p.sha256 for e in shipped if isinstance(e, HubEntry) for p in e.parts if p.sha256]
+    files = [(e.repo, part.file) for e in shipped if e.source == "huggingface" for part in e.parts]
+    hashes = [p.sha256 for e in shipped if e.source == "huggingface" for p in e.parts if p.sha256]
     assert len(set(files)) == len(files)
     assert len(set(hashes)) == len(hashes) > 10
 
@@ -151,4 +151,4 @@ def test_the_users_manifest_extends_the_shipped_one_and_may_not_redefine_it(tmp_
 def test_a_relative_path_is_relative_to_the_manifest_that_names_it(tmp_path: Path) -> None:
     text = GOOD.replace('"huggingface"', '"path"').replace('repo = "someone/some-model"\n', "")
     (entry,) = read_manifest(write(tmp_path, text))
-    assert entry.parts[0].file == str(tmp_path / "a.gguf")  # type: ignore[union-attr]
+    assert entry.parts[0].file == str(tmp_path / "a.gguf")

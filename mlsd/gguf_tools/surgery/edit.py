@@ -16,9 +16,8 @@ import msgspec
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
-from mlsd.gguf_tools.weigh import block_of
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
@@ -42,7 +41,7 @@ _PARTS_OF_A_NAME = 4  # blk.N.PART.weight
 class TensorPiece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
-    tensor: Stored
+    tensor: Tensor
     source: str | None  # name in the old file, whose first bytes are taken; None: zeros, or what `made` gives
     made: Callable[[], Bytes] | None = None  # its bytes, computed when they are written
 
@@ -98,7 +97,7 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
         )
     pieces = []
     for tensor in source.tensors:
-        block = block_of(tensor.name)
+        block = tensor.block
         if block is None:
             pieces.append(TensorPiece(tensor=tensor, source=tensor.name))
         elif block in layers:
@@ -114,7 +113,7 @@ def silence(edit: Edit, parts: Sequence[str], *, label: str, layers: Sequence[in
     found = False
     pieces = []
     for piece in edit.pieces:
-        block, names = block_of(piece.tensor.name), piece.tensor.name.split(".")
+        block, names = piece.tensor.block, piece.tensor.name.split(".")
         hit = block is not None and (layers is None or block in layers) and names[2] in parts
         found = found or hit
         pieces.append(msgspec.structs.replace(piece, source=None) if hit else piece)
@@ -205,7 +204,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             dims = (piece.tensor.dims[0], head_dim) if names[3] == "weight" else (head_dim,)
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
-            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
+            tensor = Tensor(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
             piece = TensorPiece(tensor=tensor, source=None)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}

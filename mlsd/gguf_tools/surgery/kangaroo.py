@@ -17,10 +17,9 @@ import numpy as np
 
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.surgery.adapter import FINAL_NORM, INPUT_NORM, KEY, OUTPUT, QUERY, VALUE, Adapter
 from mlsd.gguf_tools.surgery.edit import Edit, TensorPiece, keep_layers
-from mlsd.gguf_tools.weigh import block_of
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weights import Floats
 
 _Type = gguf.GGMLQuantizationType
@@ -176,7 +175,7 @@ def _number(source: Source, key: str, default: int | None = None) -> int:
 
 
 def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[TensorPiece]:
-    own = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if block_of(tensor.name) == 0}
+    own = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if tensor.block == 0}
     missing = [part for part in _PARTS if part not in own]
     if missing:
         raise ModelFileError(f"Block 0 of {source.path.name} lacks {missing[0]}, which the adapter needs.")
@@ -185,7 +184,7 @@ def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[Te
     for part, name in {"output_norm.weight": FINAL_NORM, **_PARTS}.items():
         kind = dtype if "norm" not in part else _Type.F32
         prefix = f"blk.{block}." if part in _PARTS else ""
-        tensor = Stored(name=f"{prefix}{part}", dims=adapter.shape(name)[::-1], type=kind)
+        tensor = Tensor(name=f"{prefix}{part}", dims=adapter.shape(name)[::-1], type=kind)
         n_head = heads.get(name, 0) if source.architecture == "llama" else 0
         yield TensorPiece(tensor=tensor, source=None, made=partial(_made, adapter, name, n_head, kind))
     # What else a block of the model has is zero, and so adds nothing.
@@ -208,7 +207,7 @@ def interleaved(weights: Floats, n_head: int) -> Floats:
     return heads.swapaxes(1, 2).reshape(weights.shape)
 
 
-def _matrix_type(attention: Stored, adapter: Adapter) -> gguf.GGMLQuantizationType:
+def _matrix_type(attention: Tensor, adapter: Adapter) -> gguf.GGMLQuantizationType:
     """As precise as the model's own attention: its float type, else eight bits."""
     if attention.type in _FLOATS:
         return attention.type
@@ -217,7 +216,7 @@ def _matrix_type(attention: Stored, adapter: Adapter) -> gguf.GGMLQuantizationTy
     return _Type.Q8_0 if whole else _Type.F16
 
 
-def _zero_type(tensor: Stored) -> gguf.GGMLQuantizationType:
+def _zero_type(tensor: Tensor) -> gguf.GGMLQuantizationType:
     block, _ = gguf.GGML_QUANT_SIZES[_Type.Q4_0]
     if len(tensor.dims) == 1:
         return _Type.F32

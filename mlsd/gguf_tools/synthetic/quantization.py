@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import gguf
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shape import TensorSpec
-from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored, stored
 from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
-from mlsd.gguf_tools.weigh import block_of
+from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
 
 _Type = gguf.GGMLQuantizationType
 
@@ -21,7 +19,7 @@ _FALLBACK = {_Type.Q4_K: _Type.Q5_0, _Type.Q5_K: _Type.Q5_1, _Type.Q6_K: _Type.Q
 _MORE_BITS_PARTS = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
 
-def quantized(specs: Sequence[TensorSpec], quant: str, *, n_layers: int) -> list[Stored]:
+def quantized(specs: Sequence[Tensor], quant: str, *, n_layers: int) -> list[Tensor]:
     """The tensors as `quant` stores them; small ones stay F32. Raises: InputError."""
     name = quant.upper()
     if name in MIXTURES:
@@ -32,22 +30,18 @@ def quantized(specs: Sequence[TensorSpec], quant: str, *, n_layers: int) -> list
             f"mlsd cannot make random weights of type {quant}.",
             hint=f"The choices are {', '.join((*SYNTHETIC_TYPES, *MIXTURES))}, and {SAME} for a GGUF's own types.",
         )
-    return [stored(spec, _Type[name]) for spec in specs]
+    return [spec.stored_as(_Type[name]) for spec in specs]
 
 
-def _mixed(spec: TensorSpec, base: gguf.GGMLQuantizationType, n_layers: int, *, tied: bool) -> Stored:
+def _mixed(spec: Tensor, base: gguf.GGMLQuantizationType, n_layers: int, *, tied: bool) -> Tensor:
     """llama.cpp's ``_K_M`` rule: the head and half of the value and down projections are Q6_K (src/llama-quant.cpp)."""
-    kind = base
-    if spec.kind == "head" or (tied and spec.kind == "embedding"):
-        kind = _Type.Q6_K
-    else:
-        block = block_of(spec.name)
-        if block is not None and spec.part in _MORE_BITS_PARTS and more_bits(block, n_layers):
-            kind = _Type.Q6_K
+    is_head = spec.kind == "head" or (tied and spec.kind == "embedding")
+    has_more = spec.block is not None and spec.part in _MORE_BITS_PARTS and more_bits(spec.block, n_layers)
+    kind = _Type.Q6_K if is_head or has_more else base
     block_size, _ = gguf.GGML_QUANT_SIZES[kind]
     if spec.kind in QUANTIZED_KINDS and spec.dims[0] % block_size:
         kind = _FALLBACK[kind]
-    return stored(spec, kind)
+    return spec.stored_as(kind)
 
 
 def more_bits(layer: int, n_layers: int) -> bool:

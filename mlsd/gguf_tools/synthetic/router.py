@@ -18,10 +18,9 @@ import gguf
 import numpy as np
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shape import TensorSpec
 from mlsd.gguf_tools.source import Bytes
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.synthetic.blocks import Pool
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weights import Floats
 
 EMBEDDING_STD = 50.0  # against block outputs of about one
@@ -69,7 +68,7 @@ class SharedChannel:
         self._pool = embedding
         self._blocks, self._largest = embedding.equal_first()
 
-    def embedding(self, table: Stored, rng: np.random.Generator) -> Iterator[Bytes]:
+    def embedding(self, table: Tensor, rng: np.random.Generator) -> Iterator[Bytes]:
         """The embedding table: random rows that all begin with the same weight, in pieces of whole rows."""
         n_rows = table.n_weights // table.dims[0]
         _, block_bytes = gguf.GGML_QUANT_SIZES[table.type]
@@ -83,7 +82,7 @@ class SharedChannel:
             rows[:, :block_bytes] = chosen[:, :block_bytes]
             yield rows
 
-    def router(self, spec: TensorSpec, rng: np.random.Generator) -> Floats:
+    def router(self, spec: Tensor, rng: np.random.Generator) -> Floats:
         """A router's weights: shape (experts, embedding width)."""
         n = spec.dims[0]
         constant, sigma = self._largest, EMBEDDING_STD

@@ -12,18 +12,17 @@ import numpy as np
 
 from mlsd.errors import InputError, choose
 from mlsd.folders import free_bytes
-from mlsd.gguf_tools.metadata import SYNTHETIC, add_keys, architecture_keys
 from mlsd.gguf_tools.read import source_weight, trunk_layers
-from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
+from mlsd.gguf_tools.shape import SYNTHETIC, Shape
 from mlsd.gguf_tools.shapes import FULL, RANDOM, TINY
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored
-from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
 from mlsd.gguf_tools.surgery import edit as surgery
 from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
 from mlsd.gguf_tools.synthetic.quantization import SAME, quantized
 from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
+from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
 from mlsd.gguf_tools.weights import Floats, generator, random_weights, spread
@@ -37,9 +36,8 @@ _HEADER_ROOM = 32 << 20  # metadata and padding of the largest vocabularies
 class SynthPart(Record, frozen=True, kw_only=True):
     """One tensor to write."""
 
-    spec: TensorSpec
-    stored: Stored
-    origin: Stored | None = None  # the tensor of the file that gives the shape
+    tensor: Tensor
+    origin: Tensor | None = None  # the tensor of the file that gives the shape
 
 
 class SynthPlan(Record, frozen=True, kw_only=True):
@@ -57,7 +55,7 @@ class SynthPlan(Record, frozen=True, kw_only=True):
 
     @property
     def tensor_types(self) -> dict[str, int]:
-        return dict(Counter(part.stored.type.name for part in self.parts).most_common())
+        return dict(Counter(part.tensor.type.name for part in self.parts).most_common())
 
 
 def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> SynthPlan:
@@ -69,16 +67,15 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     cut = msgspec.structs.replace(
         shape, n_layers=depth, full_attention_interval=min(shape.full_attention_interval, depth)
     )
-    specs = list(tensors(cut))
-    stored = quantized(specs, quant, n_layers=cut.n_layers)
+    stored = quantized(cut.tensors, quant, n_layers=cut.n_layers)
     weight = weigh(stored, n_trunk=cut.n_layers, n_experts=cut.n_experts, n_experts_used=cut.n_experts_used)
 
     def describe(writer: gguf.GGUFWriter) -> None:
-        name, keys = f"{shape.name}, random weights", architecture_keys(cut)
-        add_keys(writer, shape.architecture, keys, name=name, origin={"shape": shape.name})
+        name = f"{shape.name}, random weights"
+        add_keys(writer, shape.architecture, cut.keys, name=name, origin={"shape": shape.name})
         add_vocabulary(writer, cut.n_vocab)
 
-    parts = tuple(SynthPart(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))
+    parts = tuple(SynthPart(tensor=tensor) for tensor in stored)
     return SynthPlan(
         name=shape.name,
         architecture=shape.architecture,
@@ -109,16 +106,15 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     kept = [piece.tensor for piece in edit.pieces]
     in_source = {tensor.name: tensor for tensor in source.tensors}
     origins = [in_source[piece.source] for piece in edit.pieces if piece.source is not None]
-    specs = [_spec_of(tensor) for tensor in kept]
-    types = kept if quant == SAME else quantized(specs, quant, n_layers=depth)
+    types = kept if quant == SAME else quantized(kept, quant, n_layers=depth)
     parts = tuple(
         # Small tensors keep their type as well as their values.
-        SynthPart(spec=spec, stored=new if _is_random(spec) else old, origin=origin)
-        for spec, new, old, origin in zip(specs, types, kept, origins, strict=True)
+        SynthPart(tensor=new if old.kind in QUANTIZED_KINDS else old, origin=origin)
+        for new, old, origin in zip(types, kept, origins, strict=True)
     )
     whole = source_weight(source)
     weight = weigh(
-        (part.stored for part in parts), n_trunk=depth, n_experts=whole.n_experts, n_experts_used=whole.n_experts_used
+        (part.tensor for part in parts), n_trunk=depth, n_experts=whole.n_experts, n_experts_used=whole.n_experts_used
     )
     write = surgery.describe(source, edit)
 
@@ -173,7 +169,7 @@ def write_synthetic(
     if source is not None and path.exists() and path.samefile(source.path):
         raise InputError(f"{path} gives the shape and cannot be written over.", hint="Give another output file.")
     _check_space(path, plan)
-    tensors = [part.stored for part in plan.parts]
+    tensors = [part.tensor for part in plan.parts]
     pools = _Pools(seed, plan.parts, router_correlation)
 
     def write_metadata(writer: gguf.GGUFWriter) -> None:
@@ -186,13 +182,13 @@ def write_synthetic(
         for part in plan.parts:
             data = pools.pieces(part)
             if data is None and source is not None:
-                data = source.pieces(part.origin or part.stored)
-            stream.write(data if data is not None else _packed(random_weights(part.spec, seed), part.stored))
+                data = source.pieces(part.origin or part.tensor)
+            stream.write(data if data is not None else _packed(random_weights(part.tensor, seed), part.tensor))
 
 
 def write_hollow(path: Path, plan: SynthPlan) -> None:
     """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError."""
-    tensors = [part.stored for part in plan.parts]
+    tensors = [part.tensor for part in plan.parts]
     with new_gguf(path, plan.architecture, tensors, plan.describe) as stream:
         for _ in tensors:
             stream.leave_hole()
@@ -207,17 +203,18 @@ class _Pools:
         self._pools: dict[tuple[gguf.GGMLQuantizationType, float], Pool] = {}
         self._shared: SharedChannel | None = None
         if correlation is not None:
-            table = next(part for part in parts if part.spec.kind == "embedding")
-            self._shared = SharedChannel(correlation, self._pool(table.stored.type, EMBEDDING_STD))
+            table = next(part for part in parts if part.tensor.kind == "embedding")
+            self._shared = SharedChannel(correlation, self._pool(table.tensor.type, EMBEDDING_STD))
         # A table that is also the head is scaled as a head, so that logits are not too far apart.
-        tied = all(part.spec.kind != "head" for part in parts)
-        self._head = next((part.spec for part in parts if tied and part.spec.kind == "embedding"), None)
+        tied = all(part.tensor.kind != "head" for part in parts)
+        self._head = next((part.tensor.name for part in parts if tied and part.tensor.kind == "embedding"), None)
         for part in parts:
-            if _is_random(part.spec):
-                self._pool(part.stored.type, self._std(part.spec))
+            if part.tensor.kind in QUANTIZED_KINDS:
+                self._pool(part.tensor.type, self._std(part.tensor))
 
-    def _std(self, spec: TensorSpec) -> float:
-        return spread(msgspec.structs.replace(spec, name="output.weight", kind="head") if spec == self._head else spec)
+    def _std(self, tensor: Tensor) -> float:
+        is_head = tensor.name == self._head
+        return spread(msgspec.structs.replace(tensor, name="output.weight") if is_head else tensor)
 
     def _pool(self, kind: gguf.GGMLQuantizationType, std: float) -> Pool:
         if (kind, std) not in self._pools:
@@ -226,43 +223,22 @@ class _Pools:
 
     def pieces(self, part: SynthPart) -> Iterator[Bytes] | None:
         """The data of one tensor; None for a small one that the correlation does not touch."""
-        spec, rng = part.spec, generator(self._seed, part.spec.name)
+        tensor, rng = part.tensor, generator(self._seed, part.tensor.name)
         if self._shared is not None:
-            if spec.kind == "embedding":
-                return self._shared.embedding(part.stored, rng)
-            if spec.kind == "router":
-                return _packed(self._shared.router(spec, rng), part.stored)
-            if "_norm" in spec.name:
+            if tensor.kind == "embedding":
+                return self._shared.embedding(tensor, rng)
+            if tensor.kind == "router":
+                return _packed(self._shared.router(tensor, rng), tensor)
+            if "_norm" in tensor.name:
                 # A norm's weights would scale the shared channel differently in every block.
-                return _packed(np.ones(spec.dims[::-1], dtype=np.float32), part.stored)
-        if _is_random(spec):
-            return self._pool(part.stored.type, self._std(spec)).pieces(part.stored.n_bytes, rng)
+                return _packed(np.ones(tensor.dims[::-1], dtype=np.float32), tensor)
+        if tensor.kind in QUANTIZED_KINDS:
+            return self._pool(tensor.type, self._std(tensor)).pieces(tensor.n_bytes, rng)
         return None
 
 
-def _packed(weights: Floats, tensor: Stored) -> Iterator[Bytes]:
+def _packed(weights: Floats, tensor: Tensor) -> Iterator[Bytes]:
     yield np.ascontiguousarray(gguf.quants.quantize(weights, tensor.type)).view(np.uint8)
-
-
-def _spec_of(tensor: Stored) -> TensorSpec:
-    """What a tensor of a known name is for; anything unknown with two dimensions counts as a matrix."""
-    spec = TensorSpec(name=tensor.name, dims=tensor.dims, kind="matrix")
-    kind: Kind = "matrix"
-    if tensor.name in ("token_embd.weight", "output.weight"):
-        kind = "embedding" if spec.part == "token_embd" else "head"
-    elif spec.part.endswith("_exps"):
-        kind = "experts"
-    elif spec.part in ("ffn_gate_inp", "ffn_gate_inp_shexp"):
-        kind = "router" if spec.part == "ffn_gate_inp" else "shared_gate"
-    elif spec.part in ("ssm_conv1d", "shortconv"):
-        kind = "conv"
-    elif len(tensor.dims) < 2 or 1 in tensor.dims or "norm" in spec.part:
-        kind = "norm"
-    return msgspec.structs.replace(spec, kind=kind)
-
-
-def _is_random(spec: TensorSpec) -> bool:
-    return spec.kind in QUANTIZED_KINDS
 
 
 def _depth(wanted: int | None, full: int, name: str) -> int:
@@ -275,7 +251,7 @@ def _depth(wanted: int | None, full: int, name: str) -> int:
 
 def _check_space(path: Path, plan: SynthPlan) -> None:
     free = free_bytes(path.parent)
-    needed = sum(part.stored.n_bytes for part in plan.parts) + _HEADER_ROOM
+    needed = sum(part.tensor.n_bytes for part in plan.parts) + _HEADER_ROOM
     if needed > free:
         raise InputError(
             f"{plan.name} as {plan.quant} needs {format_bytes(needed)}; {path.parent} has {format_bytes(free)} free.",

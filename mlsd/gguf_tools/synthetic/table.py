@@ -9,23 +9,11 @@ from typing import Any
 
 import msgspec
 
-from mlsd.gguf_tools.shape import Kind, TensorSpec
 from mlsd.gguf_tools.shapes import TINY_VOCAB
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.records import Record
 
 _FILE = "architectures.toml"
-# What a tensor is for, by the end of its part's name.
-_KINDS: dict[str, Kind] = {
-    "norm": "norm",
-    "norm_2": "norm",
-    "_ln": "norm",
-    "_exps": "experts",
-    "gate_inp": "router",
-    "gate_inp_shexp": "shared_gate",
-    "ssm_a": "decay",
-    "ssm_d": "skip",
-    "token_embd": "embedding",
-}
 
 
 class TensorTable(Record, frozen=True, kw_only=True):
@@ -34,12 +22,12 @@ class TensorTable(Record, frozen=True, kw_only=True):
     name: str
     architecture: str
     keys: dict[str, Any]  # without the architecture's prefix
-    tensors: tuple[TensorSpec, ...]
+    tensors: tuple[Tensor, ...]
     n_vocab: int = TINY_VOCAB
 
     @property
     def n_parameters(self) -> int:
-        return sum(spec.n_weights for spec in self.tensors)
+        return sum(tensor.n_weights for tensor in self.tensors)
 
 
 class _TensorEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,15 +68,17 @@ def _table(
     merged = {"vocab_size": TINY_VOCAB, "block_count": len(entry.blocks), **keys}
     for chosen in entry.sets:
         merged.update(sets[chosen])
-    specs = [_spec(f"token_embd.weight {keys['embedding_length']}x{TINY_VOCAB}")]
-    specs += map(_spec, _lines("outer", entry.parts, parts))
+    tensors = [_tensor(f"token_embd.weight {keys['embedding_length']}x{TINY_VOCAB}")]
+    tensors += map(_tensor, _lines("outer", entry.parts, parts))
     for layer, block in enumerate(entry.blocks):
-        specs += [_spec(f"blk.{layer}.{line}") for part in block.split() for line in _lines(part, entry.parts, parts)]
+        tensors += [
+            _tensor(f"blk.{layer}.{line}") for part in block.split() for line in _lines(part, entry.parts, parts)
+        ]
     return TensorTable(
         name=name,
         architecture=entry.architecture or name,
         keys=merged | entry.keys,
-        tensors=tuple(specs),
+        tensors=tuple(tensors),
     )
 
 
@@ -101,22 +91,6 @@ def _lines(part: str, own: Mapping[str, str], shared: Mapping[str, str]) -> Iter
             yield from _lines(line.strip(), {} if line.strip() == part else own, shared)
 
 
-def _spec(line: str) -> TensorSpec:
+def _tensor(line: str) -> Tensor:
     name, dims = line.split()
-    spec = TensorSpec(name=name, dims=tuple(map(int, dims.split("x"))), kind="matrix")
-    return msgspec.structs.replace(spec, kind=_kind(spec))
-
-
-def _kind(spec: TensorSpec) -> Kind:
-    part, is_bias = spec.part, spec.name.endswith(".bias")
-    if spec.name == "output.weight":
-        return "head"
-    if part.startswith("ssm_conv1d") or spec.name.endswith("conv.weight"):
-        return "conv_bias" if is_bias else "conv"
-    if is_bias:
-        return "time_step" if part == "ssm_dt" else "bias"
-    for ending, kind in _KINDS.items():
-        if part.endswith(ending):
-            return kind
-    # What is left with one axis (sinks, and the interpolations of RWKV) is added or mixed in, as a bias is.
-    return "bias" if spec.n_weights == spec.dims[0] or part.endswith("lerp_fused") else "matrix"
+    return Tensor(name=name, dims=tuple(map(int, dims.split("x"))))

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import gguf
 
-from mlsd.gguf_tools.metadata import add_keys, architecture_keys
-from mlsd.gguf_tools.shape import Kind, Shape, tensors
-from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored
-from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
 from mlsd.gguf_tools.synthetic.table import TensorTable
+from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Kind
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weights import random_weights
 
@@ -27,20 +26,15 @@ def write_random(
     Q8_0 is the default because llama.cpp's CPU kernels then give the same bits for a batch of up to 63 tokens as for
     one token (flash attention on, up to 512 positions): speculative and plain decoding agree exactly, without ties.
     """
-    specs, keys = (
-        (shape.tensors, shape.keys)
-        if isinstance(shape, TensorTable)
-        else (tuple(tensors(shape)), architecture_keys(shape))
-    )
     kind = gguf.GGMLQuantizationType[precision]
-    announced = [stored(spec, kind, quantized=_QUANTIZED) for spec in specs]
+    announced = [tensor.stored_as(kind, quantized=_QUANTIZED) for tensor in shape.tensors]
 
     def describe(writer: gguf.GGUFWriter) -> None:
         origin = {"shape": shape.name, "seed": seed}
         name = f"mlsd random {shape.name}, seed {seed}"
-        add_keys(writer, shape.architecture, keys, name=name, origin=origin)
+        add_keys(writer, shape.architecture, shape.keys, name=name, origin=origin)
         add_vocabulary(writer, shape.n_vocab)
 
     with new_gguf(path, shape.architecture, announced, describe, progress=progress) as stream:
-        for spec, tensor in zip(specs, announced, strict=True):
-            stream.write([gguf.quants.quantize(random_weights(spec, seed), tensor.type)])
+        for tensor in announced:
+            stream.write([gguf.quants.quantize(random_weights(tensor, seed), tensor.type)])

@@ -35,7 +35,7 @@ from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.measure.process import ask, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
-from mlsd.models.manifest import MadeEntry, ModelEntry, SynthEntry
+from mlsd.models.manifest import ModelEntry
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt
 from mlsd.records import BackendInfo, Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
@@ -129,7 +129,7 @@ def _of_entry(entry: ModelEntry, library: Library) -> Sized:
     if paths := library.locate(entry):
         return _of_files(entry.id, paths, None)
     stated = weight_bytes(entry, library)
-    name = entry.shape if isinstance(entry, SynthEntry) else entry.name.lower().replace(" ", "-")
+    name = entry.shape or entry.name.lower().replace(" ", "-")
     return Sized(
         id=entry.id,
         n_bytes=stated or estimated_bytes(entry),
@@ -145,9 +145,9 @@ def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
         return entry.n_bytes
     if paths := library.locate(entry):
         return sum(path.stat().st_size for path in paths)
-    if isinstance(entry, SynthEntry):
+    if entry.shape:
         return plan_synthetic(entry.shape, entry.quantization).weight.total.n_bytes
-    if isinstance(entry, MadeEntry):
+    if entry.base:
         return weight_bytes(library.manifest.models[entry.base], library)
     stated = [part.n_bytes for part in entry.parts]
     return None if None in stated else sum(size for size in stated if size is not None)

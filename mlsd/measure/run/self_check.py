@@ -17,7 +17,6 @@ from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
 from mlsd.measure.process import ask
 from mlsd.measure.run.checks import condition_warnings
 from mlsd.models.library import Library
-from mlsd.models.manifest import AssetEntry, PathEntry
 from mlsd.planning.job import ModelFile
 from mlsd.records import Conditions, Environment, ModelRef, Record
 
@@ -62,7 +61,7 @@ def _at_hand() -> Iterator[ModelFile]:
     """The models of the manifest that are on this machine; ids of a person's own files may name somebody."""
     library = Library()
     for entry in library.manifest.models.values():
-        if not isinstance(entry, AssetEntry | PathEntry) and (paths := library.locate(entry)) is not None:
+        if entry.source not in ("asset", "path") and (paths := library.locate(entry)) is not None:
             yield ModelFile(ref=ModelRef(id=entry.id), path=str(paths[0]))
 
 

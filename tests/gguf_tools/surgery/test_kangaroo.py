@@ -22,12 +22,12 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.gguf_tools.tensor import Tensor
 from tests.gguf_tools.adapters import config_of, forward, random_weights, write_adapter
 
 TOKENS = list(range(40, 72))
@@ -166,7 +166,7 @@ def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | N
     extra = (
         []
         if table is None
-        else [Stored(name="rope_freqs.weight", dims=table.shape, type=gguf.GGMLQuantizationType.F32)]
+        else [Tensor(name="rope_freqs.weight", dims=table.shape, type=gguf.GGMLQuantizationType.F32)]
     )
 
     def describe(writer: gguf.GGUFWriter) -> None:

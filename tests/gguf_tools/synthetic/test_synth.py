@@ -12,7 +12,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
-from mlsd.gguf_tools.metadata import SYNTHETIC
+from mlsd.gguf_tools.shape import SYNTHETIC
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
@@ -276,7 +276,7 @@ def runs(path):
 
 def mixers(plan):
     """The kinds of mixer that the blocks of a planned model have."""
-    parts = {part.spec.part for part in plan.parts}
+    parts = {part.tensor.part for part in plan.parts}
     return {kind for kind, part in (("attention", "attn_q"), ("recurrent", "ssm_out")) if part in parts}
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from mlsd.gguf_tools.shape import TensorSpec
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.gguf_tools.tensor import Tensor
 from mlsd.gguf_tools.weights import random_weights
 
 
@@ -37,4 +37,4 @@ def test_progress_counts_every_byte_of_weights(tmp_path):
 
 
 def test_state_decay_rates_are_negative():
-    assert (random_weights(TensorSpec(name="blk.0.ssm_a", dims=(16,), kind="decay"), 0) < 0).all()
+    assert (random_weights(Tensor(name="blk.0.ssm_a", dims=(16,)), 0) < 0).all()

@@ -11,7 +11,7 @@ from mlsd.measure.run.doctor import ProfileFit, examine, profile_fits
 from mlsd.measure.run.memory import estimated_bytes, weight_bytes
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
-from mlsd.models.manifest import HubEntry, Manifest, ModelEntry, PathEntry, QuantizeEntry, load_manifest
+from mlsd.models.manifest import Manifest, ModelEntry, load_manifest
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import Conditions, Environment
 from tests.measure.examples import ENVIRONMENT
@@ -29,9 +29,16 @@ PROFILE = Profile(title="two targets", roles={"big": "big", "small": "small", "d
 BUDGET = MemoryBudget(limit_bytes=12 * GB, most_bytes=16 * GB, basis="")
 
 
-def entry(model_id: str, n_bytes: int | None) -> HubEntry:
-    return HubEntry(
-        id=model_id, name=model_id, architecture="llama", quantization="Q8_0", repo="a/b", file="x", n_bytes=n_bytes
+def entry(model_id: str, n_bytes: int | None) -> ModelEntry:
+    return ModelEntry(
+        source="huggingface",
+        id=model_id,
+        name=model_id,
+        architecture="llama",
+        quantization="Q8_0",
+        repo="a/b",
+        file="x",
+        n_bytes=n_bytes,
     )
 
 
@@ -89,8 +96,10 @@ def test_estimates_are_near_the_sizes_that_are_stated() -> None:
 def test_a_model_is_weighed_by_its_entry_its_files_or_its_base(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"12345")
-    here = PathEntry(id="here", name="x", architecture="llama", quantization="F16", file=str(path))
-    made = QuantizeEntry(id="made", name="x", architecture="llama", quantization="Q4_0", base="stated", type="Q4_0")
+    here = ModelEntry(source="path", id="here", name="x", architecture="llama", quantization="F16", file=str(path))
+    made = ModelEntry(
+        source="quantize", id="made", name="x", architecture="llama", quantization="Q4_0", base="stated", type="Q4_0"
+    )
     models = library(tmp_path, here, made, entry("stated", 7 * GB), entry("nobody", None))
     sizes = {e.id: weight_bytes(e, models) for e in models.manifest}
     assert sizes == {"here": 5, "made": 7 * GB, "stated": 7 * GB, "nobody": None}

@@ -21,7 +21,7 @@ from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.run.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
 from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
-from mlsd.models.manifest import Manifest, PathEntry
+from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand, plan_bench
 from mlsd.planning.prepare import known_models
@@ -88,7 +88,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     path = tmp_path_factory.mktemp("shallow") / "shallow.gguf"
     write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
     entries = [
-        PathEntry(id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
+        ModelEntry(source="path", id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
         for id_ in SHALLOW.roles.values()
     ]
     library = Library(Manifest(models={entry.id: entry for entry in entries}))

@@ -1,0 +1,104 @@
+"""One tensor of a GGUF file: its name, its shape, what it is for, and how it is stored."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from mlsd.errors import InputError
+from mlsd.records import Record
+
+if TYPE_CHECKING:  # it brings numpy and half a second; a name that is wrong is answered without
+    import gguf
+
+# What a tensor is for. It decides how random weights are scaled, which tensors keep full precision when the rest is
+# quantized, and what is read for one token.
+Kind = Literal[
+    "embedding",
+    "head",
+    "norm",
+    "matrix",
+    "experts",
+    "router",
+    "shared_gate",
+    "bias",
+    "conv",
+    "conv_bias",
+    "decay",
+    "skip",
+    "time_step",
+]
+# The large matrices. The rest stays F32, as llama.cpp's own quantizer leaves it.
+QUANTIZED_KINDS: frozenset[Kind] = frozenset({"embedding", "head", "matrix", "experts"})
+_BY_PART: dict[str, Kind] = {
+    "token_embd": "embedding",
+    "markov_w1": "embedding",
+    "output": "head",
+    "ffn_gate_inp": "router",
+    "ffn_gate_inp_shexp": "shared_gate",
+    "ssm_a": "decay",
+    "ssm_d": "skip",
+}
+
+
+class Tensor(Record, frozen=True, kw_only=True):
+    """A tensor: `dims` in GGUF order, the contiguous dimension (a row's length) first."""
+
+    name: str
+    dims: tuple[int, ...]
+    type: gguf.GGMLQuantizationType = None  # None: not chosen yet
+
+    @property
+    def n_weights(self) -> int:
+        return prod(self.dims)
+
+    @property
+    def n_bytes(self) -> int:
+        import gguf
+
+        block, size = gguf.GGML_QUANT_SIZES[self.type]
+        return self.n_weights // int(block) * int(size)
+
+    @property
+    def block(self) -> int | None:
+        """The block it belongs to: ``blk.3.attn_q.weight`` -> 3; None for the tensors around the blocks."""
+        parts = self.name.split(".")
+        return int(parts[1]) if len(parts) > 2 and parts[0] == "blk" and parts[1].isdigit() else None
+
+    @property
+    def part(self) -> str:
+        """The name inside its block: ``blk.3.attn_q.weight`` -> ``attn_q``."""
+        names = self.name.split(".")
+        return names[2] if names[0] == "blk" and len(names) > 2 else names[0]
+
+    @property
+    def kind(self) -> Kind:
+        """What it is for, by its name; anything unknown with two real dimensions is a matrix."""
+        part, is_bias = self.part, self.name.endswith(".bias")
+        if part.startswith("ssm_conv1d") or self.name.endswith(("conv.weight", "conv_base")):
+            return "conv_bias" if is_bias else "conv"
+        if is_bias:
+            return "time_step" if part == "ssm_dt" else "bias"
+        if "norm" in self.name or part.endswith("_ln"):
+            return "norm"
+        if part.endswith("_exps"):
+            return "experts"
+        # What is left with one axis (sinks, and the interpolations of RWKV) is added or mixed in, as a bias is.
+        return _BY_PART.get(part, "bias" if len(self.dims) < 2 or 1 in self.dims else "matrix")
+
+    def stored_as(self, kind: gguf.GGMLQuantizationType, *, quantized: frozenset[Kind] = QUANTIZED_KINDS) -> Tensor:
+        """As `kind` if its own kind is `quantized`, else as F32. Raises: InputError for rows it cannot fill."""
+        import gguf
+
+        if self.kind not in quantized:
+            return msgspec.structs.replace(self, type=gguf.GGMLQuantizationType.F32)
+        block, _ = gguf.GGML_QUANT_SIZES[kind]
+        if self.dims[0] % block:
+            raise InputError(
+                f"{kind.name} packs {block} weights a block, which does not divide the rows of {self.name} "
+                f"({self.dims[0]} weights).",
+                hint="Choose a type with smaller blocks (Q8_0: 32 weights) or F16.",
+            )
+        return msgspec.structs.replace(self, type=kind)
