@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -21,6 +21,12 @@ Verdict = Literal["lossless", "near_tie", "not_judged", "diverged"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 KvType = Literal["f16", "f32", "bf16", "q8_0", "q5_0", "q4_0"]
 OptionValue = str | int | float | bool
+# Whoever reads a record from a file, a process or a network gets no other number than these.
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # as many as a database holds
+MOST_FEW = 10_000_000
+Few = Annotated[int, msgspec.Meta(ge=0, le=MOST_FEW)]  # tokens, repeats, places: something is made for each
+Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # llama.cpp's ids have 32 bits
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
 NO_DRAFTER = "none"
 DRAFT_MODEL = "draft-model"
@@ -66,7 +72,7 @@ class ModelRef(Record, frozen=True, kw_only=True):
 
     id: str
     sha256: str | None = None  # of the GGUF file
-    n_bytes: int | None = None
+    n_bytes: Count | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "id", clean(self.id))
@@ -90,7 +96,7 @@ class PromptRef(Record, frozen=True, kw_only=True):
 
     key: str
     sha256: str  # of the UTF-8 text before any chat template; of all the user's turns where it has earlier ones
-    n_tokens: int | None = None  # the exact length asked for; None: as long as the text is
+    n_tokens: Few | None = None  # the exact length asked for; None: as long as the text is
     workload: str | None = None  # factual, code, reasoning, chinese, summarization, ...
 
 
@@ -100,9 +106,9 @@ class Case(Record, frozen=True, kw_only=True):
     suite: str
     target: ModelRef
     prompt: PromptRef
-    n_predict: int
+    n_predict: Few
     drafter: DrafterSpec = DrafterSpec()
-    gamma: int = 0  # the most tokens a drafter may propose a round; 0 for the AR arm
+    gamma: Few = 0  # the most tokens a drafter may propose a round; 0 for the AR arm
     rollback: str = "auto"
     sampling: Sampling = Sampling()
     engine: EngineOptions = EngineOptions()
@@ -141,15 +147,15 @@ class Round(Record, frozen=True, kw_only=True):
     committed = accepted + 1 (the bonus token), except when an accepted end-of-generation token ends the output.
     """
 
-    proposed: int  # drafted tokens sent to verification
-    accepted: int  # proposed tokens that matched and were committed
-    committed: int  # tokens added to the output
-    rows: int  # positions decoded on the target in this round, replays after a checkpoint included
-    draft_ns: int  # all work of the drafter, catch-up on accepted tokens included
-    verify_ns: int  # the target pass over 1 + proposed positions, device synchronised
-    rollback_ns: int  # making target and draft forget rejected positions, replays included
-    sample_ns: int  # reading tokens or rows from the device and the acceptance rule
-    other_ns: int  # the rest of the round: bookkeeping
+    proposed: Count  # drafted tokens sent to verification
+    accepted: Count  # proposed tokens that matched and were committed
+    committed: Count  # tokens added to the output
+    rows: Count  # positions decoded on the target in this round, replays after a checkpoint included
+    draft_ns: Count  # all work of the drafter, catch-up on accepted tokens included
+    verify_ns: Count  # the target pass over 1 + proposed positions, device synchronised
+    rollback_ns: Count  # making target and draft forget rejected positions, replays included
+    sample_ns: Count  # reading tokens or rows from the device and the acceptance rule
+    other_ns: Count  # the rest of the round: bookkeeping
 
     @property
     def wall_ns(self) -> int:
@@ -160,16 +166,16 @@ class Losslessness(Record, frozen=True, kw_only=True):
     """How the output compares with plain greedy decoding of the same target on the same prompt."""
 
     verdict: Verdict
-    first_difference: int | None = None  # index of the first output token that differs
-    top2_gap: float | None = None  # target logit of its best token minus that of the second, at that index
-    worst_gap: float | None = None  # largest target logit gap between the best and the emitted token, teacher-forced
-    tolerance: float | None = None  # gap up to which noise explains a difference: the largest of its kind
-    n_different: int | None = None  # output tokens that are not the best of one-by-one decoding, teacher-forced
-    n_compared: int | None = None  # output tokens that were compared so
+    first_difference: Few | None = None  # index of the first output token that differs
+    top2_gap: Amount | None = None  # target logit of its best token minus that of the second, at that index
+    worst_gap: Amount | None = None  # largest target logit gap between the best and the emitted token, teacher-forced
+    tolerance: Amount | None = None  # gap up to which noise explains a difference: the largest of its kind
+    n_different: Count | None = None  # output tokens that are not the best of one-by-one decoding, teacher-forced
+    n_compared: Count | None = None  # output tokens that were compared so
     n_positions_off: int | None = None  # positions in the target's memory beyond those that the tokens need
-    live_distance: float | None = None  # rms of the best logits behind the memory, to the nearest that was fed
-    live_limit: float | None = None  # up to which it is what its tokens make
-    live_noise: float | None = None  # of memories that were fed in different ways, among each other
+    live_distance: Amount | None = None  # rms of the best logits behind the memory, to the nearest that was fed
+    live_limit: Amount | None = None  # up to which it is what its tokens make
+    live_noise: Amount | None = None  # of memories that were fed in different ways, among each other
 
     @property
     def differences_per_1000(self) -> float | None:
@@ -200,29 +206,29 @@ class Trial(Record, frozen=True, kw_only=True):
 
     case_id: str
     arm: ArmKind
-    gamma: int
-    block: int  # number of the planned block; which measurement of it this is, the store knows
-    repeat: int
-    position: int  # place within the block, 0 first
+    gamma: Few
+    block: Count  # number of the planned block; which measurement of it this is, the store knows
+    repeat: Few
+    position: Few  # place within the block, 0 first
     status: Status
     started_at: str  # ISO 8601, UTC
     reason: str | None = None  # why it is not valid, or what was hot
-    n_prompt: int | None = None
-    tokens: tuple[int, ...] = ()  # the output, first token included
+    n_prompt: Few | None = None
+    tokens: tuple[Token, ...] = ()  # the output, first token included
     text: str | None = None
-    prefill_ns: int | None = None  # target prefill, up to the first output token
-    draft_prefill_ns: int | None = None
-    decode_ns: int | None = None  # from the first output token to the last, device synchronised
-    load_ns: int | None = None  # model load and context creation, when this trial caused one
+    prefill_ns: Count | None = None  # target prefill, up to the first output token
+    draft_prefill_ns: Count | None = None
+    decode_ns: Count | None = None  # from the first output token to the last, device synchronised
+    load_ns: Count | None = None  # model load and context creation, when this trial caused one
     rounds: tuple[Round, ...] = ()
     rollback_target: str | None = None  # strategy in use
     rollback_draft: str | None = None
     timed: bool = True  # False: it measured what is accepted; its times are not the method's, and not there
     fell_back: str | None = None  # why the drafter worked in another way than was asked for
-    failed_native_calls: int = 0
+    failed_native_calls: Count = 0
     losslessness: Losslessness | None = None  # None when sampling is not greedy
-    peak_rss_bytes: int | None = None
-    stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
+    peak_rss_bytes: Count | None = None
+    stats: dict[str, Amount] = {}  # drafter-specific counts and times, named with units
     earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt
     conditions: Conditions | None = None
 
@@ -240,23 +246,23 @@ class Anchors(Record, frozen=True, kw_only=True):
     """How long the same two passes of a target take between blocks: heat slows wide ones first, narrow ones later."""
 
     target: str  # model id
-    width: int  # positions of the wide pass: gamma + 1 of the widest arm
-    one_ns: int  # median of passes over one position
-    wide_ns: int
+    width: Count  # positions of the wide pass: gamma + 1 of the widest arm
+    one_ns: Count  # median of passes over one position
+    wide_ns: Count
 
 
 class Conditions(Record, frozen=True, kw_only=True):
     """The machine around one trial, read outside the timed region, and what the worker got of it."""
 
-    load_1min: float | None = None
+    load_1min: Amount | None = None
     on_battery: bool | None = None
     low_power_mode: bool | None = None
     thermal_state: str | None = None  # "nominal" or the platform's word for more
-    available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    generation_ns: int | None = None  # the whole generation, from clearing the memory on
-    processor_ns: int | None = None  # of all the worker's threads in that time
-    machine_ns: int | None = None  # of all programs of the machine in that time, counted in hundredths of a second
+    available_bytes: Count | None = None
+    swap_used_bytes: Count | None = None
+    generation_ns: Count | None = None  # the whole generation, from clearing the memory on
+    processor_ns: Count | None = None  # of all the worker's threads in that time
+    machine_ns: Count | None = None  # of all programs of the machine in that time, counted in hundredths of a second
     anchors: Anchors | None = None  # felt before the trial's block, where heat is watched
 
 
@@ -301,13 +307,13 @@ class Environment(Record, frozen=True, kw_only=True):
     machine: str  # "arm64", "x86_64"
     chip: str | None = None
     hardware_model: str | None = None  # "Mac14,12"
-    performance_cores: int | None = None
-    efficiency_cores: int | None = None
-    logical_cores: int | None = None
-    gpu_cores: int | None = None
-    memory_bytes: int | None = None
-    wired_limit_bytes: int | None = None
-    peak_bandwidth_gb_s: float | None = None
+    performance_cores: Count | None = None
+    efficiency_cores: Count | None = None
+    logical_cores: Count | None = None
+    gpu_cores: Count | None = None
+    memory_bytes: Count | None = None
+    wired_limit_bytes: Count | None = None
+    peak_bandwidth_gb_s: Amount | None = None
     peak_bandwidth_source: str | None = None
     backend: str | None = None  # "Metal", "CPU", "CUDA"
     device: str | None = None  # the device's name as llama.cpp prints it
@@ -346,16 +352,16 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     ref: ModelRef
     architecture: str
     name: str | None = None
-    n_layers: int | None = None
-    n_vocab: int | None = None
-    n_embd: int | None = None
-    n_experts: int | None = None
-    n_experts_used: int | None = None
-    n_parameters: int | None = None
-    n_parameters_active: int | None = None  # read for one token; no embedding table unless it is the LM head
-    weight_bytes: int | None = None  # all tensors
-    active_bytes: int | None = None  # read for one token
-    tensor_types: dict[str, int] = {}  # quantization type -> number of tensors
+    n_layers: Count | None = None
+    n_vocab: Count | None = None
+    n_embd: Count | None = None
+    n_experts: Count | None = None
+    n_experts_used: Count | None = None
+    n_parameters: Count | None = None
+    n_parameters_active: Count | None = None  # read for one token; no embedding table unless it is the LM head
+    weight_bytes: Count | None = None  # all tensors
+    active_bytes: Count | None = None  # read for one token
+    tensor_types: dict[str, Count] = {}  # quantization type -> number of tensors
     synthetic: bool = False  # marked in its metadata as random weights
 
     def __post_init__(self) -> None:

@@ -16,13 +16,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mlsd.errors import LabError, ModelFileError, StoreError
+from mlsd.errors import LabError, ModelFileError
 from mlsd.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
 from mlsd.measure.run.runner import RunInProgress, RunOutcome, RunPlan, RunSettings, Watcher, begun
 from mlsd.planning.job import Block, BlockKey, Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Status, Trial
-from mlsd.store.rowcodec import sane
 from mlsd.store.store import Store
 
 RECEIVE_S, POST_S = 0.2, 2.0
@@ -200,11 +199,6 @@ class _Coordinator:
     def _may(self, address: str, card: Card) -> bool:
         if found := differences(card.origin, self._plan.origin):
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
-        try:  # what is stored of a machine is read again with every trial of its kind
-            for record in (card.environment, card.conditions, *card.models):
-                sane(record, f"what the machine at {address} reports of itself")
-        except StoreError as error:
-            self._refused[address] = error.message
         return address not in self._refused
 
     def _left(self) -> bool:

@@ -29,23 +29,22 @@ class _FigureTable(NamedTuple):
     columns: tuple[str, ...]  # that hold all of the figure, in the order of its fields; "record" is its JSON
     for_sql: tuple[str, ...] = ()  # columns that repeat what others hold
     order: str = "id"
-    measured: bool = False  # the last column is a time or a rate
 
 
 Figure = CalibrationPoint | Coverage | ExpertLoad | StreamRead | TimedPass | PassShares
 _JSON: dict[str, Any] = {  # columns of JSON text, with the type they are read back as
-    "distinct": dict[rowcodec.Count, rowcodec.Count],
-    "chosen": tuple[rowcodec.Count, ...],
+    "distinct": dict[int, int],
+    "chosen": tuple[int, ...],
 }
 _PLACE = "run_id, model_key, source, layer"
 FIGURES: dict[type, _FigureTable] = {
-    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__, measured=True),
+    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__),
     Coverage: _FigureTable(
         "coverage", "the coverage", Coverage.__struct_fields__, ("n_windows", "distinct_mean"), f"{_PLACE}, window"
     ),
     ExpertLoad: _FigureTable("expert_load", "the experts", ExpertLoad.__struct_fields__, order=_PLACE),
-    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__, measured=True),
-    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__, measured=True),
+    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__),
+    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__),
     PassShares: _FigureTable(
         "pass_share", "a profiled pass", ("record",), ("model_key", "drafting_key", "rows", "depth")
     ),
@@ -93,9 +92,7 @@ class MachineTables:
             for place, name in enumerate(table.columns):
                 if name in _JSON:
                     values[place] = rowcodec.decode(values[place], _JSON[name], where)
-                    if name == "distinct" and not sum(values[place].values()):
-                        raise rowcodec.damaged(where, "it counts no window")
-            yield run_id, rowcodec.record(kind, values, where, above_zero=table.measured)
+            yield run_id, rowcodec.record(kind, values, where)
 
     def runs(self) -> list[Run]:
         """All runs that can be read, oldest first."""
@@ -124,18 +121,11 @@ class MachineTables:
     def _table(self, query: str, values: tuple[Any, ...] = ()) -> RowStream:
         with database.store_errors(self.path):
             cursor = self._connection.execute(query, values)
-        columns = tuple(column[0] for column in cursor.description)
-        return RowStream(columns, self._checked(columns, cursor))
+        return RowStream(tuple(column[0] for column in cursor.description), self._fetched(cursor))
 
-    def _checked(self, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        counts = [(place, name) for place, name in enumerate(columns) if rowcodec.is_count(name)]
+    def _fetched(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         with database.store_errors(self.path):
-            for row in rows:
-                for place, name in counts:
-                    value = row[place]
-                    if value is not None and (type(value) is not int or value < 0):
-                        raise rowcodec.damaged(f"a row with {columns[0]} {row[0]!r}", f"its {name} is {value!r}")
-                yield row
+            yield from rows
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

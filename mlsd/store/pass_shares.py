@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import Count, DrafterSpec, Few, Record
+from mlsd.store.rows import Span
 
 # Shares are in doubt where the pieces of a watched pass do not sum to a plain pass within this factor, ...
 AGREEMENT_LIMIT = 1.25
@@ -21,13 +22,13 @@ class PassShares(Record, frozen=True, kw_only=True):
     model_key: str  # of the model that makes the pass
     # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting_key`).
     drafting_key: str | None = None
-    rows: int  # positions of the pass; each makes an output
-    depth: int  # positions in the context before it
-    n_passes: int  # counted, of each kind
-    plain_ns: int  # a pass as it runs in any measurement
-    profiled_ns: int  # the same pass with the clock read between parts
-    headless_ns: int | None  # a plain pass without outputs, hence without head; None of a head, in earlier versions
-    parts_ns: dict[Part, int]  # of the profiled pass; parts that the graph does not have are left out
+    rows: Few  # positions of the pass; each makes an output
+    depth: Few  # positions in the context before it
+    n_passes: Few  # counted, of each kind
+    plain_ns: Span  # a pass as it runs in any measurement
+    profiled_ns: Span  # the same pass with the clock read between parts
+    headless_ns: Count | None  # a plain pass without outputs, hence without head; None of a head, in earlier versions
+    parts_ns: dict[Part, Count]  # of the profiled pass; parts that the graph does not have are left out
 
     @property
     def shares(self) -> dict[Part, float | None]:

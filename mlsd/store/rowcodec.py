@@ -1,9 +1,12 @@
-"""Records to table rows and back: the column order of `case` and `trial` in one place."""
+"""Records to table rows and back: the column order of `case` and `trial` in one place.
+
+Every value that comes out of a database passes the types of its record here (`mlsd.records`: Count, Few, Amount), and
+nowhere else: a database may be old, edited, or another's.
+"""
 
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +17,24 @@ import msgspec
 
 from mlsd.errors import StoreError
 from mlsd.names import clean_json
-from mlsd.records import Case, Conditions, EngineOptions, Environment, Losslessness, Record, Round, Trial
+from mlsd.records import (
+    MOST_FEW,
+    Amount,
+    Case,
+    Conditions,
+    Count,
+    EngineOptions,
+    Environment,
+    Few,
+    Losslessness,
+    Record,
+    Round,
+    Token,
+    Trial,
+)
 from mlsd.store.rows import Run, StoredTrial, environment_key
 from mlsd.trials.results import SessionPlan
-from mlsd.trials.sums import sums
+from mlsd.trials.sums import Sums, sums
 
 # Fields of a Trial that are columns under their own name.
 _PLAIN = (
@@ -31,23 +48,14 @@ _TOLD = ("reason", "fell_back")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 # Fields that are JSON text, with the type they are read back as.
 _JSON: dict[str, Any] = {
-    "tokens": tuple[Annotated[int, msgspec.Meta(ge=0)], ...],
+    "tokens": tuple[Token, ...],
     "losslessness": Losslessness | None,
-    "stats": dict[str, float],
+    "stats": dict[str, Amount],
     "conditions": Conditions | None,
     "earlier": tuple[str, ...],
 }
-# Columns for SQL only: each repeats what another column holds.
-_ROUND = Round.__struct_fields__
-SUMS = ("rounds", *_ROUND)
-_DERIVED = ("n_tokens", "verdict", *SUMS)
-_COUNTS = frozenset((
-    *_ROUND, "gamma", "block", "repeat", "position", "n_prompt", "n_tokens", "n_predict", "rounds", "number",
-    "failed_native_calls",
-))  # fmt: skip
-_SIGNED = ("seed", "id", "n_positions_off")
-_MOST_ARMS = 1_000_000
-T = TypeVar("T", bound=msgspec.Struct)
+SUMS = Sums.__struct_fields__
+T = TypeVar("T")
 _CASE = (
     "id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record",
 )  # fmt: skip
@@ -59,22 +67,19 @@ def _marks(columns: str) -> str:
 
 CASE_COLUMNS = ", ".join(_CASE)
 CASE_MARKS = _marks(CASE_COLUMNS)
-TRIAL_COLUMNS = ", ".join(("block_id", *_PLAIN, *_JSON, *_DERIVED, "each_round"))
+# The columns from n_tokens on are for SQL, and for readers that leave the rounds where they are.
+TRIAL_COLUMNS = ", ".join(("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round"))
 TRIAL_MARKS = _marks(TRIAL_COLUMNS)
-_READ = ("id", "block_id", *(f"{name}" for name in (*_PLAIN, *_JSON)))
-TRIAL_READ = ", ".join(
-    (*(f"trial.{name}" for name in _READ), "block.run_id", "block.environment_key", *_OF_OTHERS.values())
-)
+_PLACE = {"id": "trial.id", "block_id": "trial.block_id", "run_id": "block.run_id", "key": "block.environment_key"}
+_FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
+_TWICE = ("n_tokens", "verdict")
+TRIAL_READ = ", ".join((*_PLACE.values(), *_FIELDS.values(), *(f"trial.{name}" for name in (*_TWICE, *SUMS))))
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
-SUMS_READ = ", ".join(f"trial.{name}" for name in SUMS)
 
 
 def encode(value: object) -> str:
     """The JSON text of a record or of plain containers."""
     return msgspec.json.encode(value).decode()
-
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def damaged(where: str, why: object) -> StoreError:
@@ -85,42 +90,25 @@ def damaged(where: str, why: object) -> StoreError:
     )
 
 
-def is_count(name: str) -> bool:
-    """Whether a column or field of that name holds a whole number from 0 on, or nothing."""
-    return name in _COUNTS or name.endswith(("_ns", "_bytes"))
-
-
 def decode(text: str, kind: Any, where: str) -> Any:
-    """The value of a JSON text; StoreError when it is not a `kind`, or has numbers that cannot be."""
+    """The value of a JSON text; StoreError when it is not a `kind`."""
     try:
-        value = msgspec.json.decode(clean_json(text), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        return msgspec.json.decode(clean_json(text) if "\\" in text else text, type=kind)  # cleaned but for escapes
+    except (msgspec.DecodeError, UnicodeError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(where, error) from error
-    return sane(value, where) if isinstance(value, msgspec.Struct) else value
 
 
-def record(kind: type[T], values: Sequence[Any], where: str, *, above_zero: bool = False) -> T:
-    """A record of the values of its fields in order, as columns hold them; StoreError for one that cannot be.
-
-    With `above_zero` the last field is a measured time or rate.
-    """
-    fields = dict(zip(kind.__struct_fields__, values, strict=False))
+def made_of(kind: type[T], fields: Any, where: str) -> T:
+    """A value of that type made of plain ones; StoreError for what cannot be."""
     try:
-        made = msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise damaged(where, error) from error
-    if above_zero and not values[-1] > 0:
-        raise damaged(where, f"its {kind.__struct_fields__[-1]} is {values[-1]}")
-    return sane(made, where)
 
 
-def sane(record: T, where: str) -> T:
-    """The record, unless a number of it is negative, infinite or none: mlsd measures none of these."""
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
-        if isinstance(value, int | float) and not 0 <= value < math.inf and name not in _SIGNED:
-            raise damaged(where, f"its {name} is {value}")
-    return record
+def record(kind: type[T], values: Sequence[Any], where: str) -> T:
+    """A record of the values of its fields in order, as columns hold them; StoreError for one that cannot be."""
+    return made_of(kind, dict(zip(kind.__struct_fields__, values, strict=False)), where)  # type: ignore[attr-defined]
 
 
 def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
@@ -135,13 +123,10 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
 def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
     """The row of a trial, in the order of TRIAL_COLUMNS."""
     plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
-    # JSON has no NaN and no infinity: such a figure was not measured.
-    stats = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
-    values = [trial.tokens, trial.losslessness, stats, trial.conditions, trial.earlier]
+    values = (getattr(trial, name) for name in _JSON)
     encoded = (None if value is None else encode(value) for value in values)
     verdict = trial.losslessness.verdict if trial.losslessness else None
-    whole = sums(trial.rounds) if trial.rounds else None
-    summed = (None if whole is None else getattr(whole, name) for name in SUMS)
+    summed = msgspec.structs.astuple(sums(trial.rounds)) if trial.rounds else (None,) * len(SUMS)
     rounds = encode([msgspec.structs.astuple(one) for one in trial.rounds])
     return (block_id, *plain, *encoded, trial.n_tokens, verdict, *summed, rounds)
 
@@ -170,26 +155,30 @@ def without_folders(text: str | None) -> str | None:
 
 def trial(row: tuple[Any, ...], rounds: str | None = None) -> StoredTrial:
     """The trial of a row in the order of TRIAL_READ; `rounds` is its column of that name, where it is wanted."""
-    names = (*_READ, "run_id", "environment_key", *_OF_OTHERS)
-    fields = dict(zip(names, row, strict=True))
-    trial_id, block_id, run_id, key = (fields.pop(name) for name in ("id", "block_id", "run_id", "environment_key"))
+    trial_id, block_id, run_id, key, *values = row
     where = f"trial {trial_id}"
-    fields["timed"] = bool(fields["timed"])
+    n_fields = len(_FIELDS)
+    fields = dict(zip(_FIELDS, values[:n_fields], strict=True))
+    n_tokens, verdict, *summed = values[n_fields:]
     for field, kind in _JSON.items():
         if fields[field] is not None:
             fields[field] = decode(fields[field], kind, f"{where}, {field},")
-    try:
-        made = sane(msgspec.convert(fields, Trial), where)
-    except msgspec.ValidationError as error:
-        raise damaged(where, error) from error
+    fields["timed"] = fields["timed"] != 0
+    made = made_of(Trial, fields, where)
     check_moment(made.started_at, where)
+    judged = None if made.losslessness is None else made.losslessness.verdict
+    if (n_tokens, verdict) != (made.n_tokens, judged):
+        raise damaged(where, f"two columns count {n_tokens} and {made.n_tokens} tokens, or judge them in two ways")
+    told = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
     if rounds is not None:
-        made = msgspec.structs.replace(
-            made, rounds=tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in round_rows(trial_id, rounds))
-        )
-    return StoredTrial(id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made)
+        made = msgspec.structs.replace(made, rounds=tuple(Round(**dict(zip(_ROUND, one, strict=True)))
+                                                         for one in round_rows(trial_id, rounds)))  # fmt: skip
+        if told != (sums(made.rounds) if made.rounds else None):
+            raise damaged(where, "its sums are not those of its rounds")
+    return StoredTrial(id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made, sums=told)
 
 
+_ROUND = Round.__struct_fields__
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
 
 
@@ -219,8 +208,15 @@ def run(row: tuple[Any, ...]) -> Run:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
     check_moment(started_at, where)
     planned = decode(plan, dict[str, Any], f"the plan of {where}")
-    _check_plan(planned, f"the plan of {where}")
+    made_of(_Planned, planned, f"the plan of {where}")
     return record(Run, (run_id, status, started_at, ended_at, seed, known, planned), where)
+
+
+class _Decides(SessionPlan, frozen=True, kw_only=True):
+    n_arms: dict[str, Few] = msgspec.field(default_factory=dict)
+    n_questions: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MOST_FEW)]] = msgspec.field(default_factory=dict)
+    n_threads: Few | None = None
+    n_blocks: dict[str, Few] = msgspec.field(default_factory=dict)
 
 
 class _Planned(Record, frozen=True):
@@ -229,18 +225,5 @@ class _Planned(Record, frozen=True):
     suites: tuple[str, ...] | str | None = None
     profile: str | None = None
     engine: EngineOptions | None = None
-    n_threads: Count | None = None
-    decides: SessionPlan | None = None
-
-
-def _check_plan(plan: dict[str, Any], where: str) -> None:
-    try:
-        decides = msgspec.convert(plan, _Planned).decides
-    except msgspec.ValidationError as error:
-        raise damaged(where, error) from error
-    if decides is None:
-        return
-    for name, counts, least in (("n_arms", decides.n_arms, 0), ("n_questions", decides.n_questions, 1)):
-        if not all(least <= n <= _MOST_ARMS for n in counts.values()):
-            raise damaged(where, f"its {name} is {counts}")
-    sane(decides, where)
+    n_threads: Few | None = None
+    decides: _Decides | None = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import ArmKind, Case, Environment, Record, Sampling, Status, Trial
+from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, Record, Sampling, Status, Trial
 from mlsd.trials.results import SessionPlan
+from mlsd.trials.sums import Sums
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
 TokenSource = Literal["text", "draft"]
+Span = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]  # a measured time is never 0
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class StoredTrial(Record, frozen=True, kw_only=True):
     run_id: int
     environment_key: str
     trial: Trial
+    sums: Sums | None = None  # of its rounds, which need not be read for them; None of a trial without
 
 
 class TrialFilter(Record, frozen=True, kw_only=True):
@@ -101,10 +105,10 @@ class CalibrationPoint(Record, frozen=True, kw_only=True):
 
     model_key: str  # see `model_key`
     kind: PassKind
-    rows: int  # k: positions in the pass
-    depth: int  # positions already in the context
-    repeat: int
-    span_ns: int
+    rows: Few  # k: positions in the pass
+    depth: Few  # positions already in the context
+    repeat: Few
+    span_ns: Span
 
 
 class Coverage(Record, frozen=True, kw_only=True):
@@ -112,9 +116,11 @@ class Coverage(Record, frozen=True, kw_only=True):
 
     model_key: str
     source: TokenSource  # real text, or tokens that a drafter proposed
-    layer: int
-    window: int  # k: consecutive tokens
-    distinct: dict[int, int]  # distinct experts in a window -> number of windows
+    layer: Few
+    window: Few  # k: consecutive tokens
+    distinct: Annotated[
+        dict[Few, Span], msgspec.Meta(min_length=1)
+    ]  # distinct experts in a window -> number of windows
 
     @property
     def n_windows(self) -> int:
@@ -131,25 +137,25 @@ class ExpertLoad(Record, frozen=True, kw_only=True):
 
     model_key: str
     source: TokenSource
-    layer: int
-    chosen: tuple[int, ...]  # times, by expert number
+    layer: Few
+    chosen: tuple[Count, ...]  # times, by expert number
 
 
 class StreamRead(Record, frozen=True, kw_only=True):
     """One streaming read of memory, without llama.cpp."""
 
-    n_threads: int
-    repeat: int
-    gb_s: float  # 10^9 bytes a second
+    n_threads: Few
+    repeat: Few
+    gb_s: Rate  # 10^9 bytes a second
 
 
 class TimedPass(Record, frozen=True, kw_only=True):
     """Single-token passes of one synthetic model in one block."""
 
     quant: str
-    n_bytes: int  # read by a pass
-    block: int
-    ms: float
+    n_bytes: Count  # read by a pass
+    block: Few
+    ms: Rate
 
 
 class DraftDistance(Record, frozen=True, kw_only=True):
@@ -158,15 +164,15 @@ class DraftDistance(Record, frozen=True, kw_only=True):
     target_key: str  # see `model_key`
     drafting_key: str  # see `mlsd.drafters.drafting_key`
     text_sha256: str
-    n_tokens: int  # that were predicted
-    perplexity: float  # of the target
-    draft_perplexity: float
-    ratio: float  # draft / target, from paired tokens, with its 95 % interval
-    ratio_low: float
-    ratio_high: float
-    total_variation: float  # mean over positions, 0 .. 1
-    total_variation_error: float  # standard error
-    agreement: float  # share of positions where both find the same token likeliest
+    n_tokens: Few  # that were predicted
+    perplexity: Amount  # of the target
+    draft_perplexity: Amount
+    ratio: Amount  # draft / target, from paired tokens, with its 95 % interval
+    ratio_low: Amount
+    ratio_high: Amount
+    total_variation: Amount  # mean over positions, 0 .. 1
+    total_variation_error: Amount  # standard error
+    agreement: Amount  # share of positions where both find the same token likeliest
 
 
 class ImportedRow(Record, frozen=True, kw_only=True):

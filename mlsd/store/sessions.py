@@ -70,10 +70,10 @@ def measured(store: Store, chosen: TrialFilter) -> list[Measured]:
 
 
 def _measured(store: Store, chosen: TrialFilter, *, rounds: bool) -> Iterator[tuple[StoredTrial, Measured]]:
-    cases, sums = store.cases(), store.round_sums()
+    cases = store.cases()
     for stored in store.trials(chosen, rounds=rounds):
         trial = stored.trial
-        whole = sums.get(stored.id) or counts_of(trial) or Sums()
+        whole = stored.sums or counts_of(trial) or Sums()
         yield stored, Measured(cases[trial.case_id], trial, whole, stored.block_id, stored.id)
 
 

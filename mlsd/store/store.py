@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import add
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,6 @@ from mlsd.errors import StoreError
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.impossible import impossible_trials
 from mlsd.store.machine_tables import FIGURES, MachineTables, RowStream
 from mlsd.store.rows import (
     DraftDistance,
@@ -37,7 +37,7 @@ from mlsd.store.rows import (
     environment_key,
     model_key,
 )
-from mlsd.trials.identities import Broken, admitted
+from mlsd.trials.identities import Broken, admitted, broken, no_figure
 from mlsd.trials.sums import PARTS, Sums
 
 ALL = TrialFilter()
@@ -188,15 +188,57 @@ class Store(MachineTables):
 
     @property
     def impossible(self) -> dict[int, Broken]:
-        """By id the trials that cannot be, and why; no reader gives them."""
+        """By id the trials that cannot be, superseded ones as well, and why; they stay in the file, and no reader
+        gives them, so that one of them makes neither an answer wrong nor the others unreadable.
+
+        The gate keeps such trials out, but a database may be old, edited, or another's. Rounds are not read for this:
+        whoever reads them leaves out trials whose rounds are not those that were summed up.
+        """
         if self._impossible is None:
+            self._impossible = {}
+            self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
             runs = {run.id: environment_key(run.environment) for run in self.runs()}
-            with database.store_errors(self.path):
-                self._impossible = impossible_trials(self._connection, runs)
-                self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
-                ids = [(trial_id,) for trial_id in self._impossible]
-                self._connection.executemany("INSERT INTO impossible VALUES (?)", ids)
+            cases: dict[str, Case | StoreError] = {}
+            query = f"SELECT {rowcodec.TRIAL_READ} FROM {rowcodec.TRIAL_FROM}"
+            self._leave_out({row[0]: found for row in self._rows(query) if (found := self._broken(row, runs, cases))})
         return self._impossible
+
+    def _broken(
+        self, row: tuple[Any, ...], runs: Mapping[int, str], cases: dict[str, Case | StoreError]
+    ) -> Broken | None:
+        """The first thing that is wrong with a trial's row."""
+        case_id, run_id, key = row[4], row[2], row[3]
+        try:
+            if case_id not in cases:  # the case is asked first: what is joined to it is not there without it
+                cases[case_id] = self._checked_case(case_id)
+            if isinstance(case := cases[case_id], StoreError):
+                raise case
+            stored = rowcodec.trial(row)
+            if runs.get(run_id) != key:
+                raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
+        except StoreError as error:
+            return Broken("damaged", error.message)
+        return no_figure(broken(case, stored.trial, stored.sums or Sums()))
+
+    def _checked_case(self, case_id: str) -> Case | StoreError:
+        """The case, whose columns, which views read, say the same as its record; else what is wrong with it."""
+        query = f'SELECT {rowcodec.CASE_COLUMNS} FROM "case" WHERE id = ?'
+        row = next(iter(self._rows(query, (case_id,))), None)
+        if row is None:
+            return rowcodec.damaged(f"case {case_id}", "it is not there")
+        try:
+            case: Case = rowcodec.decode(row[-1], Case, f"case {case_id}")
+        except StoreError as error:
+            return error
+        if rowcodec.case_row(case_id, row[1], case)[:-1] != row[:-1]:
+            return rowcodec.damaged(f"case {case_id}", "its columns say something else than its record")
+        return case
+
+    def _leave_out(self, found: Mapping[int, Broken]) -> None:
+        self._impossible = {**(self._impossible or {}), **found}
+        with database.store_errors(self.path):
+            ids = [(trial_id,) for trial_id in found]
+            self._connection.executemany("INSERT OR IGNORE INTO temp.impossible VALUES (?)", ids)
 
     def _possible(self, column: str) -> str:
         return f"{column} NOT IN (SELECT id FROM temp.impossible)" if self.impossible else "1"
@@ -255,10 +297,12 @@ class Store(MachineTables):
         """Stream trials in the order of writing, with their rounds or without."""
         where, values = self._where(chosen)
         each = "trial.each_round" if rounds else "NULL"
-        for each_round, *row in self._rows(
-            f"SELECT {each}, {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values
-        ):
-            yield rowcodec.trial(tuple(row), each_round)
+        query = f"SELECT {each}, {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id"
+        for each_round, *row in self._rows(query, values):
+            try:
+                yield rowcodec.trial(tuple(row), each_round)
+            except StoreError as error:
+                self._leave_out({row[0]: Broken("damaged", error.message)})
 
     def summary(self, chosen: TrialFilter = ALL) -> RowStream:
         """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
@@ -269,26 +313,27 @@ class Store(MachineTables):
             f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
         )
 
-    def round_sums(self) -> dict[int, Sums]:
-        """What the rounds of each trial sum to, by its id."""
-        rows = self._table(f"SELECT id AS trial_id, {', '.join(rowcodec.SUMS)} FROM trial WHERE rounds").rows
-        return {row[0]: Sums(**dict(zip(rowcodec.SUMS, row[1:], strict=True))) for row in rows}
-
     def round_outcomes(self) -> RowStream:
         """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
 
         Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.
         """
-        found: dict[tuple[Any, ...], list[int]] = {}
+        found: dict[tuple[Any, ...], tuple[int, ...]] = {}
         query = (
             "SELECT environment_key, case_id, repeat, id, each_round FROM current_trial AS trial "
             f"WHERE valid AND {self._possible('trial.id')} ORDER BY environment_key, case_id, repeat"
         )
         for *place, trial_id, each_round in self._rows(query):
-            for proposed, accepted, committed, _, *spans_ns in rowcodec.round_rows(trial_id, each_round):
-                sums = found.setdefault((*place, proposed, accepted), [0] * (2 + len(spans_ns)))
-                for at, value in enumerate((1, committed, *spans_ns)):
-                    sums[at] += value
+            try:
+                rows = rowcodec.round_rows(trial_id, each_round)
+            except StoreError as error:
+                self._leave_out({trial_id: Broken("damaged", error.message)})
+                continue
+            for proposed, accepted, committed, _, *spans_ns in rows:
+                key = (*place, proposed, accepted)
+                known = found.get(key)
+                added = (1, committed, *spans_ns)
+                found[key] = added if known is None else tuple(map(add, known, added))
         columns = ("environment_key", "case_id", "repeat", "proposed", "accepted", "rounds", "committed", *PARTS)
         return RowStream(columns, ((*key, *sums) for key, sums in found.items()))
 
@@ -315,6 +360,8 @@ class Store(MachineTables):
             for table, row, parent, _ in self._rows("PRAGMA foreign_key_check")
         ]
         with suppress(StoreError):  # a reader below says why
+            for _ in self.trials(TrialFilter(superseded=True)):
+                pass
             problems += [f"trial {trial_id}: {found.sentence}" for trial_id, found in self.impossible.items()]
         readers: list[Callable[[], Iterable[object]]] = [
             self.runs, self.models, self.cases, self.warnings, self.distances, self.imported,

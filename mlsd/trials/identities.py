@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, Conditions, Losslessness, Round, Status, Trial
+from mlsd.records import DRAFT_MODEL, MOST_FEW, NO_DRAFTER, Case, Round, Status, Trial
+from mlsd.trials.sums import Sums, sums
 
-INT64 = 1 << 63  # what a database holds
-_MOST_TOKEN = 1 << 31  # llama.cpp's token ids are 32-bit
 _SPARE_NS = 100_000_000  # processor time is counted in coarse steps, and of threads that were at work before
 _CLOCK_SLACK = 1.05
 _GENERATION, _GENERATION_NS = 1.25, 2_000_000_000  # most of a generation are its parts
-_SIGNED = ("n_positions_off",)  # below 0: fewer positions than needed
+_PLACES = {"block": (1 << 63) - 1, "repeat": MOST_FEW, "position": MOST_FEW}
 
 
 class Broken(NamedTuple):
@@ -30,23 +29,30 @@ class Broken(NamedTuple):
     sentence: str
 
 
-def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int | None = None) -> Iterator[Broken]:
-    """Every identity that a trial of this case breaks; of a server's trial only those that a server can know."""
-    if trial.case_id != case.id:
+def broken(
+    case: Case, trial: Trial, stored: Sums | None = None, *, n_vocab: int | None = None, n_cores: int | None = None
+) -> Iterator[Broken]:
+    """Every identity that a trial of this case breaks; of a server's trial only those that a server can know.
+
+    `stored`: the sums of a trial that was read without its rounds, its types checked; None: the rounds are here.
+    """
+    if stored is None and trial.case_id != case.id:
         yield Broken("case", "it belongs to another case")
     if (trial.arm, trial.gamma) != (case.arm, case.gamma):
         yield Broken("arm", f"it is {trial.arm} at gamma {trial.gamma}, its case {case.arm} at gamma {case.gamma}")
-    impossible = [*_out_of_range(trial)]
-    yield from impossible
+    wrong = None if stored is not None else mistyped(trial)
+    if wrong is not None:
+        yield Broken("range", wrong)
     if trial.status is Status.FAILED:
         if trial.tokens or trial.rounds or trial.reason is None:
             yield Broken("failed", "it failed, but has an output, or no reason")
         return
-    if impossible:  # nothing can be summed up
+    if wrong is not None:  # nothing can be summed up
         return
+    whole = sums(trial.rounds) if stored is None else stored
     yield from _of_output(case, trial, n_vocab)
-    yield from _of_rounds(case, trial)
-    yield from _of_times(case, trial, n_cores)
+    yield from _of_rounds(case, trial, whole)
+    yield from _of_times(case, trial, whole, n_cores)
     yield from _of_verdict(trial)
 
 
@@ -61,43 +67,26 @@ def no_figure(found: Iterable[Broken]) -> Broken | None:
 
 def admitted(case: Case, trial: Trial) -> Trial:
     """The trial as it may be stored: itself, or a failed one that says why its figures cannot be."""
+    if not all(map(math.isfinite, trial.stats.values())):  # JSON has no NaN and no infinity: it was not measured
+        finite = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
+        trial = msgspec.structs.replace(trial, stats=finite)
     found = no_figure(broken(case, trial))
     if found is None:
         return trial
-    places = {name: max(0, min(getattr(trial, name), INT64 - 1)) for name in ("block", "repeat", "position")}
+    places = {name: max(0, min(getattr(trial, name), most)) for name, most in _PLACES.items()}
     return Trial(
         case_id=trial.case_id, arm=case.arm, gamma=case.gamma, status=Status.FAILED, started_at=trial.started_at,
         reason=f"What it says cannot be: {found.sentence}.", **places,
     )  # fmt: skip
 
 
-def _out_of_range(trial: Trial) -> Iterator[Broken]:
-    """Counts and times below 0 or beyond 64 bits, and numbers that are none."""
-    structs: tuple[tuple[str, Trial | Losslessness | Conditions | None], ...] = (
-        ("", trial), ("losslessness.", trial.losslessness), ("conditions.", trial.conditions),
-    )  # fmt: skip
-    for place, struct in structs:
-        for name in () if struct is None else struct.__struct_fields__:
-            value = getattr(struct, name)
-            if isinstance(value, int | float) and not (-INT64 if name in _SIGNED else 0) <= value < INT64:
-                yield Broken("range", f"its {place}{name} is {shown(value)}")
-    for name, value in trial.stats.items():
-        if not 0 <= value < math.inf and math.isfinite(value):
-            yield Broken("range", f"its {name} is {shown(value)}")
-    for token in trial.tokens:
-        if not 0 <= token < _MOST_TOKEN:
-            yield Broken("tokens", f"a token of its output is {shown(token)}")
-            break
-    for number, one in enumerate(trial.rounds):
-        if any(not 0 <= value < INT64 for value in msgspec.structs.astuple(one)):
-            yield Broken("round", f"a count or a time of round {number} is negative, or beyond 64 bits")
-
-
-def shown(value: float) -> str:
-    """A number for a message, however many digits it has."""
-    if isinstance(value, int) and abs(value) >= INT64:
-        return "beyond 64 bits"
-    return str(value)
+def mistyped(record: msgspec.Struct) -> str | None:
+    """Which value of a record made here its type does not allow: a number below 0, beyond 64 bits, or none."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(record), type=type(record))
+    except (msgspec.MsgspecError, OverflowError, UnicodeEncodeError) as error:
+        return f"a value in it cannot be: {error}"
+    return None
 
 
 def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Iterator[Broken]:
@@ -115,13 +104,15 @@ def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Iterator[Broken
         yield Broken("prompt", f"{trial.n_prompt} prompt tokens where exactly {n_prompt} were asked for")
 
 
-def _of_rounds(case: Case, trial: Trial) -> Iterator[Broken]:
-    committed = sum(one.committed for one in trial.rounds)
+def _of_rounds(case: Case, trial: Trial, whole: Sums) -> Iterator[Broken]:
     # Trees verify more rows than they propose along one path, and a checkpoint decodes what is kept once more.
     chain = case.drafter.name in (NO_DRAFTER, DRAFT_MODEL) and not case.drafter.options
     exact = chain and trial.rollback_target in (None, "trim", "snapshots")
-    if case.source == "engine" and committed != len(trial.tokens) - 1:
-        yield Broken("committed", f"{len(trial.tokens)} tokens, but the first and {committed} committed by rounds")
+    if case.source == "engine" and whole.committed != len(trial.tokens) - 1:
+        n_tokens = len(trial.tokens)
+        yield Broken("committed", f"{n_tokens} tokens, but the first and {whole.committed} committed by rounds")
+    if whole.accepted > whole.proposed:
+        yield Broken("round", f"{whole.accepted} tokens accepted of {whole.proposed} proposed")
     for number, one in enumerate(trial.rounds):
         if case.source == "server":
             if one.accepted > one.proposed:
@@ -140,10 +131,10 @@ def _of_round(number: int, one: Round, gamma: int, *, ended: bool, exact: bool) 
         yield Broken("round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows")
 
 
-def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]:
+def _of_times(case: Case, trial: Trial, own: Sums, n_cores: int | None) -> Iterator[Broken]:
     if case.source == "server":
         return
-    parts = sum(one.wall_ns for one in trial.rounds)
+    parts = own.parts_ns
     whole = parts + (trial.draft_prefill_ns or 0)
     if any(value > whole for name, value in trial.stats.items() if name.startswith("draft_") and name.endswith("_ns")):
         yield Broken("stats", f"its drafter counted more time for itself than the {whole} ns of the trial")

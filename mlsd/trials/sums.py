@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mlsd.records import Record, Round, Trial
+from mlsd.records import Count, Record, Round, Trial
 from mlsd.units import NS_PER_MS, tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")  # exclusive parts of a round
@@ -17,16 +17,16 @@ PART_NAMES = tuple(part.removesuffix("_ns") for part in PARTS)
 class Sums(Record, frozen=True, kw_only=True):
     """Counts and times summed over rounds."""
 
-    rounds: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    committed: int = 0
-    rows: int = 0
-    draft_ns: int = 0
-    verify_ns: int = 0
-    rollback_ns: int = 0
-    sample_ns: int = 0
-    other_ns: int = 0
+    rounds: Count = 0
+    proposed: Count = 0
+    accepted: Count = 0
+    committed: Count = 0
+    rows: Count = 0
+    draft_ns: Count = 0
+    verify_ns: Count = 0
+    rollback_ns: Count = 0
+    sample_ns: Count = 0
+    other_ns: Count = 0
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -17,6 +17,7 @@ from mlsd.cli.main import cli
 from mlsd.formats.record import make_record
 from mlsd.records import Round
 from mlsd.store.rows import TrialFilter
+from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
 from mlsd.trials.sums import PARTS
 from tests.analysis.studies import MOE, blocks, whole_study, write
@@ -51,10 +52,13 @@ def path(tmp_path: Path) -> Path:
         ("tokens = '[1]'", "tokens"),
         ("n_tokens = 80", "80"),
         ("verdict = NULL", "columns"),
-        ("proposed = 9", "sums"),
-        ("each_round = '[[1]]'", "rounds"),
         ("block_id = 77", "block"),
-        ("stats = '{\"lookup_ns\":-1}'", "lookup_ns"),
+        ("stats = '{\"lookup_ns\":-1}'", "stats"),
+        ("position = 1000000000000", "position"),
+        ("peak_rss_bytes = -1", "peak_rss_bytes"),
+        ("text = x'ff'", "text"),
+        ("verify_ns = -7", "verify_ns"),
+        ("committed = 70", "committed"),
         ("stats = '[]'", "stats"),
         ("conditions = '{\"generation_ns\":-1}'", "generation_ns"),
     ],
@@ -72,15 +76,42 @@ def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, s
         assert any("trial 1: " in problem for problem in store.check())
 
 
+_ROUND_0 = "each_round = json_set(each_round, '$[0][{place}]', {value})"
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("accepted", 9), ("committed", 0), ("rows", 1), ("verify_ns", -7), ("verify_ns", "'x'")]
+    "change",
+    [
+        "proposed = 9",
+        "each_round = '[[1]]'",
+        *(
+            _ROUND_0.format(place=Round.__struct_fields__.index(field), value=value)
+            for field, value in (
+                ("accepted", 9),
+                ("committed", 0),
+                ("rows", 1),
+                ("verify_ns", -7),
+                ("verify_ns", "'x'"),
+            )
+        ),
+    ],
 )
-def test_a_round_that_cannot_be_takes_its_trial_with_it(path: Path, field: str, value: object) -> None:
-    place = f"$[0][{Round.__struct_fields__.index(field)}]"
-    edit(path, f"UPDATE trial SET each_round = json_set(each_round, '{place}', {value}) WHERE id = 1")
+def test_rounds_that_were_not_summed_up_take_their_trial_with_them_where_they_are_read(path: Path, change: str) -> None:
+    edit(path, f"UPDATE trial SET {change} WHERE id = 1")
     with Store.open(path, read_only=True) as store:
-        assert set(store.impossible) == {1}
         assert [stored.id for stored in store.trials()] == [2, 3]
+        assert set(store.impossible) == {1}
+        assert [row[0] for row in store.summary().rows] == [2, 3]
+    with Store.open(path, read_only=True) as store:
+        assert any("trial 1" in problem for problem in store.check())
+
+
+def test_rounds_are_read_where_a_round_is_shown_and_nowhere_else(path: Path) -> None:
+    edit(path, "UPDATE trial SET each_round = 'never read'")
+    with Store.open(path, read_only=True) as store:
+        assert [len(session.trials) for session in sessions(store)] == [3]
+        assert [len(list(store.trials(rounds=False))), len(store.measured_cases()), len(store.impossible)] == [3, 2, 0]
+        assert not list(store.trials(TrialFilter(failed=False))) and len(store.impossible) == 2
 
 
 def test_a_case_whose_columns_say_something_else_takes_its_trials_with_it(path: Path) -> None:
