@@ -77,7 +77,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "dask": ("lab/cluster.py",),
     "platformdirs": ("folders.py",),
     "httpx2": ("servers/connection.py",),
-    "httpcore2": ("servers/connection.py",),
 }
 
 _FOR_NUMBERS = {"pandas", "scipy", "matplotlib"}

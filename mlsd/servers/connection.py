@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-import httpcore2
 import httpx2
 import msgspec
 
@@ -23,13 +23,12 @@ from mlsd.servers.protocols import Reply
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Reply)
+Tell = Callable[[str], None]
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
-_LOADING = 503
-_CONNECT_S, _POLL_S, _SHOWN = 5.0, 0.2, 300
-_PROGRESS_BYTES = 1 << 16  # of a page: so much of it is a sign of life, a byte now and then is not
-_HEAD_BYTES = 1 << 20  # of an answer before its body, and of what wraps its body
+_LOADING, _UNKNOWN, _NO_ENTRY = 503, (404, 405, 501), (401, 403)
+_CONNECT_S, _POLL_S, _TELL_S, _SHOWN = 5.0, 0.2, 10.0, 300
 
 
 def check_url(url: str, remote: bool = False) -> str:
@@ -56,131 +55,87 @@ def check_url(url: str, remote: bool = False) -> str:
     return str(parts).rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-class _Silent(ServerError):
-    """A server that has no time left."""
-
-
-class _Allowance:
-    """What one answer may still take: bytes from the wire, seconds in all, and seconds without a sign of life."""
-
-    def __init__(self, url: str, patience_s: float, most: Limit) -> None:
-        self._url, self._patience_s, self._most = url, patience_s, most
-        self._bytes, self._since_sign = 0, 0
-        self._began = self._sign = time.monotonic()
-
-    def left_s(self) -> float:
-        """Seconds until the next byte has to be there. Raises: ServerError when none are left."""
-        now = time.monotonic()
-        left = min(self._sign + self._patience_s, self._began + ANSWER_S.most) - now
-        if left <= 0:
-            raise self.late()
-        return left
-
-    def late(self) -> _Silent:
-        """Why there is no time left."""
-        if time.monotonic() - self._began >= ANSWER_S.most:
-            return _Silent(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
-        silence = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "sent nothing"
-        return _Silent(
-            f"{self._url} {silence} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
-        )
-
-    def received(self, n_bytes: int) -> None:
-        """Count bytes. Raises: ServerError when they are too many."""
-        self._bytes += n_bytes
-        self._since_sign += n_bytes
-        if self._bytes > self._most.most + _HEAD_BYTES:
-            raise too_much(self._url, self._most)
-
-    def page_goes_on(self) -> None:
-        """Let the bytes since the last sign of life be one, if they are enough."""
-        if self._since_sign >= _PROGRESS_BYTES:
-            self.sign()
-
-    def token(self, patience_s: float) -> None:
-        self._patience_s = min(patience_s, TOKEN_S.most)
-        self.sign()
-
-    def sign(self) -> None:
-        self._sign, self._since_sign = time.monotonic(), 0
-
-
-def too_much(url: str, limit: Limit) -> ServerError:
-    """A server that sent more than a limit."""
-    return ServerError(f"{url} sent more than {limit.words}.", hint=limit.hint)
-
-
-class _Metered(httpcore2.NetworkStream):
-    """A socket whose reads and writes keep to the allowance of the answer that this thread waits for.
+class _Deadline:
+    """Until when an answer must have gone on; then its socket is shut, whatever the server still sends.
 
     httpx2 bounds each read alone: a byte a second, or `100 Continue` again and again, would hold it for ever.
     """
 
-    def __init__(self, stream: httpcore2.NetworkStream, now: threading.local) -> None:
-        self._stream, self._now = stream, now
+    def __init__(self, url: str, patience_s: float, tell: Tell | None) -> None:
+        self._url, self._patience_s, self._tell = url, patience_s, tell
+        self._began = self._sign = time.monotonic()
+        self._over, self._socket = threading.Event(), None
+        self.error: ServerError | None = None  # once there is no time left
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        allowance: _Allowance = self._now.allowance
-        data = self._stream.read(max_bytes, allowance.left_s())
-        allowance.received(len(data))
-        return data
+    def opened(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by httpx2 on its way to an answer."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        for start in range(0, len(buffer), _PROGRESS_BYTES):
-            self._stream.write(buffer[start : start + _PROGRESS_BYTES], self._now.allowance.left_s())
+    def token(self, patience_s: float) -> None:
+        """Output arrived; the next has to within so many seconds."""
+        self._sign, self._patience_s, self._tell = time.monotonic(), patience_s, None
 
-    def close(self) -> None:
-        self._stream.close()
+    def _watch(self) -> None:
+        told = self._began
+        while not self._over.wait(_POLL_S):
+            if self.error is None and self._left_s() <= 0:
+                late = time.monotonic() - self._began >= ANSWER_S.most
+                self.error = ServerError(
+                    f"{self._url} has taken {ANSWER_S.words}."
+                    if late
+                    else f"{self._url} has sent nothing of use for {self._patience_s:g} s.",
+                    hint=ANSWER_S.hint if late else "Give a longer --patience, or look at it.",
+                )
+            if self.error is not None and self._socket is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            elif self._tell is not None and time.monotonic() - told >= _TELL_S:
+                told = time.monotonic()
+                self._tell(f"Waiting for {self._url}, for {self._left_s():.0f} s more.")
 
-    def start_tls(self, *arguments: Any, **settings: Any) -> httpcore2.NetworkStream:
-        return _Metered(self._stream.start_tls(*arguments, **settings), self._now)
+    def _left_s(self) -> float:
+        return min(self._sign + self._patience_s, self._began + ANSWER_S.most) - time.monotonic()
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+    def __enter__(self) -> _Deadline:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
 
 
-class _Network(httpcore2.SyncBackend):
-    """TCP with metered sockets."""
-
-    def __init__(self, now: threading.local) -> None:
-        self._now = now
-
-    def connect_tcp(self, *arguments: Any, **settings: Any) -> httpcore2.NetworkStream:
-        return _Metered(super().connect_tcp(*arguments, **settings), self._now)
+def _too_much(url: str, limit: Limit) -> ServerError:
+    return ServerError(f"{url} sent more than {limit.words}.", hint=limit.hint)
 
 
 class Connection:
-    """Requests to one server; `patience_s` is how long it may say nothing of use."""
+    """Requests to one server, each on a socket of its own; `patience_s` is how long it may say nothing of use.
 
-    def __init__(self, url: str, patience_s: float) -> None:
-        self.url, self._patience_s = url, patience_s
+    `tell` says what is waited for, where it takes long.
+    """
+
+    def __init__(self, url: str, patience_s: float, tell: Tell | None = None) -> None:
+        self.url, self._patience_s, self._tell = url, patience_s, tell
         key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InputError(f"{KEY_VARIABLE} holds characters that no key can have.")
-        self._now = threading.local()
         self._given_up: ServerError | None = None
         # Proxies of the environment would stand between us and a server on this machine.
-        secure = url.startswith("https")  # else reading all authorities of the system is for nothing
-        transport = httpx2.HTTPTransport(verify=secure, trust_env=False)
-        transport._pool = httpcore2.ConnectionPool(
-            ssl_context=httpx2.create_ssl_context(verify=secure, trust_env=False),
-            max_connections=None,
-            max_keepalive_connections=64,
-            network_backend=_Network(self._now),
-        )
         self._client = httpx2.Client(
             base_url=url,
             # What is packed may unfold to anything; on the way to this machine packing gains nothing.
             headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
-            timeout=httpx2.Timeout(patience_s, connect=min(_CONNECT_S, patience_s)),
-            transport=transport,
+            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, patience_s)),
+            verify=url.startswith("https"),  # else reading all authorities of the system is for nothing
+            limits=httpx2.Limits(max_keepalive_connections=0),
             trust_env=False,
         )
 
     def get(self, path: str, kind: type[T], mark: str) -> T | None:
         """A page as a record; None where there is none, or one of another kind: without the field `mark`.
 
-        Raises: ServerError where it is of that kind and does not fit.
+        Raises: ServerError where it is of that kind and does not fit, and where a key is missing.
         """
         body = self._page("GET", path)
         return None if body is None or not has_field(body, mark) else self._parse(body, kind, path)
@@ -198,9 +153,11 @@ class Connection:
         return self._checked(self._parse(body, kind, path))
 
     def _page(self, method: str, path: str, value: Any = None) -> bytes | None:
-        with self._open(method, path, value, PAGE_BYTES) as response:
-            body = self._whole(response)
-        if response.status_code in (404, 405, 501) or (method == "GET" and not response.is_success):
+        with self._open(method, path, value, self._patience_s) as (response, deadline):
+            body = self._whole(response, deadline)
+        if response.status_code in _UNKNOWN or (
+            method == "GET" and not response.is_success and response.status_code not in _NO_ENTRY
+        ):
             return None
         self._check(response, body)
         return body
@@ -213,10 +170,10 @@ class Connection:
 
         Raises: ServerError for whatever goes wrong on the way.
         """
-        with self._open("POST", path, value, STREAM_BYTES, max(prefill_s, self._patience_s)) as response:
+        with self._open("POST", path, value, max(prefill_s, self._patience_s)) as (response, deadline):
             if not response.is_success:
-                self._check(response, self._whole(response))
-            for now_ns, line in self._lines(response):
+                self._check(response, self._whole(response, deadline))
+            for now_ns, line in self._lines(response, deadline):
                 data = line.removeprefix(b"data:").strip()
                 if not data or line.startswith((b":", b"event:", b"id:", b"retry:")):
                     continue
@@ -225,46 +182,45 @@ class Connection:
                     continue
                 event = self._checked(self._parse(data, kind, path))
                 if adds(event):
-                    self._now.allowance.token(self._patience_s)
+                    deadline.token(min(self._patience_s, TOKEN_S.most))
                 yield now_ns, event
 
-    def _lines(self, response: httpx2.Response) -> Iterator[tuple[int, bytes]]:
+    def _lines(self, response: httpx2.Response, deadline: _Deadline) -> Iterator[tuple[int, bytes]]:
         """Lines, each with the time at which its end arrived."""
         begun = bytearray()
-        for chunk in self._chunks(response):
+        for chunk in self._chunks(response, deadline, STREAM_BYTES):
             now_ns = CLOCK.now_ns()
             for part in chunk.splitlines(keepends=True):
                 begun += part
                 if len(begun) > EVENT_BYTES.most:
-                    raise too_much(self.url, EVENT_BYTES)
+                    raise _too_much(self.url, EVENT_BYTES)
                 if part.endswith((b"\n", b"\r")):
                     yield now_ns, bytes(begun)
                     begun.clear()
         if begun:
             yield CLOCK.now_ns(), bytes(begun)
 
-    def _whole(self, response: httpx2.Response) -> bytes:
-        body = bytearray()
-        for chunk in self._chunks(response):
-            body += chunk
-            self._now.allowance.page_goes_on()
-        if len(body) > PAGE_BYTES.most:
-            raise too_much(self.url, PAGE_BYTES)
-        return bytes(body)
+    def _whole(self, response: httpx2.Response, deadline: _Deadline) -> bytes:
+        return b"".join(self._chunks(response, deadline, PAGE_BYTES))
 
-    def _chunks(self, response: httpx2.Response) -> Iterable[bytes]:
+    def _chunks(self, response: httpx2.Response, deadline: _Deadline, most: Limit) -> Iterator[bytes]:
         packed = response.headers.get("Content-Encoding", "identity")
         if packed != "identity":
             raise ServerError(f"{self.url} compressed its answer ({packed[:40]!r}), which it was asked not to do.")
+        n_bytes = 0
         for chunk in response.iter_raw():
-            self._now.allowance.left_s()  # many small pieces may all lie here already
+            n_bytes += len(chunk)
+            if n_bytes > most.most:
+                raise _too_much(self.url, most)
+            if deadline.error is not None:  # many small pieces may all lie here already
+                return
             yield chunk
 
     @contextmanager
     def _open(
-        self, method: str, path: str, value: Any, most: Limit, patience_s: float = 0.0
-    ) -> Iterator[httpx2.Response]:
-        """A response whose body is still to come; what the server closed while it was idle is opened once more.
+        self, method: str, path: str, value: Any, patience_s: float
+    ) -> Iterator[tuple[httpx2.Response, _Deadline]]:
+        """A response whose body is still to come, and its deadline; one that loads is asked again.
 
         A server that was silent once is given up: each further request would wait as long again.
         """
@@ -272,41 +228,28 @@ class Connection:
             raise self._given_up
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
-        request = self._client.build_request(method, path, content=content, headers=headers)
-        deadline = time.monotonic() + self._patience_s
-        fresh = False
-        with self._failures():
-            while True:
-                self._now.allowance = _Allowance(self.url, patience_s or self._patience_s, most)
+        loaded_by = time.monotonic() + self._patience_s
+        while True:
+            with self._failures(), _Deadline(self.url, patience_s, self._tell) as deadline:
+                extensions = {"trace": deadline.opened}
+                asked = self._client.stream(method, path, content=content, headers=headers, extensions=extensions)
                 try:
-                    response = self._client.send(request, stream=True)
-                except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                    if fresh:
-                        raise
-                    fresh = True  # keep-alive: the server may have closed it while it was idle
-                    continue
-                self._now.allowance.sign()
-                if response.status_code != _LOADING or time.monotonic() > deadline:
-                    break
-                response.close()
-                time.sleep(_POLL_S)
-            try:
-                yield response
-            finally:
-                response.close()
+                    with asked as response:
+                        if response.status_code != _LOADING or time.monotonic() > loaded_by:
+                            yield response, deadline
+                            return
+                finally:
+                    if deadline.error is not None:
+                        self._given_up = deadline.error
+                        raise deadline.error
+            time.sleep(_POLL_S)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except _Silent as error:
-            self._given_up = error
-            raise
         except httpx2.ConnectError as error:
             raise ServerError(f"No server answers at {self.url}: {_shown(error)}.", hint="Start it.") from error
-        except httpx2.TimeoutException as error:
-            self._given_up = self._now.allowance.late()
-            raise self._given_up from error
         except httpx2.RemoteProtocolError as error:
             raise ServerError(f"{self.url} broke off in the middle: {_shown(error)}.") from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:
@@ -315,8 +258,10 @@ class Connection:
     def _check(self, response: httpx2.Response, body: bytes) -> None:
         if response.is_success:
             return
-        what = "is still loading, or busy" if response.status_code == _LOADING else "refused"
-        raise ServerError(f"{self.url} {what} ({response.status_code}): {excerpt(body)}")
+        status = response.status_code
+        what = "is still loading, or busy" if status == _LOADING else "refused"
+        hint = f"Give its key in the variable {KEY_VARIABLE}." if status in _NO_ENTRY else ""
+        raise ServerError(f"{self.url} {what} ({status}): {excerpt(body)}", hint=hint)
 
     def _checked(self, answer: S) -> S:
         if (failure := answer.failure) is not None:

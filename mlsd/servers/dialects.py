@@ -6,22 +6,23 @@ import time
 from collections.abc import Callable
 
 from mlsd.errors import ServerError
-from mlsd.servers.connection import Connection
+from mlsd.servers.connection import Connection, Tell
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
-from mlsd.servers.openai import LlamaCppPython, LMStudio, MlxLm, MlxVlm, OpenAI, Vllm
+from mlsd.servers.openai import LM_STUDIO, MLX_LM, MLX_VLM, OTHER, OWNED, VLLM, OpenAI, Vllm
 from mlsd.servers.protocols import Health, ListedModel, ModelList, Props, Version
 
 _POLL_S = 0.1
+_KNOWN = ("llama-server", "mlx_lm.server", "mlx-vlm", "Ollama", "LM Studio", "OpenAI's")
 
 
-def connect(url: str, patience_s: float, draft: str | None = None) -> Endpoint:
+def connect(url: str, patience_s: float, draft: str | None = None, tell: Tell | None = None) -> Endpoint:
     """The server at a URL that `check_url` passed. `draft` names the draft model where a request can ask for one.
 
     Raises: ServerError when nothing answers, or in no protocol that is known.
     """
-    connection = Connection(url, patience_s)
+    connection = Connection(url, patience_s, tell)
     try:
         return _endpoint(connection, draft)
     except BaseException:
@@ -41,23 +42,23 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     loaded = connection.get("/api/v0/models", ModelList, "data")
     if loaded is not None and loaded.data:
         ready = tuple(model for model in loaded.data if model.state == "loaded")
-        return LMStudio(connection, _first(ready, connection.url), draft, switches=draft is not None)
-    health = connection.get("/health", Health, "status")
-    if health is not None and health.status == "ok":
-        return MlxLm(connection, ListedModel(), draft)
+        return OpenAI(connection, _first(ready, connection.url).id, LM_STUDIO, draft, switches=draft is not None)
     listed = connection.get("/v1/models", ModelList, "data")
+    models = () if listed is None else listed.data or ()
+    dialect = OWNED.get(models[0].owned_by or "", OTHER) if models else OTHER
+    if dialect is VLLM:
+        reply = connection.get("/version", Version, "version")
+        return Vllm(connection, models[0].id, VLLM, build="" if reply is None else reply.version)
+    health = None if dialect is not OTHER else connection.get("/health", Health, "status")
+    if health is not None and health.status == "ok":
+        return OpenAI(connection, None, MLX_LM, draft, model=_served(models))
     if health is not None and health.loaded_model is not None:
-        return MlxVlm(connection, ListedModel(id=health.loaded_model))
+        return OpenAI(connection, health.loaded_model, MLX_VLM)
     if listed is not None:
-        model = _first(listed.data, connection.url)
-        if model.owned_by == "vllm":
-            reply = connection.get("/version", Version, "version")
-            return Vllm(connection, model, build="" if reply is None else reply.version)
-        kind = LlamaCppPython if model.owned_by == "me" else OpenAI  # it lists its models as its user's own
-        return kind(connection, model, draft)
+        return OpenAI(connection, _first(models, connection.url).id, dialect, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",
-        hint="Known: llama-server, llama-cpp-python, vLLM, mlx_lm.server, mlx-vlm, Ollama, LM Studio, OpenAI's.",
+        hint=f"Known: {', '.join((*_KNOWN, *(one.program for one in OWNED.values())))}.",
     )
 
 
@@ -67,7 +68,13 @@ def _first(models: tuple[ListedModel, ...] | None, url: str) -> ListedModel:
     return models[0]
 
 
-def wait_for(url: str, patience_s: float, alive: Callable[[], bool]) -> Endpoint:
+def _served(models: tuple[ListedModel, ...]) -> str:
+    """What mlx_lm.server serves: it lists what the machine has downloaded, and last the folder that it was given."""
+    name = models[-1].id if models else None
+    return name.rpartition("/")[2] if name and (len(models) == 1 or name.startswith("/")) else "unnamed model"
+
+
+def wait_for(url: str, patience_s: float, alive: Callable[[], bool], tell: Tell | None = None) -> Endpoint:
     """The server that is starting at `url`; `alive` tells whether its process still runs.
 
     Raises: ServerError when it died or did not answer in time.
@@ -75,7 +82,7 @@ def wait_for(url: str, patience_s: float, alive: Callable[[], bool]) -> Endpoint
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return connect(url, patience_s)
+            return connect(url, patience_s, tell=tell)
         except ServerError as error:
             if not alive() or time.monotonic() > deadline:
                 raise ServerError(f"The server did not come up: {error.message}", hint=error.hint) from error

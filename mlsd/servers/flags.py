@@ -73,6 +73,21 @@ class Binary(Record, frozen=True, kw_only=True):
         return next((name for name in names if name in self.flags), None)
 
 
+# What a llama-server of today has (b11524); no older one is advised about.
+_CURRENT = Binary(
+    path="llama-server",
+    types=(),
+    flags=frozenset(
+        (
+            "--spec-draft-model", "--spec-draft-n-max", "--spec-draft-p-min", "--spec-ngram-mod-n-max",
+            "--spec-ngram-mod-n-min", "--spec-ngram-mod-n-match",
+            *(f"--spec-ngram-{kind}-size-{end}" for kind in ("simple", "map-k", "map-k4v") for end in "nm"),
+        )
+    ),
+)  # fmt: skip
+_MEASURE = "Measure it: mlsd server TARGET --launch llama-server."
+
+
 def read_binary(path: str) -> Binary:
     """Ask a binary for its help. Raises: InputError when it is no llama-server."""
     found = str(Path(shutil.which(path) or path).absolute())
@@ -99,13 +114,22 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
 
     Raises: UnsupportedError for what the binary cannot do, InputError for an option that has no flag.
     """
-    kind = TYPES.get(spec.name, spec.name)
+    kind, own = TYPES.get(spec.name, spec.name), _DRAFTINGS.get(spec.name)
     if kind not in binary.types:
         raise UnsupportedError(
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
-    # Without a type a draft model may do nothing at all, so it is always given.
+    given, values = _words(binary, spec, gamma, draft_path), _all_options(spec)
+    like = set() if own is None else {name for name in own.always if values.get(name) == _done(own, name, values)}
+    if other := {} if own is None else spec.options.keys() - own.options.keys() - like:
+        raise _no_flag(min(other), kind)
+    return given
+
+
+def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
+    kind, own, values = TYPES.get(spec.name, spec.name), _DRAFTINGS.get(spec.name), _all_options(spec)
+    # Without a type a draft model does nothing at all, so it is always given.
     given = ["--spec-type", kind]
     if draft_path is not None:
         flag = binary.known("--spec-draft-model", "--model-draft")
@@ -119,33 +143,19 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
         given += [least, "1"]  # its default may be more than gamma
     if sampling := binary.known("--spec-draft-sampling"):
         given += [sampling, "greedy"]  # its default, given so that it is recorded: it decides what a temperature means
-    return given + _options(binary, kind, spec)
-
-
-def _options(binary: Binary, kind: str, spec: DrafterSpec) -> list[str]:
-    given: list[str] = []
-    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
-    for name in spec.options if own is None else _told(own, spec):
-        ends = _OPTIONS.get(name, (name.replace("_", "-"),))
+    # Of ours those that were given, and defaults that switch something on.
+    told = spec.options if own is None else [n for n in own.options if n in spec.options or values.get(n)]
+    for name in told:
+        ends = _OPTIONS.get(name, (name.replace("_", "-"),)) if own is None else (own.options[name],)
         flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), *(f"--spec-draft-{end}" for end in ends))
         if flag is None:
             raise _no_flag(name, kind)
         given += [flag, str(values[name])]
-    if own is not None:
-        like = {name for name in own.always if values.get(name) == _done(own, name, values)}
-        if other := spec.options.keys() - own.options.keys() - like:
-            raise _no_flag(min(other), kind)
     return given
 
 
 def _no_flag(name: str, kind: str) -> InputError:
     return InputError(f"llama-server has no setting {name!r} for {kind}.", hint="Leave it out, or use --flags.")
-
-
-def _told(own: _Drafting, spec: DrafterSpec) -> list[str]:
-    """Options that a server is told: those that were given, and defaults of ours that switch something on."""
-    values = _all_options(spec)
-    return [name for name in own.options if name in spec.options or values.get(name)]
 
 
 def _done(own: _Drafting, name: str, options: Mapping[str, OptionValue]) -> OptionValue:
@@ -203,53 +213,38 @@ def advice(
             "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
-    own, name = _drafting(spec), draft or (spec.draft.id if spec.draft else None)
-    studio = "LM Studio: leave Speculative Decoding off; it drafts with a second model only."
-    if own is None:
+    own, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
+    kind, studio = (
+        TYPES.get(spec.name, spec.name),
+        "LM Studio: leave Speculative Decoding off; it needs a second model.",
+    )
+    if not kind.startswith(("draft-", "ngram-")) or (own is None and spec.name in METHODS):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
-    if own.other and not by_server:
-        return (f"llama-server: no flags do this: its {own.type} is another method ({own.other}).", studio)
-    line = [f"--spec-type {own.type}"]
-    missing = name is not None and not Path(name).is_file()
-    if name and own.type.startswith("draft-"):
-        line.append(f"--spec-draft-model {'DRAFT.gguf' if missing else shlex.quote(name)}")
-    line.append(f"{_most_flag(own.type)} {gamma}")
-    values, prefix = _all_options(spec), "draft" if own.type.startswith("draft-") else own.type
-    line += [f"--spec-{prefix}-{own.options[name]} {values[name]}" for name in _told(own, spec)]
-    where = f" (DRAFT.gguf: the file of {name})" if len(line) > 2 and "DRAFT.gguf" in line[1] else ""
-    lines = [f"llama-server: {' '.join(line)}{where}"]
-    if differs := [] if by_server else _differs(own, values):
+    if own is not None and own.other and not by_server:
+        return (f"llama-server: no flags do this: its {kind} is another method ({own.other}).", studio)
+    where = ""
+    if name and (not kind.startswith("draft-") or Path(name).is_file()):
+        name = name if kind.startswith("draft-") else None
+    elif name:
+        name, where = "DRAFT.gguf", f" (DRAFT.gguf: the file of {name})"
+    lines = [f"llama-server: {shlex.join(_words(_CURRENT, spec, gamma, name))}{where}"]
+    values = _all_options(spec)
+    if differs := [] if by_server or own is None else _differs(own, values):
         lines.append(
-            f"llama-server differs: {', '.join(differs)}; it may draft otherwise than measured here. Measure it: mlsd "
-            "server TARGET --launch llama-server."
+            f"llama-server differs: {', '.join(differs)}; it may draft otherwise than measured here. {_MEASURE}"
         )
-    if spec.name == DRAFT_MODEL and name:
+    if spec.name == DRAFT_MODEL and name and own is not None:
+        called = draft or (spec.draft.id if spec.draft else name)
         left = "".join(f"; it has no {option}" for option in own.options if values.get(option))
-        lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}{left}.")
+        lines.append(f"LM Studio: Speculative Decoding > Draft Model {called}, Drafting Max Size {gamma}{left}.")
     else:
         lines.append(studio)
-    if target is not None and not by_server and own.type not in _SNAPSHOTS and state_layers(Source(target)):
+    if target is not None and not by_server and kind not in _SNAPSHOTS and state_layers(Source(target)):
         lines.append(
-            f"llama-server keeps no snapshots of this target's recurrent state for {own.type} (n_rs_seq stays 0; seen "
-            "in b11434): it copies the state each round, which mlsd does not, so it may draft otherwise, gain less or "
-            "lose. Measure it: mlsd server TARGET --launch llama-server."
+            f"llama-server keeps no snapshots of this target's recurrent state for {kind} (n_rs_seq stays 0; seen in "
+            f"b11434): it copies the state each round, so it may draft otherwise, gain less or lose. {_MEASURE}"
         )
     return tuple(lines)
-
-
-def _drafting(spec: DrafterSpec) -> _Drafting | None:
-    """Of our method, or of a type of the server's own."""
-    if spec.name in _DRAFTINGS or not spec.name.startswith(("draft-", "ngram-")) or spec.name in METHODS:
-        return _DRAFTINGS.get(spec.name)
-    ends = {name: _OPTIONS.get(name, (name.replace("_", "-"),)) for name in spec.options}
-    place = -1 if spec.name == "ngram-mod" else 0
-    return _Drafting(type=spec.name, options={name: own[place] for name, own in ends.items()})
-
-
-def _most_flag(kind: str) -> str:
-    if kind == "ngram-mod":
-        return "--spec-ngram-mod-n-max"
-    return f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
 
 
 def _all_options(spec: DrafterSpec) -> dict[str, OptionValue]:

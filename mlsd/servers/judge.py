@@ -2,7 +2,7 @@
 
 Equal token ids are lossless. Else the plain server is led along the speculative output: what it would have chosen at
 each place, by which lead, and how much that lead moves when the place is computed in a pass as wide as a verification.
-A server that gives no log-probabilities cannot excuse a difference.
+Of a server that gives no log-probabilities a difference is not judged: a tie may explain it, or not.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def judge(
         if index is None:
             return Losslessness(verdict="lossless")
         if not plain.server.gives_probabilities or isinstance(prompt, str):
-            return Losslessness(verdict="diverged", first_difference=index)
+            return Losslessness(verdict="not_judged", first_difference=index)
         return _lead_along(plain, prompt, answer, reference.tokens)
     same = answer.text == reference.text and answer.n_tokens == reference.n_tokens
-    return Losslessness(verdict="lossless" if same else "diverged")
+    return Losslessness(verdict="lossless" if same else "not_judged")
 
 
 def _lead_along(
@@ -46,7 +46,7 @@ def _lead_along(
         request = Request(prompt=prompt + tokens[: len(rows)], n_predict=rest, n_probs=_CANDIDATES)
         probe = plain.complete(request)
         if not probe.candidates or min(map(len, probe.candidates)) < _FEWEST:
-            return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
+            return Losslessness(verdict="not_judged", first_difference=first_difference(tokens, reference))
         for candidates, chosen, token in zip(probe.candidates, probe.tokens, tokens[len(rows) :], strict=False):
             rows.append(_row(candidates, chosen, token))
             if token != chosen:

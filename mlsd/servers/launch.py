@@ -16,6 +16,7 @@ from mlsd.engine.threads import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
 from mlsd.redact import redact
+from mlsd.servers.connection import Tell
 from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.flags import Binary
@@ -56,8 +57,8 @@ def own_libllama_first(program: str) -> tuple[str, ...]:
 class Launched:
     """One llama-server, running inside the block; `endpoint` speaks to it."""
 
-    def __init__(self, binary: Binary, flags: Sequence[str], patience_s: float) -> None:
-        self._binary, self._flags, self._patience_s = binary, list(flags), patience_s
+    def __init__(self, binary: Binary, flags: Sequence[str], patience_s: float, tell: Tell | None = None) -> None:
+        self._binary, self._flags, self._patience_s, self._tell = binary, list(flags), patience_s, tell
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._endpoint: Endpoint | None = None
@@ -113,7 +114,7 @@ class Launched:
             variables=environment,
         )
         try:
-            return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running)
+            return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running, self._tell)
         except ServerError as error:
             words = "\n".join((error.message, self._log_end(), self.death)).rstrip()
             raise ServerError(words, hint="Is it the right model? --launch PATH names another llama-server.") from error

@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
+from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds
 from mlsd.servers.protocols import (
     Counters,
     ListedModel,
@@ -20,7 +21,6 @@ from mlsd.servers.protocols import (
     ModelList,
     ModelMeta,
     Props,
-    Templated,
     Timings,
     Tokenized,
     prometheus,
@@ -32,6 +32,7 @@ class LlamaServer(Endpoint):
 
     def __init__(self, connection: Connection, props: Props) -> None:
         super().__init__(connection)
+        self._props = props
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
         listed = connection.get("/v1/models", ModelList, "data") or ModelList()
         meta = (listed.data or (ListedModel(),))[0].meta or ModelMeta()
@@ -54,8 +55,11 @@ class LlamaServer(Endpoint):
         return self._connection.post("/tokenize", body, Tokenized).tokens
 
     def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
-        """The template that the server has, put on here: a completion never gets it again."""
-        text = self._connection.post("/apply-template", {"messages": as_chat(messages)}, Templated).prompt
+        """The template that the server has, put on here, as on every prompt: the server's own clock would date it."""
+        props = self._props
+        text = "\n\n".join(messages)
+        if props.chat_template:
+            text = render(props.chat_template, in_turn(messages), bos=props.bos_token or "", eos=props.eos_token or "")
         body = {"content": text, "add_special": True, "parse_special": True}
         tokens = self._connection.post("/tokenize", body, Tokenized).tokens
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front

@@ -41,7 +41,7 @@ from mlsd.records import (
 )
 from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer
-from mlsd.servers.judge import judge, margin
+from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, ServerPlan, plan_servers
 from mlsd.servers.protocols import Counters
@@ -57,6 +57,11 @@ SPECULATION = "speculation"  # the drafter of a server that was not launched: it
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
+_NOT_TOLD = "The server does not tell of drafted tokens: that it drafts is taken on trust."
+_NOTHING_DRAFTED = (
+    "No server reports drafted tokens: two plain servers are compared. In llama-server --model-draft alone drafts "
+    "nothing, it needs --spec-type too."
+)
 _SHOWN = 24  # characters around the first difference of two texts
 
 
@@ -154,8 +159,6 @@ def measure(
             measured = sessions.measured(store, TrialFilter(run_id=outcome.run_id))
             own = [one.trial for one in measured]
             decided = sessions.of_run(store, outcome.run_id)
-            if not outcome.interrupted:
-                session.compare(own, cases)
             advice = "See the page on servers in the documentation."
             noted = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             warnings = (*check_run(own, environment), *noted)
@@ -280,9 +283,10 @@ class _Session:
         )
 
     def _note_servers(self) -> None:
-        drafted = (answer.proposed or answer.accepted for side in self._sides[1:] for answer in side.earlier)
-        if not self._rivals and not any(side.must_draft for side in self._sides) and not any(drafted):
-            self.notes.append("No server reports drafted tokens: two plain servers are compared.")
+        answers = [answer for side in self._sides[1:] for answer in side.earlier if not side.must_draft]
+        if answers and not self._rivals and not any(answer.proposed or answer.accepted for answer in answers):
+            told = any(answer.proposed is not None or answer.accepted is not None for answer in answers)
+            self.notes.append(_NOTHING_DRAFTED if told else _NOT_TOLD)
         for server in dict.fromkeys(side.reported for side in (self._sides if self._rivals else self._sides[:1])):
             if server is None:
                 continue
@@ -522,31 +526,6 @@ class _Session:
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def compare(self, trials: Sequence[Trial], cases: Mapping[str, Case]) -> None:
-        """Say where our own loop's plain output is another than the server's, and whether a tie explains it."""
-        for name, reference in self._sides[0].references.items():
-            ours = (t for t in trials if cases[t.case_id].source == "engine" and cases[t.case_id].prompt.key == name)
-            tokens = next((t.tokens for t in ours if t.arm == "ar" and t.tokens), ())
-            if not tokens or not reference.tokens or tokens == reference.tokens:
-                continue
-            try:
-                why = self._apart(self._sides[0].prompts[name].tokens, tokens, reference)
-            except ServerError as error:
-                why = str(error)
-            self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
-
-    def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: ServerAnswer) -> str:
-        plain = self._use(self._sides[0])
-        place = first_difference(tokens, reference.tokens) or 0
-        ended = plain.complete(Request(prompt=prompt + tokens[:place], n_predict=1, n_probs=1, ignore_eog=False)).ended
-        if ended and self._ask.ignore_eog:
-            return (
-                f"from token {place} on, where the model ends its answer: our loop goes on behind the end token, the "
-                "server writes none (compare with --stop-at-eog)"
-            )
-        found = judge(plain, prompt, ServerAnswer(tokens=tokens, n_tokens=len(tokens)), reference)
-        return f"{found.verdict}, {margin(found)}"
-
     def agreement(self) -> Iterator[str]:
         """Whether each rival writes what the first one does, prompt by prompt, and why it may not."""
         first = self._sides[0]
@@ -601,9 +580,10 @@ def _check_same_model(plain: Server, other: Server) -> None:
 
 
 def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> str | None:
-    if verdict is not None and verdict.verdict == "diverged":
+    if verdict is not None and verdict.verdict in ("diverged", "not_judged"):
         where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
-        return f"output differs from the plain server's{where}"
+        untold = ", which gives no log-probabilities to tell a tie by" if verdict.verdict == "not_judged" else ""
+        return f"output differs from the plain server's{where}{untold}"
     if side.spec.name == NO_DRAFTER and answer.proposed:
         return f"the server that should be plain drafted {answer.proposed} tokens"
     if side.must_draft and not answer.proposed:

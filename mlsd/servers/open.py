@@ -22,8 +22,8 @@ from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.planning.tasks import Task
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
-from mlsd.servers.connection import check_url
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
+from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
@@ -31,6 +31,7 @@ from mlsd.servers.launch import Launched, server_flags
 from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
 from mlsd.servers.plan import SERVERS, Ask
 
+UNREPORTED = "drafting not reported"  # the drafter of a rival that does not say whether it has one
 _TEMPLATE_TOKENS = 256
 _TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are needed at once than were given
 _PLAIN = (DrafterSpec(), 0, None)
@@ -64,8 +65,9 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
     if request.tasks:
         request = msgspec.structs.replace(request, ignore_eog=False)
     with ExitStack() as stack:
-        ready = _launched(request, prompts, stack) if request.launch is not None else _given(request, stack)
-        return measure(ready[0], request, prompts, ready[1], db, watcher, rivals=bool(request.rivals))
+        tell = None if watcher is None else watcher.tell
+        opened = _given(request, stack, tell) if request.launch is None else _launched(request, prompts, stack, tell)
+        return measure(opened[0], request, prompts, opened[1], db, watcher, rivals=bool(request.rivals))
 
 
 def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
@@ -90,7 +92,7 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
 # --- servers that are there ---------------------------------------------------------------------------------------
 
 
-def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], ServerModels]:
+def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> tuple[list[Side], ServerModels]:
     if request.with_engine or request.flags or request.drafters or request.gammas:
         raise InputError(
             "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
@@ -106,11 +108,14 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Server
     draft = request.drafts[0] if request.drafts else None
     ends: list[Endpoint] = []
     for url in urls:
-        ends.append(connect(url, request.patience_s, draft))
+        ends.append(connect(url, request.patience_s, draft, tell))
         stack.callback(ends[-1].close)
     spec = DrafterSpec(name=SPECULATION)
     if request.rivals:
-        return [Side(spec if _drafts(end) is True else DrafterSpec(), 0, end) for end in ends], ServerModels()
+        told = [_drafts(end) for end in ends]
+        names = [UNREPORTED if one is None else SPECULATION if one is True else NO_DRAFTER for one in told]
+        sides = [Side(DrafterSpec(name=name), 0, end) for name, end in zip(names, ends, strict=True)]
+        return sides, ServerModels()
     if len(ends) == 1:
         if not ends[0].server.switches:
             raise InputError(
@@ -119,21 +124,24 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Server
             )
         return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], ServerModels()
     speculative, plain = ends
-    if (found := _drafts(plain)) is not False:  # a slip that the counts show, or an answer that breaks off
+    if found := _drafts(plain):  # a slip that the counts show, or an answer that breaks off
         if (other := _drafts(speculative)) is True and found is True:
             raise InputError("Both servers draft, so neither is plain.", hint="Start the one of --against without.")
-        if isinstance(found, ServerError) and other is not False:
+        if isinstance(found, ServerError) and other:
             raise found
         speculative, plain = plain, speculative
     return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], ServerModels()
 
 
-def _drafts(endpoint: Endpoint) -> bool | ServerError:
-    """Whether a server reports drafted tokens on a text that every method drafts well; or how it failed to answer."""
+def _drafts(endpoint: Endpoint) -> bool | ServerError | None:
+    """Whether a server reports drafted tokens on a text that every method drafts well; None where it reports none, nor
+    that there are none; or how it failed to answer.
+    """
     try:
         prompt = endpoint.tokenize(_PEEK) or _PEEK
         answer = endpoint.complete(Request(prompt=prompt, n_predict=24))
-        return bool(answer.proposed or answer.accepted)
+        counts = (answer.proposed, answer.accepted)
+        return None if counts == (None, None) else any(counts)
     except ServerError as error:
         return error
 
@@ -141,7 +149,9 @@ def _drafts(endpoint: Endpoint) -> bool | ServerError:
 # --- servers that mlsd launches -----------------------------------------------------------------------------------
 
 
-def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack) -> tuple[list[Side], ServerModels]:
+def _launched(
+    request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack, tell: Tell | None
+) -> tuple[list[Side], ServerModels]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
     assert request.launch is not None
@@ -157,7 +167,7 @@ def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStac
     common = server_flags(binary, str(target.path), request.engine, n_ctx, slots)
 
     def launched(flags: list[str]) -> Launched:
-        return stack.enter_context(Launched(binary, [*common, *flags, *more], request.patience_s))
+        return stack.enter_context(Launched(binary, [*common, *flags, *more], request.patience_s, tell))
 
     sides = [Side(DrafterSpec(), 0, launched([]))]
     for spec, gamma, draft in arms:

@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's completions: llama-cpp-python's, vLLM, mlx_lm, mlx-vlm, LM Studio, and any other.
+"""Servers that speak OpenAI's completions: one client, and a table of what each of them does otherwise.
 
 A stream has a clock and pieces of text, which are not tokens; counts and ids stand at its end or in a whole answer, if
 at all. What a stream lets out is asked for once more, outside what is timed, for each text that is new.
@@ -9,43 +9,105 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from mlsd.errors import ServerError
+from mlsd.outside import Count, Milliseconds
+from mlsd.records import Record
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
-from mlsd.servers.protocols import (
-    Completion,
-    Counters,
-    Drafted,
-    ListedModel,
-    Metrics,
-    PromptDetails,
-    Tokenized,
-    Usage,
-    prometheus,
-)
+from mlsd.servers.protocols import Completion, Counters, Counts, Tokenized, prometheus
 
 _SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
+UNNAMED = "default_model"  # what mlx_lm.server takes for the model that it was started with
+
+
+class Dialect(Record, frozen=True, kw_only=True):
+    """What a server does otherwise than OpenAI."""
+
+    program: str = "OpenAI-compatible"
+    owned_by: str | None = None  # who its list of models says they belong to
+    paths: tuple[str, str] = ("/v1/completions", "/v1/chat/completions")
+    chat_only: bool = False
+    gives_tokens: bool = False
+    forgets: bool = False
+    counts: bool = False  # drafted tokens, on `/metrics`
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of every request
+    untested: bool = True  # written from what it sent to others, never tried on a real one
+
+
+OTHER = Dialect(untested=False)
+VLLM = Dialect(program="vLLM", owned_by="vllm", gives_tokens=True, forgets=True, counts=True)
+# Its whole answers have token ids; it reports no acceptance: `from_draft` is in its Python API alone.
+MLX_LM = Dialect(program="mlx_lm.server", gives_tokens=True, untested=False)
+# Its accepted tokens are those that matched, also behind the end of the answer (mlx-vlm 2324).
+MLX_VLM = Dialect(program="mlx-vlm", chat_only=True)
+# A request names the draft model, so one server does both.
+LM_STUDIO = Dialect(program="LM Studio", paths=("/api/v0/completions", "/api/v0/chat/completions"))
+OWNED = {
+    one.owned_by: one
+    for one in (
+        VLLM,
+        # It lists its models as its user's own; its default of `repeat_penalty` changes what greedy decoding writes.
+        Dialect(program="llama-cpp-python", owned_by="me", settings={"repeat_penalty": 1.0}, untested=False),
+        Dialect(program="MTPLX", owned_by="mtplx", chat_only=True),
+        Dialect(program="mlx-dspark", owned_by="mlx-dspark"),
+        Dialect(program="Rapid-MLX", owned_by="rapid-mlx", counts=True),
+        Dialect(program="omlx", owned_by="omlx"),
+    )
+}
+# Where answers tell what was drafted; of lists the sum. `rejected` stands in for `proposed`.
+DRAFTED = (
+    {  # vLLM's docs/features/speculative_decoding/per_request_metrics.md; the bonus token of a step is in none of these
+        "proposed": "metrics.speculative_decoding.num_draft_tokens",
+        "accepted": "metrics.speculative_decoding.num_accepted_draft_tokens",
+        "n_rounds": "metrics.speculative_decoding.num_spec_steps",
+        "by_accepted": "metrics.speculative_decoding.acceptance_histogram",
+    },
+    # mlx-vlm's pull request 1788; without rounds llama-server's
+    {"proposed": "timings.draft_n", "accepted": "timings.draft_n_accepted", "n_rounds": "timings.draft_rounds"},
+    {  # MTPLX's `PUBLIC_MTPLX_STATS_KEYS`
+        "proposed": "mtplx_stats.drafted_by_depth",
+        "accepted": "mtplx_stats.accepted_by_depth",
+        "n_rounds": "mtplx_stats.verify_calls",
+    },
+    {"n_rounds": "x_mlx_dspark.target_forwards"},  # mlx-dspark's HTTP reference
+    {"proposed": "stats.total_draft_tokens_count", "accepted": "stats.accepted_draft_tokens_count"},  # LM Studio's
+    {  # OpenAI's of its predictions
+        "accepted": "usage.completion_tokens_details.accepted_prediction_tokens",
+        "rejected": "usage.completion_tokens_details.rejected_prediction_tokens",
+    },
+)
+_COUNTED = {
+    "n_tokens": "usage.completion_tokens",
+    "n_prompt": "usage.prompt_tokens",
+    "n_cached": "usage.prompt_tokens_details.cached_tokens",
+}
+# vLLM's: to the first token from scheduling on, and from there to the last.
+_CLOCK = {"prompt_ns": "metrics.time_to_first_token_ms", "decode_ns": "metrics.generation_time_ms"}
 
 
 class OpenAI(Endpoint):
-    """An endpoint with `/v1/completions` and `/v1/chat/completions`."""
+    """An endpoint with completions and chat completions."""
 
-    paths = ("/v1/completions", "/v1/chat/completions")
-    facts: ClassVar[dict[str, Any]] = {"program": "OpenAI-compatible"}  # of every such server
-    settings: ClassVar[dict[str, Any]] = {}  # of every request
-
-    def __init__(self, connection: Connection, model: ListedModel, draft: str | None = None, **facts: Any) -> None:
-        """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
+    def __init__(
+        self,
+        connection: Connection,
+        model_id: str | None,
+        dialect: Dialect = OTHER,
+        draft: str | None = None,
+        **facts: Any,
+    ) -> None:
+        """`model_id` is the one in the server's list; `draft` the name of a draft model that a request may ask for."""
         super().__init__(connection)
-        self._draft = draft
-        self._id = model.id or "default_model"
+        self._draft, self._dialect = draft, dialect
+        self._id = model_id or UNNAMED
         self._known: dict[object, ServerAnswer] = {}  # whole answers, by request and text
-        self.server = Server(model=PurePath(self._id).name.removesuffix(".gguf"), **self.facts, **facts)
+        own = {name: getattr(dialect, name) for name in ("program", "chat_only", "gives_tokens", "forgets", "untested")}
+        self.server = Server(**{"model": PurePath(self._id).name.removesuffix(".gguf"), **own, **facts})
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The answer with the counts and ids of its text as the server gives them for a whole one."""
@@ -70,12 +132,13 @@ class OpenAI(Endpoint):
             "seed": sampling.seed + request.nonce,
             **({} if sampling.greedy else {"top_p": sampling.top_p}),
             **({"draft_model": self._draft} if self._draft and request.draft else {}),
-            **self.settings,
+            **self._dialect.settings,
             **more,
         }
-        if request.messages:
-            return self.paths[1], {**body, "messages": as_chat(request.messages)}
-        return self.paths[0], {**body, "prompt": request.prompt}
+        messages = request.messages or ((str(request.prompt),) if self.server.chat_only else ())
+        if messages:
+            return self._dialect.paths[1], {**body, "messages": as_chat(messages)}
+        return self._dialect.paths[0], {**body, "prompt": request.prompt}
 
     def complete(self, request: Request) -> ServerAnswer:
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
@@ -92,78 +155,67 @@ class OpenAI(Endpoint):
 
     def _whole(self, request: Request) -> ServerAnswer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
-        path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
+        path, body = self._body(request, stream=False, **({"logprobs": True} if self._dialect is MLX_LM else {}))
         sent_ns = CLOCK.now_ns()
         final = self._connection.post(path, body, Completion)
-        if final.usage is None or final.usage.completion_tokens is None:
-            raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         timed = ServerAnswer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
-        return _with_counts(timed, [final])
+        answer = _with_counts(timed, [final])
+        if not answer.n_tokens and final.at("usage.completion_tokens", Count | None) is None:
+            raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
+        return answer
+
+    def counters(self) -> Counters | None:
+        """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
+        before = None
+        for _ in range(_SETTLES if self._dialect.counts else 0):
+            counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
+            if counted == before:
+                break
+            before = counted
+            time.sleep(_SETTLED_S)
+        return None if before is None or before.proposed is None else before
 
 
 def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAnswer:
-    last = events[::-1]
-    usage = next((event.usage for event in last if event.usage), Usage())
-    drafted = next((found for event in last if (found := event.drafted) != Drafted()), Drafted())
-    metrics = next((event.metrics for event in last if event.metrics), Metrics())
-    n_prompt, cached = usage.prompt_tokens, (usage.prompt_tokens_details or PromptDetails()).cached_tokens
+    told = _told(events, _COUNTED, Counts)
+    drafts = [found for fields in DRAFTED if (found := _told(events, fields, Counts))]
+    # OpenAI's own counts are zeros where nothing is predicted: what counts more is meant.
+    drafted = next((found for found in drafts if any(found.values())), drafts[0] if drafts else {})
+    if "rejected" in drafted:
+        drafted["proposed"] = drafted.get("accepted", 0) + drafted.pop("rejected")
+    cached, n_prompt = told.pop("n_cached", None), told.get("n_prompt")
     return msgspec.structs.replace(
         timed,
         tokens=tuple(token for event in events for token in event.tokens),
-        n_tokens=usage.completion_tokens or 0,
-        n_prompt=n_prompt,
         n_processed=None if n_prompt is None or cached is None else n_prompt - cached,
-        ended=next((event.reason for event in last if event.reason), None) == "stop",
-        prompt_ns=nanoseconds(metrics.time_to_first_token_ms),
-        decode_ns=nanoseconds(metrics.generation_time_ms),
-        proposed=drafted.proposed,
-        accepted=drafted.accepted,
-        n_rounds=drafted.rounds,
-        by_accepted=drafted.by_accepted,
+        ended=next((event.reason for event in events[::-1] if event.reason), None) == "stop",
+        **told,
+        **drafted,
+        **{name: nanoseconds(ms) for name, ms in _told(events, _CLOCK, Milliseconds | None).items()},
     )
 
 
-class LlamaCppPython(OpenAI):
-    """llama-cpp-python's own server."""
-
-    facts: ClassVar[dict[str, Any]] = {"program": "llama-cpp-python"}
-    settings: ClassVar[dict[str, Any]] = {"repeat_penalty": 1.0}  # its own default changes what greedy decoding writes
-
-
-class MlxLm(OpenAI):
-    """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves.
-
-    It does not report acceptance over HTTP: `from_draft`, a share of the output, is in its Python API alone.
-    """
-
-    facts: ClassVar[dict[str, Any]] = {"program": "mlx_lm.server", "gives_tokens": True}
-
-
-class MlxVlm(OpenAI):
-    """mlx-vlm's server: conversations alone, and counts of drafting as llama-server names them, with rounds.
-
-    Its accepted tokens are those that matched, also behind the end of the answer: they may exceed the output (mlx-vlm
-    2324). Its clock divides all tokens by a rate that may or may not count the first one, so ours is used.
-    """
-
-    paths = ("", "/v1/chat/completions")
-    facts: ClassVar[dict[str, Any]] = {"program": "mlx-vlm", "chat_only": True, "untested": True}
-
-    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
-        text = request.prompt if isinstance(request.prompt, str) else ""
-        return super()._body(msgspec.structs.replace(request, messages=request.messages or (text,)), **more)
+def _told(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> dict[str, Any]:
+    """What the last event that says it says of each field; of lists the sum, but for those that are meant as one."""
+    found = {}
+    for name, path in fields.items():
+        root = path.partition(".")[0]
+        value = next(
+            (value for event in events[::-1] if getattr(event, root) and (value := event.at(path, kind)) is not None),
+            None,
+        )
+        if value is not None:
+            found[name] = sum(value) if isinstance(value, tuple) and name != "by_accepted" else value
+    return found
 
 
 class Vllm(OpenAI):
     """vLLM: token ids in and out, its clock and counts where it was started to report them, else its counters."""
 
-    facts: ClassVar[dict[str, Any]] = {"program": "vLLM", "gives_tokens": True, "forgets": True, "untested": True}
-
     def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
         # A salt of its own keeps a request from what the prefix cache remembers of others.
         own: dict[str, Any] = {"return_token_ids": True, "ignore_eos": request.ignore_eog, "include_metrics": True}
         own |= {} if request.keep else {"cache_salt": f"{request.nonce} {time.monotonic_ns()}"}
-        more.pop("logprobs", None)
         return super()._body(request, **own, **more)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
@@ -173,21 +225,3 @@ class Vllm(OpenAI):
         """The template that the server has, put on here: a completion never gets it again."""
         body = {"model": self._id, "messages": as_chat(messages), "add_generation_prompt": True}
         return RequestPrompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
-
-    def counters(self) -> Counters | None:
-        """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
-        before = None
-        for _ in range(_SETTLES):
-            counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
-            if counted == before:
-                break
-            before = counted
-            time.sleep(_SETTLED_S)
-        return None if counted.rounds is None else counted
-
-
-class LMStudio(OpenAI):
-    """LM Studio's `/api/v0`: the same with statistics; a request names the draft model, so one server does both."""
-
-    paths = ("/api/v0/completions", "/api/v0/chat/completions")
-    facts: ClassVar[dict[str, Any]] = {"program": "LM Studio", "untested": True}

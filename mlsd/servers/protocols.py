@@ -6,7 +6,7 @@ Servers leave out what they do not know, or write null: every field has a defaul
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,8 @@ from mlsd.outside import Count, Milliseconds, Name, Nanoseconds, Token, excerpt
 from mlsd.records import Record
 
 LogProbability = Annotated[float, Meta(ge=-1e39, le=1.0)]
+Counts = Count | Annotated[tuple[Count, ...], Meta(max_length=1_000)] | None
+Tree = dict[str, Any] | None  # read by paths, through types: `Completion.at`
 _NOTHING = (b"", b"null", b'""', b"{}", b"[]", b"false")
 
 
@@ -39,6 +41,9 @@ class Props(Record, frozen=True, kw_only=True):
     build_info: Name | None = None
     model_alias: Name | None = None
     model_path: Name | None = None
+    chat_template: str | None = None
+    bos_token: Name | None = None
+    eos_token: Name | None = None
 
 
 class Timings(Record, frozen=True, kw_only=True):
@@ -50,7 +55,6 @@ class Timings(Record, frozen=True, kw_only=True):
     predicted_ms: Milliseconds | None = None
     draft_n: Count | None = None
     draft_n_accepted: Count | None = None
-    draft_rounds: Count | None = None  # mlx-vlm's
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -85,15 +89,20 @@ class Tokenized(Reply, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
 
 
-class Templated(Reply, frozen=True, kw_only=True):
-    """`/apply-template`."""
+# --- counters -----------------------------------------------------------------------------------------------------
 
-    prompt: str = ""
-
-
-_COUNTER = re.compile(r"^(?:llamacpp|vllm):(\w{1,200})(?:\{([^}\n]{0,2000})\})? (\S+)", re.MULTILINE)
+_COUNTER = re.compile(r"^(?:llamacpp:|vllm:|rapid_mlx_)(\w{1,200})(?:\{([^}\n]{0,2000})\})? (\S+)", re.MULTILINE)
 _PLACE = re.compile(r"\bposition=\"(\d{1,4})\"")
 _MOST = 2.0**53
+# llama.cpp 26389 took over vLLM's names; Rapid-MLX has its own.
+_COUNTED = {
+    "tokens_predicted_total": "predicted",
+    "spec_decode_num_draft_tokens_total": "proposed",
+    "spec_decode_attempts_total": "proposed",
+    "spec_decode_num_accepted_tokens_total": "accepted",
+    "spec_decode_accepts_total": "accepted",
+    "spec_decode_num_drafts_total": "rounds",
+}
 
 
 class Counters(Record, frozen=True, kw_only=True):
@@ -115,16 +124,16 @@ class Counters(Record, frozen=True, kw_only=True):
 
 
 def prometheus(page: str, sender: str) -> Counters:
-    """The counters of llama-server and vLLM.
+    """The counters of a page, summed over labels: vLLM has one of each for every engine.
 
-    Both use the same names (llama.cpp 26389 took over vLLM's); vLLM has one of each for every engine: their sum.
     Raises: ServerError for a counter that is no count.
     """
     plain: dict[str, int] = {}
     places: dict[int, int] = {}
     for name, labels, text in _COUNTER.findall(page):
         place = _PLACE.search(labels)
-        if name.endswith("_created") or not (place or name.endswith("_total")):
+        of_place = place is not None and name.endswith("per_pos_total")
+        if name not in _COUNTED and not of_place:
             continue
         try:
             value = float(text[:40])
@@ -132,21 +141,15 @@ def prometheus(page: str, sender: str) -> Counters:
             value = -1.0
         if not 0 <= value <= _MOST:
             raise ServerError(f"{sender} returned a counter that cannot be used: {name} is {excerpt(text.encode())!r}.")
-        if place is None:
-            plain[name] = plain.get(name, 0) + int(value)
-        elif "per_pos" in name:
+        if place is not None and of_place:
             at = int(place.group(1))
             places[at] = places.get(at, 0) + int(value)
-    return Counters(
-        predicted=plain.get("tokens_predicted_total"),
-        proposed=plain.get("spec_decode_num_draft_tokens_total"),
-        accepted=plain.get("spec_decode_num_accepted_tokens_total"),
-        rounds=plain.get("spec_decode_num_drafts_total"),
-        by_position=tuple(places[place] for place in sorted(places)),
-    )
+        else:
+            plain[_COUNTED[name]] = plain.get(_COUNTED[name], 0) + int(value)
+    return Counters(**plain, by_position=tuple(places[place] for place in sorted(places)))
 
 
-# --- OpenAI's, and its kin: mlx_lm, mlx-vlm, vLLM, LM Studio -------------------------------------------------------
+# --- lists of models ----------------------------------------------------------------------------------------------
 
 
 class ModelMeta(Record, frozen=True, kw_only=True):
@@ -179,6 +182,15 @@ class Health(Record, frozen=True, kw_only=True):
 
     status: Name
     loaded_model: Name | None = None
+
+
+class Version(Record, frozen=True, kw_only=True):
+    """`/api/version`, `/version`."""
+
+    version: Name
+
+
+# --- OpenAI's, and its kin ----------------------------------------------------------------------------------------
 
 
 class Message(Record, frozen=True, kw_only=True):
@@ -222,97 +234,34 @@ class Choice(Record, frozen=True, kw_only=True):
         return self.text or (inner.content if inner else None) or ""
 
 
-class PromptDetails(Record, frozen=True, kw_only=True):
-    """`usage.prompt_tokens_details`."""
-
-    cached_tokens: Count | None = None
-
-
-class CompletionDetails(Record, frozen=True, kw_only=True):
-    """`usage.completion_tokens_details`: drafted tokens by what became of them, as OpenAI has it of its predictions."""
-
-    accepted_prediction_tokens: Count | None = None
-    rejected_prediction_tokens: Count | None = None
-
-
-class Usage(Record, frozen=True, kw_only=True):
-    """Tokens as the server counts them."""
-
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
-
-
-class Speculative(Record, frozen=True, kw_only=True):
-    """vLLM's `metrics.speculative_decoding`: the bonus token of a step is in none of these counts."""
-
-    num_spec_steps: Count | None = None
-    num_draft_tokens: Count | None = None
-    num_accepted_draft_tokens: Count | None = None
-    acceptance_histogram: Annotated[tuple[Count, ...], Meta(max_length=1_000)] | None = None  # steps by tokens accepted
-
-
-class Metrics(Record, frozen=True, kw_only=True):
-    """vLLM's `metrics`."""
-
-    time_to_first_token_ms: Milliseconds | None = None  # from scheduling on
-    generation_time_ms: Milliseconds | None = None  # from the first token to the last
-    speculative_decoding: Speculative | None = None
-
-
-class Stats(Record, frozen=True, kw_only=True):
-    """LM Studio's."""
-
-    total_draft_tokens_count: Count | None = None
-    accepted_draft_tokens_count: Count | None = None
-
-
-class Drafted(Record, frozen=True, kw_only=True):
-    """What an answer reports of drafting; None for what it does not."""
-
-    proposed: int | None = None
-    accepted: int | None = None
-    rounds: int | None = None
-    by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
-
-
 class Completion(Reply, frozen=True, kw_only=True):
-    """`/v1/completions` and `/v1/chat/completions`, whole or a piece."""
+    """`/v1/completions` and `/v1/chat/completions`, whole or a piece; the trees differ from server to server."""
 
     choices: tuple[Choice, ...] | None = None
-    usage: Usage | None = None
-    stats: Stats | None = None
-    timings: Timings | None = None  # mlx-vlm's
-    metrics: Metrics | None = None  # vLLM's
+    usage: Tree = None
+    stats: Tree = None
+    timings: Tree = None
+    metrics: Tree = None
+    mtplx_stats: Tree = None
+    x_mlx_dspark: Tree = None
+
+    def at(self, path: str, kind: Any) -> Any:
+        """What stands at a path like ``usage.completion_tokens``; None where nothing does.
+
+        Raises: ServerError for what is not of that kind.
+        """
+        first, *rest = path.split(".")
+        value = getattr(self, first)
+        for name in rest:
+            value = value.get(name) if isinstance(value, dict) else None
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as misfit:
+            raise ServerError(f"The server's {path} cannot be used: {misfit}.") from misfit
 
     @property
     def tokens(self) -> tuple[int, ...]:
         return tuple(token for choice in self.choices or () for token in choice.tokens)
-
-    @property
-    def drafted(self) -> Drafted:
-        """What was drafted, in the words of vLLM, mlx-vlm or LM Studio."""
-        counts = self.metrics.speculative_decoding if self.metrics else None
-        if counts is not None:
-            return Drafted(
-                proposed=counts.num_draft_tokens,
-                accepted=counts.num_accepted_draft_tokens,
-                rounds=counts.num_spec_steps,
-                by_accepted=counts.acceptance_histogram or (),
-            )
-        if self.timings is not None and self.timings.draft_rounds is not None:
-            own = self.timings
-            return Drafted(proposed=own.draft_n, accepted=own.draft_n_accepted, rounds=own.draft_rounds)
-        told = self.usage.completion_tokens_details if self.usage else None
-        if told is not None and told.accepted_prediction_tokens is not None:
-            accepted = told.accepted_prediction_tokens
-            rejected = told.rejected_prediction_tokens
-            return Drafted(proposed=None if rejected is None else accepted + rejected, accepted=accepted)
-        if self.stats is not None and self.stats.total_draft_tokens_count is not None:
-            stats = self.stats
-            return Drafted(proposed=stats.total_draft_tokens_count, accepted=stats.accepted_draft_tokens_count)
-        return Drafted()
 
     @property
     def text(self) -> str:
@@ -324,12 +273,6 @@ class Completion(Reply, frozen=True, kw_only=True):
 
 
 # --- Ollama's -----------------------------------------------------------------------------------------------------
-
-
-class Version(Record, frozen=True, kw_only=True):
-    """`/api/version`."""
-
-    version: Name
 
 
 class OllamaEvent(Reply, frozen=True, kw_only=True):

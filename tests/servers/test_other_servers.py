@@ -37,8 +37,9 @@ def missing(package: str, what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Starts Python modules that serve HTTP, ended after the module's tests."""
+    hub = tmp_path_factory.mktemp("hub")  # mlx_lm.server lists nothing where there is none
     with ExitStack() as stack:
 
         def start(module: str, *arguments: object) -> Endpoint:
@@ -47,7 +48,13 @@ def run() -> Iterator[Run]:
                 port = probe.getsockname()[1]
             command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *map(str, arguments)]
             path = str(Path(__file__).parents[2])
-            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+            environment = {
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "HF_HUB_CACHE": str(hub),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": path,
+            }
             process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd="/"
             )
@@ -153,7 +160,8 @@ def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, E
     assert not reasons(result, "ar")
     for one in result.trials:
         assert one.trial.tokens and one.trial.decode_ns
-    assert set(verdicts(result)) <= {"lossless", "diverged"}  # no probabilities, so never a near tie
+    assert set(verdicts(result)) <= {"lossless", "not_judged"}  # no probabilities tell of a tie
+    assert plain.server.model == "target"  # not default_model
     assert {verdict_words(row) for row in result.results} <= {"lossless", "different"}
 
 

@@ -150,7 +150,7 @@ def test_a_stream_whose_tokens_stop_ends_though_its_events_go_on(monkeypatch: py
 
     with FakeServer() as server:
         server.raw = raw
-        with pytest.raises(ServerError, match="that say nothing for 1 s"):
+        with pytest.raises(ServerError, match="nothing of use for 1 s"):
             connect(server.url, 60.0).complete(Request(prompt=(1, 2), n_predict=10_000))
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(nothing: by
         server.raw = raw
         endpoint = connect(server.url, 1.0)
         for _ in range(8):
-            with pytest.raises(ServerError, match="that say nothing for 1 s"):
+            with pytest.raises(ServerError, match="nothing of use for 1 s"):
                 endpoint.complete(Request(prompt=(1, 2), n_predict=10))
     assert len(asked) == 1  # each further one would wait as long again
 

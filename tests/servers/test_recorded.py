@@ -2,7 +2,9 @@
 
 None of them ran beside these tests. Sources: vLLM's metrics as its docs/features/speculative_decoding/
 acceptance_metrics.md and per_request_metrics.md print them, in the frame of a captured last event (llama-swap issue
-1032); its Prometheus page from vLLM pull request 24049; mlx-vlm's counts from its pull requests 1788 and 2324.
+1032); its Prometheus page from vLLM pull request 24049; mlx-vlm's counts from its pull requests 1788 and 2324; MTPLX's
+from its `PUBLIC_MTPLX_STATS_KEYS`, with the figures of a run that another benchmark recorded; mlx-dspark's from its
+tests and its page on the server; Rapid-MLX's `/metrics` and lists of models, and omlx's, from their sources.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.analysis.results.server_arms import row_name
+from mlsd.analysis.results.server_arms import rival, row_name
+from mlsd.cli import main
 from mlsd.errors import MlsdError
 from mlsd.servers.dialects import connect
 from mlsd.servers.distrust import doubt
 from mlsd.servers.endpoint import Request
-from mlsd.servers.open import ServerRequest, serve
+from mlsd.servers.open import UNREPORTED, ServerRequest, serve
 from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
 
@@ -57,7 +60,6 @@ LM_STUDIO_STATS = {"draft_model": "qwen3-0.6b", "total_draft_tokens_count": 4, "
 
 
 LM_STUDIO_WHOLE = {"object": "text_completion", "choices": [CHOICE], "usage": USAGE}
-MLX_VLM = {"/health": {"status": "healthy", "loaded_model": "mlx-community/Qwen3.5-4B-MLX-4bit", "apc_enabled": False}}
 VLLM = {
     "/v1/models": {"object": "list", "data": [{"id": "test-model", "object": "model", "owned_by": "vllm"}]},
     "/version": {"version": "0.27.2rc1.dev407"},
@@ -159,28 +161,62 @@ def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
     assert answers[0].n_tokens == 3
 
 
-@pytest.mark.parametrize(("n", "rounds", "proposed", "accepted"), [(111, 30, 90, 81), (2, 1, 7, 6)])
-def test_mlx_vlm_counts_drafting_in_the_words_of_llama_server(
-    n: int, rounds: int, proposed: int, accepted: int
+def listing(owner: str) -> dict[str, Any]:
+    return {"/v1/models": {"object": "list", "data": [{"id": "org/Model-4bit", "object": "model", "owned_by": owner}]}}
+
+
+HEALTHY = {"/health": {"status": "healthy", "loaded_model": "mlx-community/Qwen3.5-4B-MLX-4bit", "apc_enabled": False}}
+OK = {"/health": {"status": "ok"}}
+COUNTS = {"draft_kind": "mtp", "draft_rounds": 30, "draft_n": 90, "draft_n_accepted": 81}
+BEYOND = {**COUNTS, "draft_rounds": 1, "draft_n": 7, "draft_n_accepted": 6}  # matches behind the end of the answer
+MTPLX = {"generated_tokens": 164, "verify_calls": 71, "accepted_by_depth": [50, 29, 13], "drafted_by_depth": [71] * 3}
+DSPARK = {"mode": "dspark", "cap": 7, "accept_len": 3.4, "target_forwards": 25, "decode_tokens_per_sec": 64.5}
+PREDICTED = {"completion_tokens_details": {"accepted_prediction_tokens": 8, "rejected_prediction_tokens": 4}}
+NONE_PREDICTED = {"completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}}
+RAPID = """rapid_mlx_spec_decode_attempts_total{{family="qwen3.5",method="mtp"}} {0}
+rapid_mlx_spec_decode_accepts_total{{family="qwen3.5",method="mtp"}} {1}
+rapid_mlx_spec_decode_accept_ratio{{family="qwen3.5",method="mtp"}} 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "pages", "n", "last", "counted"),
+    [
+        ("mlx-vlm", HEALTHY, 111, {"timings": COUNTS}, (90, 81, 30)),
+        ("mlx-vlm", HEALTHY, 2, {"timings": BEYOND}, (7, 6, 1)),
+        ("MTPLX", listing("mtplx"), 164, {"mtplx_stats": MTPLX}, (213, 92, 71)),
+        ("mlx-dspark", {**listing("mlx-dspark"), **OK}, 85, {"x_mlx_dspark": DSPARK}, (None, None, 25)),
+        ("Rapid-MLX", {**listing("rapid-mlx"), "/health": {"status": "healthy"}}, 9, {}, (None, None, None)),
+        ("omlx", listing("omlx"), 9, {}, (None, None, None)),
+        ("OpenAI-compatible", listing("system"), 13, {"usage": PREDICTED}, (12, 8, None)),
+        # A server of llama.cpp behind a proxy, whose usage has OpenAI's zeros: what counts more is meant.
+        ("OpenAI-compatible", listing("llama-swap"), 111, {"usage": NONE_PREDICTED, "timings": COUNTS}, (90, 81, 30)),
+    ],
+)  # fmt: skip
+def test_what_each_tells_of_drafting_is_read(
+    program: str, pages: dict[str, Any], n: int, last: dict[str, Any], counted: tuple[int | None, ...]
 ) -> None:
-    timings = {"predicted_n": n, "draft_kind": "mtp", "draft_rounds": rounds, "draft_n": proposed}
-    last = {"usage": {"prompt_tokens": 5, "completion_tokens": n}, "timings": {**timings, "draft_n_accepted": accepted}}
-    with Replay("mlx-vlm", MLX_VLM, openai_events(n, last)) as server, closing(connect(server.url, 5.0)) as endpoint:
+    usage = {"prompt_tokens": 5, "completion_tokens": n, **last.get("usage", {})}
+    with (
+        Replay("openai", pages, openai_events(n, {**last, "usage": usage})) as server,
+        closing(connect(server.url, 5.0)) as endpoint,
+    ):
         request = Request(prompt="Why is the sky", n_predict=n)
         answer = endpoint.settle(request, endpoint.complete(request))
-    assert (endpoint.server.program, endpoint.server.untested) == ("mlx-vlm", True)
-    assert (answer.n_rounds, answer.proposed, answer.accepted, answer.n_tokens) == (rounds, proposed, accepted, n)
-    assert doubt(request, answer, 0) is None  # matches behind the end of an answer count there
-    (asked,) = server.requests  # it takes conversations alone
-    assert asked["path"] == "/v1/chat/completions" and asked["messages"][0]["content"] == "Why is the sky"
+    assert (endpoint.server.program, endpoint.server.untested) == (program, program != "OpenAI-compatible")
+    assert (answer.proposed, answer.accepted, answer.n_rounds) == counted and answer.n_tokens == n
+    assert doubt(request, answer, 0) is None
+    (asked,) = server.requests
+    chats = program in ("mlx-vlm", "MTPLX")  # conversations alone
+    assert asked["path"] == ("/v1/chat/completions" if chats else "/v1/completions")
+    assert (asked["messages"][0]["content"] if chats else asked["prompt"]) == "Why is the sky"
 
 
-def test_drafted_tokens_that_usage_tells_as_accepted_and_rejected_are_read() -> None:
-    details = {"accepted_prediction_tokens": 8, "rejected_prediction_tokens": 4}
-    last = {"usage": {"prompt_tokens": 5, "completion_tokens": 12, "completion_tokens_details": details}}
-    with Replay("mlx-vlm", MLX_VLM, openai_events(12, last)) as server, closing(connect(server.url, 5.0)) as endpoint:
-        answer = endpoint.complete(Request(prompt="Why is the sky", n_predict=12))
-    assert (answer.proposed, answer.accepted) == (12, 8)
+def test_rapid_mlx_is_read_by_its_counters() -> None:
+    with Replay("vllm", listing("rapid-mlx"), []) as server, closing(connect(server.url, 5.0)) as endpoint:
+        server.value = lambda path, value: RAPID.format(40, 31) if path == "/metrics" else value
+        counters = endpoint.counters()
+    assert counters is not None and (counters.proposed, counters.accepted) == (40, 31)
 
 
 def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:
@@ -226,6 +262,23 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
     assert [row_name(row) for row in found] == ["plain", "speculation"]
     notes = "\n".join(result.notes)
     assert "untested" in notes and "compared as text" in notes
+
+
+def test_a_server_that_tells_nothing_of_drafting_is_not_called_plain(tmp_path: Path) -> None:
+    with FakeServer("mlx") as plain, FakeServer("mlx") as other:
+        asked: dict[str, Any] = {"n_predict": 4, "repeats": 1, "engine": ONE_THREAD}
+        result = serve(ServerRequest(url=other.url, against=plain.url, **asked), tmp_path / "s.sqlite")
+        rivals = serve(ServerRequest(rivals=(plain.url, other.url), **asked), tmp_path / "r.sqlite")
+    assert any("taken on trust" in note for note in result.notes)
+    for one in (result, rivals):
+        assert not any("two plain" in note for note in one.notes)
+        assert {arm.case.target.id.partition(" @")[0] for arm in one.results} == {"unnamed model"}
+    assert {arm.case.drafter.name for arm in rivals.results} == {UNREPORTED}
+    assert not [line for line in rival(rivals.results) if "plain" in line or "llama-server" in line]
+    report = tmp_path / "report"
+    main(["report", "--db", str(tmp_path / "r.sqlite"), "-o", str(report)])
+    page = next(report.glob("*.md")).read_text(encoding="utf-8")
+    assert "+ plain" not in page and "--spec-type" not in page and "best tried" not in page
 
 
 def test_one_server_that_cannot_switch_is_refused(tmp_path: Path) -> None:

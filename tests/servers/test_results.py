@@ -70,13 +70,6 @@ def drafted(found: list[Measured]) -> ArmResult:
     return next(row for row in rows(found) if not row.is_plain)
 
 
-@pytest.mark.parametrize("noise", [0.005, 0.05])
-def test_two_equal_servers_are_neither_faster_nor_slower_in_95_of_100_runs(noise: float) -> None:
-    right = sum(drafted(arms(1.0, noise, seed)).effect in ("not decided yet", "no difference") for seed in range(DRAWN))
-    # Exactly 95 % of t intervals cover 1; below that only by chance (4 standard deviations), above by the floor.
-    assert right >= 0.95 * DRAWN - 4 * (0.95 * 0.05 * DRAWN) ** 0.5
-
-
 def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
     found = rows(arms(1.5, 0.01, 1))
     assert drafted(arms(1.5, 0.01, 1)).effect == "faster"
@@ -135,7 +128,7 @@ def test_a_server_that_proposed_nothing_is_said_and_ends_the_question(speedup: f
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:
-    one = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", valid=False)]
+    one = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "not_judged", valid=False)]
     assert verdict_words(drafted(one)) == "different"
     two = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", gap=1.5, valid=False)]
     assert verdict_words(drafted(two)) == "diverged" and "1.5" in margin(drafted(two).losslessness)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.records import Sampling
-from mlsd.servers.connection import Connection, check_url
+from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Request
 from mlsd.servers.measure import ServerResult
@@ -127,7 +128,7 @@ def test_an_answer_from_a_cache_is_found_every_time(behind: Measure) -> None:
 def test_a_stalled_stream_is_a_failed_trial_with_its_reason(behind: Measure) -> None:
     result = behind(late(lambda: time.sleep(1.5)), patience_s=1.0, repeats=2)
     # Whether the empty line behind the last piece came before or after it was read is for the machine to say.
-    assert all("nothing for 1 s" in reason for reason in reasons(result)) and reasons(result)
+    assert all("nothing of use for 1 s" in reason for reason in reasons(result)) and reasons(result)
     assert not reasons(result, "ar")
 
 
@@ -162,7 +163,7 @@ def test_a_template_around_the_prompt_is_named(behind: Measure) -> None:
     assert all("a template or a BOS token came on top" in reason for reason in reasons(result)) and reasons(result)
 
 
-def test_a_server_that_loads_is_waited_for_and_then_asked_over_one_connection() -> None:
+def test_a_server_that_loads_is_waited_for() -> None:
     asked = itertools.count()
 
     def loads(path: str, send: Send) -> bool:
@@ -176,7 +177,39 @@ def test_a_server_that_loads_is_waited_for_and_then_asked_over_one_connection() 
         with closing(connect(server.url, 10.0)) as endpoint:
             for _ in range(5):
                 assert endpoint.tokenize("The sky")
-    assert server.n_connections == 4  # a loading one closes each
+
+
+def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlsd.servers.connection._TELL_S", 0.1)
+    said = list[str]()
+    with FakeServer(token_s=0.6) as server, closing(connect(server.url, 30.0, tell=said.append)) as endpoint:
+        endpoint.complete(Request(prompt=(1, 2), n_predict=2))
+    assert said and all(line.startswith(f"Waiting for {server.url}, for ") for line in said)
+
+
+@pytest.mark.parametrize("dialect", ["llama-server", "openai"])
+def test_a_server_that_asks_for_a_key_is_named_and_nothing_is_advised(
+    dialect: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses(path: str, send: Send) -> bool:
+        whole(send, b'{"error": {"code": 401, "message": "Invalid API Key"}}', {}, 401)
+        return True
+
+    with FakeServer(dialect) as plain, FakeServer(dialect, draft=True) as other:
+        other.raw = refuses
+        with pytest.raises(SystemExit):
+            main(["server", other.url, "--against", plain.url, "--db", str(tmp_path / "s.sqlite")])
+    out, err = capsys.readouterr()
+    assert "refused (401)" in err and KEY_VARIABLE in err and "eave" not in out + err
+
+
+def test_a_template_is_told_the_day_that_every_template_is_told() -> None:
+    template = "{{ strftime_now('%Y') }} {{ messages[0].content }}"
+    with FakeServer() as server:
+        server.value = lambda path, value: {**value, "chat_template": template} if path == "/props" else value
+        with closing(connect(server.url, 5.0)) as endpoint:
+            tokens = endpoint.chat(("Why?",)).tokens
+    assert bytes(token - 1 for token in tokens) == b"2024 Why?"
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,10 @@ def by_category(arm: ArmResult) -> dict[str, float]:
 
 def verdict_words(arm: ArmResult, *, deterministic: bool = True) -> str:
     """Whether its output is that of plain decoding."""
-    worst = arm.losslessness
-    if worst is None:
-        measured = any(one.trial.status is not Status.FAILED for one in arm.trials)
-        return "-" if not measured else "not judged" if deterministic else "cannot be judged"
-    # Without log-probabilities nobody can say how near a tie was.
-    return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
+    if arm.verdict is not None:
+        return "different" if arm.verdict == "not_judged" else arm.verdict
+    measured = any(one.trial.status is not Status.FAILED for one in arm.trials)
+    return "-" if not measured else "not judged" if deterministic else "cannot be judged"
 
 
 # --- beside our own loop ------------------------------------------------------------------------------------------
