@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks.harness import Result, counted
 from mlsd.analysis.audit.record_identities import problems
-from mlsd.formats.record import read_record
+from mlsd.formats.record import opened_record
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
@@ -143,7 +143,7 @@ class Written(Study):
         super().__init__(folder, number)
         self.folder = folder / f"record{number}"
         self.folder.mkdir()
-        self._file = self.folder / "x.record.json.gz"
+        self._file = self.folder / "x.record.gz"
         write = ["record", str(folder / "whole.sqlite"), "-o", str(self._file), "--force"]
         self.command = [sys.executable, "-m", "mlsd", *write]
 
@@ -153,7 +153,8 @@ class Written(Study):
 
     def fault(self) -> str | None:
         """A word where the record is not whole, or something lies beside it."""
-        return "lost" if problems(read_record(self._file)) or self.written() != [self._file] else None
+        with opened_record(self._file) as file:
+            return "lost" if problems(file) or self.written() != [self._file] else None
 
 
 class Gate(Study):

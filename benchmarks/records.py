@@ -19,7 +19,7 @@ N_TRIALS, N_TOKENS = 378, 256
 
 def run() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
-        database, path = Path(folder) / "study.sqlite", Path(folder) / "study.record.json.gz"
+        database, path = Path(folder) / "study.sqlite", Path(folder) / "study.record.gz"
         n_rounds = write_study(database, N_TRIALS, N_TOKENS)
         with Store.open(database, read_only=True) as store:
             write_record(store, path)

@@ -55,7 +55,7 @@ def test_a_file_is_read_as_far_as_it_states(tmp_path: Path, monkeypatch: pytest.
         ("bench", "tiny-dense", "--drafter", "pld", "--prompt", "{pipe}.txt"),
         ("models", "make", "synth", "{pipe}.json", "-o", "x.gguf"),
         ("models", "make", "noise", "{pipe}.gguf", "--noise", "0.1", "-o", "x.gguf"),
-        ("record", "verify", "{pipe}.record.json.gz"),
+        ("record", "verify", "{pipe}.record.gz"),
         ("report", "--db", "{pipe}.sqlite"),
         ("lab", "join", "127.0.0.1:1", "--certificate", "{pipe}.pem"),
         ("record", "verify", "/dev/zero"),

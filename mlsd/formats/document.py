@@ -31,7 +31,6 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     _write_list(out, "runs", iter(store.runs()))
     _write_list(out, "trials", trials())
     _write_list(out, "warnings", iter(store.warnings()))
-    _write_list(out, "imported", store.imported())
     _write_list(out, "calibration", _with_run(store.figures(CalibrationPoint)))
     _write_list(out, "coverage", _with_run(store.figures(Coverage)))
     _write_list(out, "expert_load", _with_run(store.figures(ExpertLoad)))

@@ -1,12 +1,11 @@
-"""Giving the parts of a plan to the machines of a lab and storing what they measure; knows no network.
+"""Letting every machine of a lab measure a plan, and storing what they measure; knows no network.
 
-Machines with equal environment keys are one place: with `share` they share the cases of a plan, block by block; other
-places each measure the whole plan as a run of their own.
+Machines share no work: each measures the whole plan as a run of its own, load by load. One that is lost goes on where
+it stopped when it, or another with the same environment key, is there.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections import deque
@@ -64,14 +63,14 @@ class Lab(Protocol):
 
 
 class PlaceOutcome(Record, frozen=True, kw_only=True):
-    """What one place of a lab measured."""
+    """What one machine of a lab measured."""
 
     environment: Environment
     outcome: RunOutcome
 
 
 class LabOutcome(Record, frozen=True, kw_only=True):
-    """What a lab measured, place by place."""
+    """What a lab measured, machine by machine."""
 
     places: tuple[PlaceOutcome, ...]
     refused: tuple[str, ...]  # machines that did not take part, and why
@@ -82,46 +81,31 @@ class LabPlan(Record, frozen=True, kw_only=True):
 
     loads: tuple[Job, ...]
     origin: Origin
-    share: bool
     record: dict[str, Any]  # of the plan, for each run
     facts: tuple[ModelFacts, ...] = ()
-    patience_s: float = 600.0  # without any machine for a place
+    patience_s: float = 600.0  # without any machine for what is left
 
 
-class _PartOfPlan(msgspec.Struct):
-    load: int
-    blocks: tuple[Block, ...]
-    n_deaths: int = 0
-
-
-class _Place:
-    """Machines of one environment key, their run, and what is left of the plan there."""
+class _Part:
+    """One machine's part: its run, the loads that are left of it, and which of them it is at."""
 
     def __init__(self, run: RunInProgress) -> None:
         self.run = run
-        self.parts = deque(_PartOfPlan(load=i, blocks=blocks) for i, (_, blocks) in enumerate(run.todo) if blocks)
-        self.n_blocks = {part.load: len(part.blocks) for part in self.parts}
+        self.left = deque((load, blocks) for load, (_, blocks) in enumerate(run.todo) if blocks)
+        self.name = self.address = ""  # of the machine that is at it
+        self.ticket: str | None = None
+        self.load, self.blocks = 0, tuple[Block, ...]()
+        self.said: dict[BlockKey, tuple[Trial, ...]] = {}
+        self.n_deaths = 0  # of machines, since the last block
         self.last_seen_s = time.monotonic()
 
-    def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _PartOfPlan | None:
-        """The next part for a machine: whole blocks of the first load that it can run, its share of them."""
-        for place, part in enumerate(self.parts):
-            if card.lacks(models[part.load]):
-                continue
-            del self.parts[place]
-            n_own = math.ceil(self.n_blocks[part.load] / n_machines)
-            if rest := part.blocks[n_own:]:
-                self.parts.appendleft(_PartOfPlan(load=part.load, blocks=rest))
-            return _PartOfPlan(part.load, part.blocks[:n_own], part.n_deaths)
-        return None
-
-
-class _Work(msgspec.Struct):
-    name: str  # of the machine
-    address: str
-    place: _Place
-    part: _PartOfPlan
-    said: dict[BlockKey, tuple[Trial, ...]] = msgspec.field(default_factory=dict)
+    def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]]) -> bool:
+        """Begin with the first load that this machine can run; whether there is one."""
+        found = next((one for one in self.left if not card.lacks(models[one[0]])), None)
+        if found is not None:
+            self.left.remove(found)
+            self.load, self.blocks = found
+        return found is not None
 
 
 def run_lab(plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher | None = None) -> LabOutcome:
@@ -138,10 +122,8 @@ class _Coordinator:
         self._plan, self._lab, self._store, self._settings, self._watcher = plan, lab, store, settings, watcher
         self._models = [tuple(model.ref for model in (job.target, *job.models)) for job in plan.loads]
         self._runs = ExitStack()
-        self._places: dict[str, _Place] = {}
-        self._work: dict[str, _Work] = {}  # by ticket
+        self._parts: dict[str, _Part] = {}  # by environment key
         self._refused: dict[str, str] = {}
-        self._n_tickets = 0
         self._failures: deque[str] = deque(maxlen=3)
         self._posted_s = -POST_S
 
@@ -158,17 +140,18 @@ class _Coordinator:
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            for ticket in self._work:
-                self._lab.cancel(ticket)
+            for part in self._parts.values():
+                if part.ticket is not None:
+                    self._lab.cancel(part.ticket)
             self._runs.close()
-            for place in self._places.values():
-                if place.run.outcome().n_left:
-                    self._store.end_run(place.run.run_id, "interrupted")
+            for part in self._parts.values():
+                if part.run.outcome().n_left:
+                    self._store.end_run(part.run.run_id, "interrupted")
         self._post(last=True)
+        runs = [part.run for part in self._parts.values()]
         return LabOutcome(
             places=tuple(
-                PlaceOutcome(environment=place.run.environment, outcome=place.run.outcome(interrupted=interrupted))
-                for place in self._places.values()
+                PlaceOutcome(environment=run.environment, outcome=run.outcome(interrupted=interrupted)) for run in runs
             ),
             refused=tuple(self._refused.values()),
         )
@@ -176,10 +159,10 @@ class _Coordinator:
     def _post(self, *, last: bool = False) -> None:
         if last or time.monotonic() - self._posted_s > POST_S:
             self._posted_s = time.monotonic()
-            outcomes = [place.run.outcome() for place in self._places.values()]
+            outcomes = [part.run.outcome() for part in self._parts.values()]
             n_done, n_left = sum(o.n_ok + o.n_failed for o in outcomes), sum(o.n_left for o in outcomes)
             words = f"{n_done} trials measured, {n_left} left, on {len(outcomes)} kinds of machine"
-            run_ids = "+".join(str(place.run.run_id) for place in self._places.values())
+            run_ids = "+".join(str(outcome.run_id) for outcome in outcomes)
             self._lab.post(f"run {run_ids}", f"{words}{', ended' if last else ''}", tuple(self._failures))
 
     def _check_first(self) -> None:
@@ -203,101 +186,92 @@ class _Coordinator:
 
     def _left(self) -> bool:
         """Whether something is left that a machine does or may yet do."""
-        if self._work or not self._places:
+        parts = self._parts.values()
+        if not parts or any(part.ticket is not None for part in parts):
             return True
         here = self._lab.machines()
         if here and all(address in self._refused for address in here):
             return False
         patience = self._plan.patience_s
-        waiting = [place for place in self._places.values() if place.parts]
-        return any(time.monotonic() - place.last_seen_s < patience for place in waiting)
+        return any(time.monotonic() - part.last_seen_s < patience for part in parts if part.left)
 
     def _look_around(self) -> None:
         machines = {a: card for a, card in self._lab.machines().items() if self._may(a, card)}
-        for ticket, work in list(self._work.items()):
-            if work.address not in machines:
-                self._lab.cancel(ticket)
-                self._give_back(ticket, died=True)
-        for card in machines.values():
-            if card.key not in self._places:
-                base = self._plan
-                plan = RunPlan(loads=base.loads, environment=card.environment, facts=base.facts, record=base.record)
-                begin = begun(plan, self._store, self._settings, self._watcher)
-                self._places[card.key] = _Place(self._runs.enter_context(begin))
-                runs = [place.run for place in self._places.values()]
-                self._watcher.begin(sum(run.n_total for run in runs), sum(run.n_skipped for run in runs))
-        busy = {work.address for work in self._work.values()}
+        for part in self._parts.values():
+            if part.ticket is not None and part.address not in machines:
+                self._lab.cancel(part.ticket)
+                self._give_back(part, died=True)
         for address, card in machines.items():
-            place = self._places[card.key]
-            same_kind = [a for a, other in machines.items() if other.key == card.key]
-            if address in busy or (not self._plan.share and address != min(same_kind)):
-                if address in busy:
-                    place.last_seen_s = time.monotonic()
-                continue
-            part = place.take(card, self._models, len(same_kind) if self._plan.share else 1)
-            if part is not None:
-                place.last_seen_s = time.monotonic()
-                self._submit(card, address, place, part)
+            part = self._part_of(card)
+            if part.ticket is None and part.take(card, self._models):
+                self._submit(card, address, part)
+            if part.address == address:
+                part.last_seen_s = time.monotonic()
 
-    def _submit(self, card: Card, address: str, place: _Place, part: _PartOfPlan) -> None:
-        job = self._plan.loads[part.load]
+    def _part_of(self, card: Card) -> _Part:
+        if card.key not in self._parts:
+            base = self._plan
+            plan = RunPlan(loads=base.loads, environment=card.environment, facts=base.facts, record=base.record)
+            begin = begun(plan, self._store, self._settings, self._watcher)
+            self._parts[card.key] = _Part(self._runs.enter_context(begin))
+            runs = [part.run for part in self._parts.values()]
+            self._watcher.begin(sum(run.n_total for run in runs), sum(run.n_skipped for run in runs))
+        return self._parts[card.key]
+
+    def _submit(self, card: Card, address: str, part: _Part) -> None:
         slots = [slot for block in part.blocks for slot in block.slots]
         plain = {prompt_key(slot.case.prompt) for slot in slots if slot.case.arm == "ar"}
-        alone = all(prompt_key(slot.case.prompt) in plain for slot in slots)
-        rest = place.run.ready(job, part.blocks)
-        if alone:
+        rest = part.run.ready(self._plan.loads[part.load], part.blocks)
+        if all(prompt_key(slot.case.prompt) in plain for slot in slots):
             rest = msgspec.structs.replace(rest, references=())
-        self._n_tickets += 1
-        ticket = f"{place.run.run_id}-{self._n_tickets}-{secrets.token_hex(16)}"  # which nobody else can name
-        self._work[ticket] = _Work(card.name, address, place, part)
+        part.ticket = f"{part.run.run_id}-{secrets.token_hex(16)}"  # which nobody else can name
+        part.name, part.address, part.said = card.name, address, {}
         self._watcher.job(rest)
-        self._lab.submit(address, ticket, rest)
+        self._lab.submit(address, part.ticket, rest)
 
     def _take_in(self, result: MeasuredPart | Ended) -> None:
-        work = self._work.get(result.ticket)
-        if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
+        part = next((part for part in self._parts.values() if part.ticket == result.ticket), None)
+        if part is None:  # of a machine that was given up: what it measured after that is measured again
             return
         if isinstance(result, MeasuredPart):
-            self._store_block(work, result)
+            self._store_block(part, result)
             return
         if result.unfit:
-            self._refused[work.address] = f"{work.name} at {work.address}: {result.error}"
+            self._refused[part.address] = f"{part.name} at {part.address}: {result.error}"
         elif result.error is not None:
-            for block in work.part.blocks:
-                if block.key not in work.place.run.done:
-                    self._fail(work.place, block, result.error)
-        self._give_back(result.ticket, died=result.error is None and not work.said)
+            for block in part.blocks:
+                if block.key not in part.run.done:
+                    self._fail(part, block, result.error)
+        self._give_back(part, died=result.error is None)
 
-    def _store_block(self, work: _Work, result: MeasuredPart) -> None:
+    def _store_block(self, part: _Part, result: MeasuredPart) -> None:
         """Store a block: the first measurement of it, or a later word of the machine that made that one."""
-        asked = {tuple(map(_place_of_slot, block.slots)): block for block in work.part.blocks}
-        block = asked.get(tuple(map(_place_of_trial, result.trials)))
-        if block is None or (block.key in work.place.run.done and block.key not in work.said):
+        planned = {tuple(map(_place_of_slot, block.slots)): block for block in part.blocks}
+        block = planned.get(tuple(map(_place_of_trial, result.trials)))
+        if block is None or (block.key in part.run.done and block.key not in part.said):
             return
-        if work.said.get(block.key) == result.trials:  # said once more at the end
+        if part.said.get(block.key) == result.trials:  # said once more at the end
             return
-        work.said[block.key] = result.trials
-        work.place.run.add(block, result.trials, result.process)
-        for slot, trial in zip(block.slots, work.place.run.done[block.key], strict=True):
+        part.said[block.key] = result.trials
+        part.run.add(block, result.trials, result.process)
+        for slot, trial in zip(block.slots, part.run.done[block.key], strict=True):
             if trial.status is Status.FAILED:
                 self._failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.reason}")
 
-    def _fail(self, place: _Place, block: Block, reason: str) -> None:
-        place.run.add(block, [failed_trial(slot, reason) for slot in block.slots])
+    def _fail(self, part: _Part, block: Block, reason: str) -> None:
+        part.run.add(block, [failed_trial(slot, reason) for slot in block.slots])
         self._failures.append(f"{block.slots[0].case.target.id}: {reason}")
 
-    def _give_back(self, ticket: str, *, died: bool) -> None:
-        """What a part still lacks goes back to its place; one in which machines die again and again loses a block."""
-        work = self._work.pop(ticket)
-        rest = tuple(block for block in work.part.blocks if block.key not in work.place.run.done)
-        if not rest:
-            return
-        n_deaths = work.part.n_deaths + 1 if died and not work.said else 0
-        if n_deaths >= MOST_DEATHS:
-            self._fail(work.place, rest[0], f"The machine was lost {MOST_DEATHS} times while it measured this.")
-            rest, n_deaths = rest[1:], 0
+    def _give_back(self, part: _Part, *, died: bool) -> None:
+        """What a load still lacks is left; one in which machines die again and again loses a block."""
+        part.ticket = None
+        part.n_deaths = part.n_deaths + 1 if died and not part.said else 0
+        rest = tuple(block for block in part.blocks if block.key not in part.run.done)
+        if rest and part.n_deaths >= MOST_DEATHS:
+            self._fail(part, rest[0], f"The machine was lost {MOST_DEATHS} times while it measured this.")
+            rest, part.n_deaths = rest[1:], 0
         if rest:
-            work.place.parts.appendleft(_PartOfPlan(work.part.load, rest, n_deaths))
+            part.left.appendleft((part.load, rest))
 
 
 def _place_of_slot(slot: Slot) -> tuple[object, ...]:

@@ -38,13 +38,12 @@ def run_lab_study(
     certificate: Path | None = None,
     db: Path | None = None,
     *,
-    share: bool,
     settings: RunSettings,
     watcher: Watcher | None = None,
     options: Mapping[str, str] | None = None,
     patience_s: float = 600.0,
 ) -> LabStudyResult:
-    """Run suites on the machines of a lab; with `share` machines of one environment key share the cases.
+    """Run suites on the machines of a lab, each of which measures everything.
 
     Models need not be here. Raises: what `prepare_study` raises, LabError, ModelFileError, StoreError; all before
     anything is measured.
@@ -63,7 +62,6 @@ def run_lab_study(
         plan = LabPlan(
             loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
             origin=origin,
-            share=share,
             record=plan_record(prepared.plan, options or {}, suite_session(request, prepared.plan)),
             facts=tuple(one for id_, one in facts.items() if id_ in used),
             patience_s=patience_s,

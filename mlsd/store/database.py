@@ -139,6 +139,11 @@ def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
     return missing + _strange(connection, version)
 
 
+def additions(connection: sqlite3.Connection) -> list[str]:
+    """Tables, columns and indexes that mlsd did not make: they may hold anything."""
+    return sorted(f"{what} is not of mlsd" for what in _things(connection) - _wanted(schema.CURRENT_VERSION)[0])
+
+
 def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
     """Views and triggers that are not those of that version: they run whenever a table is read or written."""
     return sorted(f"{what} is not the one that mlsd made" for what, sql in _programs(connection).items()
@@ -213,7 +218,10 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
         raise StoreError(f"{path} is not a regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     wait_s = _READER_WAIT_S if mode.startswith("ro") else LOCK_S.most
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s)
+    return _defended(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s))
+
+
+def _defended(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.execute("PRAGMA cell_size_check = ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
     connection.text_factory = _text
@@ -235,6 +243,31 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
         # In a folder that cannot be written SQLite cannot make the WAL's index; without a WAL nothing is missing.
         connection = _raw_connection(path, "ro&immutable=1")
         version = _identify(connection, path)
+    return _readable(connection, path, version)
+
+
+def image(data: bytes, path: Path) -> sqlite3.Connection:
+    """The database that these bytes are, in memory, defended and migrated as any other. Raises: StoreError."""
+    with store_errors(path):
+        connection = _defended(sqlite3.connect(":memory:", isolation_level=None))
+        try:
+            # In memory there is no write-ahead log: bytes 18 and 19 say whether there is one (sqlite.org/fileformat).
+            connection.deserialize(data[:18] + b"\1\1" + data[20:])
+            version = _identify(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return _readable(connection, path, version)
+
+
+def whole_bytes(path: Path) -> bytes:
+    """The bytes of a database, its write-ahead log included."""
+    with store_errors(path), closing(_raw_connection(path, "rw")) as connection:
+        return connection.serialize()
+
+
+def _readable(connection: sqlite3.Connection, path: Path, version: int) -> sqlite3.Connection:
+    """The connection to a database that has nothing strange, or to its copy of today's version."""
     try:
         _check_version(version, path)
         if strange := _strange(connection, version):
@@ -245,14 +278,19 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
             raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
         if version == schema.CURRENT_VERSION:
             return connection
-        copy = sqlite3.connect(":memory:", isolation_level=None)
-        copy.text_factory = _text
-        connection.backup(copy)
+        copy = copied(connection)
         _migrate(copy, path)
     except BaseException:
         connection.close()
         raise
     connection.close()
+    return copy
+
+
+def copied(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """A copy in memory."""
+    copy = _defended(sqlite3.connect(":memory:", isolation_level=None))
+    connection.backup(copy)
     return copy
 
 

@@ -94,6 +94,10 @@ class MachineTables:
                     values[place] = rowcodec.decode(values[place], _JSON[name], where)
             yield run_id, rowcodec.record(kind, values, where)
 
+    def copy(self) -> sqlite3.Connection:
+        """A copy of the database in memory."""
+        return database.copied(self._connection)
+
     def runs(self) -> list[Run]:
         """All runs that can be read, oldest first."""
         rows = self._rows(

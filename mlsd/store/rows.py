@@ -1,4 +1,4 @@
-"""Values of the store beside the shared records: runs, stored trials, calibration, coverage, imported rows."""
+"""Values of the store beside the shared records: runs, stored trials, calibration, coverage."""
 
 from __future__ import annotations
 
@@ -173,33 +173,6 @@ class DraftDistance(Record, frozen=True, kw_only=True):
     total_variation: Amount  # mean over positions, 0 .. 1
     total_variation_error: Amount  # standard error
     agreement: Amount  # share of positions where both find the same token likeliest
-
-
-class ImportedRow(Record, frozen=True, kw_only=True):
-    """One row of somebody's table that an older mlsd imported: figures without rounds, never mixed with trials."""
-
-    source: str  # the file's name
-    source_sha256: str
-    format: Literal["study-csv", "llama-bench"]
-    row: int  # line of the table, 1 for the first data row
-    status: str  # as the table says
-    job_id: str | None = None
-    measured_at: str | None = None
-    machine: str | None = None
-    chip: str | None = None
-    target_model: str | None = None
-    draft_model: str | None = None  # None for plain decoding
-    gamma: int | None = None
-    n_prompt: int | None = None
-    n_predict: int | None = None
-    repeat: int | None = None
-    prompt_key: str | None = None
-    decode_tok_s: float | None = None
-    prefill_ns: int | None = None
-    decode_ns_per_token: float | None = None
-    acceptance_rate: float | None = None  # fraction
-    speedup: float | None = None
-    raw: dict[str, Any] = msgspec.field(default_factory=dict)  # every cell as it was read
 
 
 # --- what may be averaged with what -----------------------------------------------------------------------------

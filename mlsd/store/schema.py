@@ -10,7 +10,7 @@ History (`PRAGMA user_version`):
     7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft; what decided a near tie, in the view
     8  trial.disturbed, which was the beginning of invalid_reason
     9  block, and trial.block_id: trials of different runs are never in one block; one status and one reason of a trial;
-       its rounds are one column, and their sums are stored; round became a view
+       its rounds are one column, and their sums are stored; round became a view; imported stays where it is, unread
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/later.sql` gets rows of it.
 """

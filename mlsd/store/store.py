@@ -25,7 +25,6 @@ from mlsd.store import database, rowcodec, schema
 from mlsd.store.machine_tables import FIGURES, MachineTables, RowStream
 from mlsd.store.rows import (
     DraftDistance,
-    ImportedRow,
     MeasuredBlock,
     MeasuredCase,
     MeasuredTrials,
@@ -247,13 +246,17 @@ class Store(MachineTables):
         """Facts of every model whose row can be read, by model key."""
 
         def read(row: tuple[Any, ...]) -> tuple[str, ModelFacts]:
-            key, facts = row
+            key, *named, text = row
             where = f"model {str(key)[:12]}"
             if not isinstance(key, str):
                 raise rowcodec.damaged(where, "its key is no text")
-            return key, rowcodec.decode(facts, ModelFacts, where)
+            facts: ModelFacts = rowcodec.decode(text, ModelFacts, where)
+            if [facts.ref.id, facts.ref.sha256, facts.architecture] != named:
+                raise rowcodec.damaged(where, "its columns say something else than its record")
+            return key, facts
 
-        return dict(self._readable(read, self._rows("SELECT key, facts FROM model ORDER BY id, key")))
+        query = "SELECT key, id, sha256, architecture, facts FROM model ORDER BY id, key"
+        return dict(self._readable(read, self._rows(query)))
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration that can be read, by id, in the order of recording."""
@@ -346,11 +349,6 @@ class Store(MachineTables):
         for (record,) in self._rows("SELECT record FROM draft_distance ORDER BY measured_at"):
             yield rowcodec.decode(record, DraftDistance, "a draft's distance")
 
-    def imported(self) -> Iterator[ImportedRow]:
-        """Stream the rows of other people's tables, in the order of import."""
-        for (record,) in self._rows("SELECT record FROM imported ORDER BY id"):
-            yield rowcodec.decode(record, ImportedRow, "an imported row")
-
     def check(self) -> list[str]:
         """What is wrong with the file: SQLite's own checks, what is missing, and records that cannot be read."""
         problems = [line for (line,) in self._rows("PRAGMA integrity_check") if line != "ok"]
@@ -364,7 +362,7 @@ class Store(MachineTables):
                 pass
             problems += [f"trial {trial_id}: {found.sentence}" for trial_id, found in self.impossible.items()]
         readers: list[Callable[[], Iterable[object]]] = [
-            self.runs, self.models, self.cases, self.warnings, self.distances, self.imported,
+            self.runs, self.models, self.cases, self.warnings, self.distances,
             *(partial(self.figures, kind) for kind in FIGURES),
         ]  # fmt: skip
         for read in readers:
@@ -374,6 +372,11 @@ class Store(MachineTables):
             except StoreError as error:
                 problems.append(error.message)
         return [*problems, *self.damage]
+
+    def additions(self) -> list[str]:
+        """What of the file mlsd did not make."""
+        with database.store_errors(self.path):
+            return database.additions(self._connection)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import Place
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import Question, answer_objects, say_answers
-from mlsd.formats.record import make_record
 from mlsd.measure.run.runs import BenchResult, bench
 from mlsd.planning.passes import apple_chip
 from mlsd.planning.request import bench_request
@@ -230,17 +229,15 @@ def _builtins(one: ArmResult) -> Any:
 
 
 def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> None:
-    """A table of trials holds the pairs that each ratio is the mean of, and a record the rates of each trial."""
+    """A table of trials holds the pairs that each ratio is the mean of, and the rates of each trial."""
     assert mlsd("export", "--db", db, "-o", folder / "t.csv").code == 0
     with (folder / "t.csv").open(encoding="utf-8") as file:
         tok_s = {int(row["trial_id"]): float(row["decode_tok_s"]) for row in csv.DictReader(file)}
-    with Store.open(db, read_only=True) as store:
-        recorded = {(r.trial.case_id, r.trial.block): r.rates for r in make_record(store).trials}
     for one in arms:
         pairs = [tok_s[pair.own.id or 0] / tok_s[pair.plain.id or 0] for pair in one.pairs]
         ratio = math.exp(statistics.fmean(map(math.log, pairs)))
         assert one.ratio is not None and ratio == pytest.approx(one.ratio.value)
-        rates = [recorded[pair.own.trial.case_id, pair.own.trial.block]["decode_tok_s"] for pair in one.pairs]
+        rates = [tok_s[pair.own.id or 0] for pair in one.pairs]
         assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(one.tok_s)
 
 

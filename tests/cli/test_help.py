@@ -62,8 +62,8 @@ def test_the_makefile_prints_no_comment_either() -> None:
 
 @pytest.mark.heavy
 def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
-    shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.json.gz")
-    assert mlsd("import", "study.record.json.gz", "--db", "results/tiny.sqlite").code == 0
+    shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.gz")
+    assert mlsd("import", "study.record.gz", "--db", "results/tiny.sqlite").code == 0
     assert mlsd("export", "-o", "table.csv").code == 0
     lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
     for line in lines:

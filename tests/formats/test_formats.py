@@ -17,7 +17,6 @@ from mlsd.records import DrafterSpec, QualityWarning, Status
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import ALL, Store
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
-from tests.measure.imported import import_table
 
 FORMULA = '=HYPERLINK("http://x")'
 
@@ -84,7 +83,6 @@ def test_every_formula_start_is_guarded(text: str) -> None:
 
 
 def test_json_holds_the_whole_study(store: Store) -> None:
-    import_table(store.path)
     document = json.loads(exported(store, "json"))
     assert len(document["runs"]) == 1
     assert set(document["cases"]) == {case(g).id for g in (0, 4, 8, 16)}
@@ -92,7 +90,6 @@ def test_json_holds_the_whole_study(store: Store) -> None:
     assert document["trials"][1]["tokens"] == [5, 6, 7, 8, 9, 10, 11, 12]
     assert document["models"]["a" * 64]["architecture"] == "qwen35moe"
     assert [w["code"] for w in document["warnings"]] == ["on_battery"]
-    assert len(document["imported"]) == 10
 
 
 def test_a_filter_narrows_every_format(store: Store) -> None:

@@ -37,7 +37,7 @@ def _draft():  # type: ignore[no-untyped-def]
     return draft
 
 
-def plan(n_loads: int = 2, n_blocks: int = 4, *, share: bool = True, **changes: object) -> LabPlan:
+def plan(n_loads: int = 2, n_blocks: int = 4, **changes: object) -> LabPlan:
     """Loads of blocks of a plain and two speculative arms; every case of a load is its own."""
     loads = []
     for load in range(n_loads):
@@ -55,7 +55,7 @@ def plan(n_loads: int = 2, n_blocks: int = 4, *, share: bool = True, **changes: 
                 slots=slots,
             )
         )
-    base = LabPlan(loads=tuple(loads), origin=ORIGIN, share=share, record={}, patience_s=0.0)
+    base = LabPlan(loads=tuple(loads), origin=ORIGIN, record={}, patience_s=0.0)
     return msgspec.structs.replace(base, **changes)
 
 

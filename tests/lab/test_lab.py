@@ -48,15 +48,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 
 
 @heavy
-def test_machines_of_one_kind_share_a_plan_and_another_kind_measures_all_of_it(tmp_path: Path, alone: Trials) -> None:
+def test_each_kind_of_machine_measures_the_whole_plan_once(tmp_path: Path, alone: Trials) -> None:
     with lab(tmp_path, 3, ("a" * 16, "a" * 16, "b" * 16)) as processes:
         with processes.cluster() as cluster:
             wait_for(lambda: len(cluster.machines()) == 3, "the machines do not join")
-        run = processes.run(tmp_path / "split.sqlite", *PLAN, "--split")
+        run = processes.run(tmp_path / "two.sqlite", *PLAN)
         assert run.wait(timeout=240) == 0, processes.output()
-    assert outputs(tmp_path / "split.sqlite") == alone + alone
+    assert outputs(tmp_path / "two.sqlite") == alone + alone
     assert len(alone) == 32
-    with Store.open(tmp_path / "split.sqlite") as store:
+    with Store.open(tmp_path / "two.sqlite") as store:
         by_machine = Counter(stored.environment_key for stored in store.trials(rounds=False))
     assert list(by_machine.values()) == [len(alone)] * 2
 
@@ -75,7 +75,7 @@ def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
     rng, done = random.Random(seed), 0
     database = folder / "killed.sqlite"
     with lab(folder, 2) as processes:
-        run = processes.run(database, *PLAN, "--split")
+        run = processes.run(database, *PLAN)
         due = time.monotonic() + rng.uniform(2, 8)
         until = time.monotonic() + 120 + 60 * n_kills
         while run.poll() != 0 or done < n_kills:
@@ -91,7 +91,7 @@ def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
             processes.rejoin()
             if run.poll() is not None and (run.returncode != 0 or done < n_kills):
                 time.sleep(1)
-                run = processes.run(database, *PLAN, "--split")
+                run = processes.run(database, *PLAN)
             time.sleep(0.2)
     return outputs(database), done
 
@@ -107,7 +107,7 @@ def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Pa
     long = ("B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
     with lab(tmp_path, 1) as processes, processes.cluster() as cluster:
         wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
-        with processes.run(tmp_path / "s.sqlite", *long, "--each") as run:
+        with processes.run(tmp_path / "s.sqlite", *long) as run:
             wait_for(lambda: run.poll() is not None or any(doing for _, doing in cluster.doing().values()), "idle", 120)
             assert run.poll() is None, processes.output()
             run.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ import pytest
 from mlsd.children import signal_name
 from mlsd.engine.llama.chat import render
 from mlsd.errors import DatabaseLockedError
-from mlsd.formats.record import import_record, read_record
+from mlsd.formats.record import import_record, opened_record
 from mlsd.measure.messages import Event, Started, Working
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runner
@@ -24,8 +24,8 @@ from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import MOE, blocks, write
+from tests.formats.records import record_of
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
-from tests.measure.records import record_of
 from tests.measure.simulated_mac import Mac, mac_job
 
 DAY_S = 86_400.0
@@ -127,12 +127,12 @@ def test_a_record_with_better_trials_of_a_block_replaces_failures_and_nothing_el
             run_id = store.begin_run(ENVIRONMENT, {}, seed=len(path.name))
             store.add_cases(run_id, of)
             store.add(run_id, [trial(of[0], **good), second])
-    files = [read_record(record_of(path, path.with_suffix(".record.json.gz"))) for path in paths]
-    with Store.open(paths[0]) as store:
-        assert import_record(store, files[1]).n_new == 2
+    ours, theirs = (opened_record(record_of(path, path.with_suffix(".record.gz"))) for path in paths)
+    with Store.open(paths[0]) as store, ours as old, theirs as better:
+        assert import_record(store, better).n_new == 2
         assert [row.trial.status for row in store.trials()] == [Status.VALID] * 2
         assert len({row.block_id for row in store.trials()}) == 1, "the pair is theirs, whole"
-        assert import_record(store, files[1]).n_new == import_record(store, files[0]).n_new == 0
+        assert import_record(store, better).n_new == import_record(store, old).n_new == 0
         assert len(list(store.trials(TrialFilter(superseded=True)))) == 4
 
 

@@ -339,7 +339,6 @@ def test_an_old_database_can_be_read_without_being_changed(path: Path) -> None:
     assert last_run(path, with_trials=True) == last_run(path) != ""
     with Store.open(path, read_only=True) as store:
         assert len(list(store.trials())) == 3
-        assert list(store.imported()) == []
     assert path.read_bytes() == before
 
 

@@ -5,7 +5,6 @@ Its outputs are decoded again by whoever asks for the check: nothing here measur
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,10 +15,11 @@ from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import comparability
 from mlsd.errors import AnalysisError, MlsdError
 from mlsd.formats.decode_again import DecodedAgain
-from mlsd.formats.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
+from mlsd.formats.record import n_superseded, opened_record
 from mlsd.gguf_tools.read import model_facts
 from mlsd.models.library import Library
-from mlsd.records import Case, Record, Trial
+from mlsd.records import Case, ModelFacts, Record, Trial
+from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 
 
@@ -50,22 +50,23 @@ def verify(path: Path, decode: Decode) -> Verification:
 
     Raises: TableError for a file that is no record, and what `decode` raises.
     """
-    file = read_record(path)
-    study = file.study
-    found, rows = problems(file), Counter[str]()
-    decoded = DecodedAgain()
-    if not found:  # of a record that contradicts itself nothing else needs to be asked
-        rows, impossible = _audit(file)
-        found += impossible
-        decoded = decode((study.cases[trial.case_id], trial) for trial in whole_trials(study))
-        found += _of_facts(study)
-        found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
-    cards = {run.environment_key: run.environment for run in study.runs}
+    with opened_record(path) as file:
+        store, found, rows = file.store, problems(file), Counter[str]()
+        decoded = DecodedAgain()
+        cases, trials = store.cases(), [stored.trial for stored in store.trials()]
+        if not found:  # of a record that contradicts itself nothing else needs to be asked
+            rows, impossible = _audit(store)
+            found += impossible
+            decoded = decode((cases[trial.case_id], trial) for trial in trials)
+            found += _of_facts(store.models().values())
+            found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
+        cards = {environment_key(run.environment): run.environment for run in store.runs()}
+        n_again = n_superseded(store)
     return Verification(
         source=str(path),
         n_bytes=file.n_bytes,
-        n_trials=len(study.trials),
-        n_superseded=study.n_superseded,
+        n_trials=len(trials),
+        n_superseded=n_again,
         machines=tuple(
             f"{card.chip or card.machine}, {card.backend or 'backend not known'}" for card in cards.values()
         ),
@@ -77,30 +78,28 @@ def verify(path: Path, decode: Decode) -> Verification:
     )
 
 
-def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
+def _audit(store: Store) -> tuple[Counter[str], list[Problem]]:
     """The audit of the rows of every machine, each among its own."""
     counts, found = Counter[str](), []
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "record.sqlite") as store:
-        import_record(store, file)
-        for key in comparability.machines(store):
-            try:
-                contexts = database_contexts(store, key)
-            except AnalysisError:  # nothing but failed trials
-                continue
-            result, valid = audit(key, *contexts), {row.label for context in contexts for row in context.sound}
-            counts.update(row.verdict for row in result.rows)
-            for row in result.rows:
-                for finding in row.findings:
-                    if finding.verdict == "impossible" and row.identity["label"] in valid:
-                        where = f"{row.identity['table']}, {row.identity['label']}"
-                        found.append(Problem(where=where, rule=finding.rule, sentence=finding.sentence))
+    for key in comparability.machines(store):
+        try:
+            contexts = database_contexts(store, key)
+        except AnalysisError:  # nothing but failed trials
+            continue
+        result, valid = audit(key, *contexts), {row.label for context in contexts for row in context.sound}
+        counts.update(row.verdict for row in result.rows)
+        for row in result.rows:
+            for finding in row.findings:
+                if finding.verdict == "impossible" and row.identity["label"] in valid:
+                    where = f"{row.identity['table']}, {row.identity['label']}"
+                    found.append(Problem(where=where, rule=finding.rule, sentence=finding.sentence))
     return counts, found
 
 
-def _of_facts(study: StudyRecord) -> Iterator[Problem]:
+def _of_facts(models: Iterable[ModelFacts]) -> Iterator[Problem]:
     """What the record says of models that are here, against their files."""
     library = Library()
-    for stored in study.models.values():
+    for stored in models:
         try:
             model = library.resolve(stored.ref.id)
             if model.ref.sha256 != stored.ref.sha256:

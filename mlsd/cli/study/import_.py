@@ -9,7 +9,7 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note
 from mlsd.errors import TableError
-from mlsd.formats.record import import_record, read_record
+from mlsd.formats.record import import_record, opened_record
 from mlsd.store.newest import study_path
 from mlsd.store.store import Store
 from mlsd.units import quoted
@@ -27,14 +27,14 @@ def import_(file: Path, db: Path | None) -> None:
     from mlsd.analysis.audit.record_identities import problems
 
     db = db or study_path("imported")
-    record = read_record(file)
-    if found := problems(record):
-        raise TableError(
-            f"{file} contradicts itself: {found[0].where}: {found[0].sentence}.",
-            hint=f"Nothing was imported; see `mlsd record verify {quoted(file)}`.",
-        )
-    with Store.open(db) as store:
-        done = import_record(store, record)
+    with opened_record(file) as record:
+        if found := problems(record):
+            raise TableError(
+                f"{file} contradicts itself: {found[0].where}: {found[0].sentence}.",
+                hint=f"Nothing was imported; see `mlsd record verify {quoted(file)}`.",
+            )
+        with Store.open(db) as store:
+            done = import_record(store, record)
     known = f", {done.n_known} known already" if done.n_known else ""
     note(f"{done.n_new} trials of {file} imported into {db}{known}. `mlsd results --db {quoted(db)}` lists them.")
     for key in done.machines:

@@ -38,10 +38,10 @@ def record() -> None:
 
 @record.command()
 @click.argument("db", type=click.Path(path_type=Path))
-@output_option("The file to write; its name should end in .record.json.gz.")
+@output_option("The file to write; its name should end in .record.gz.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def write(db: Path, output: Path, force: bool) -> None:
-    """Write the study database DB as a record: cards, hashes, every trial with its rounds and output tokens.
+    """Write the study database DB as a record: itself, compressed, without anybody's names.
 
     It contains no host name, user name or path. `mlsd record DB -o FILE` is the same.
     """
@@ -51,9 +51,9 @@ def write(db: Path, output: Path, force: bool) -> None:
     if output.exists() and not force:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
     with Store.open(db, create=False, read_only=True) as store:
-        study = write_record(store, output)
+        n_trials = write_record(store, output)
         note_left_out(store)
-    note(f"{len(study.trials)} trials in {format_bytes(output.stat().st_size)}: {output}")
+    note(f"{n_trials} trials in {format_bytes(output.stat().st_size)}: {output}")
     note(f"Next: mlsd record verify {quoted(output)}")
 
 
@@ -69,7 +69,7 @@ def write(db: Path, output: Path, force: bool) -> None:
 )
 @json_option
 def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...], as_json: bool) -> None:
-    """Check records: form and hashes, every identity between counts, times and rates, the audit of every row.
+    """Check records: form and hashes, every identity between counts and times, the audit of every row.
 
     Where the model is on this machine, its plain output is decoded again and compared token for token. Exits with 1
     if something in a record cannot be true.
@@ -91,7 +91,7 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
 
 
 def _say(found: Verification) -> None:
-    again = f"; {found.n_superseded} that were measured again are not in it" if found.n_superseded else ""
+    again = f"; {found.n_superseded} that were measured again count no more" if found.n_superseded else ""
     say(f"{found.source}: {found.n_trials} trials, {format_bytes(found.n_bytes)}{again}")
     for machine in found.machines:
         say(f"  measured on {machine}")

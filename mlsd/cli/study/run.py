@@ -59,11 +59,6 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 )
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Then write a report into this folder.")
 @click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
-@click.option(
-    "--each/--split",
-    default=True,
-    help="Each machine of the lab measures everything, or equal machines share the work.",
-)
 @shared.certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @shared.build_option
@@ -209,7 +204,6 @@ def _run_lab(
             options["address"],
             options["certificate"],
             options["db"],
-            share=not options["each"],
             settings=settings,
             watcher=watcher,
             options=asked,
