@@ -11,7 +11,6 @@ import pytest
 
 import mlsd
 from mlsd import errors as mlsd_errors
-from tests.measure.imported import EXCERPT, import_table
 
 SURFACE = {
     "EngineOptions",
@@ -84,8 +83,3 @@ def test_published_tables_are_audited_by_name_and_others_by_file(tmp_path: Path)
     assert mlsd.audit("study").counts()["impossible"] > 0
     with pytest.raises(mlsd_errors.InputError):
         mlsd.audit(tmp_path / "nothing.csv")
-
-
-def test_a_database_of_imported_rows_alone_is_audited_as_its_file_is(tmp_path: Path) -> None:
-    import_table(tmp_path / "imported.sqlite")
-    assert mlsd.audit(tmp_path / "imported.sqlite").rows == mlsd.audit(EXCERPT).rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
@@ -139,13 +139,6 @@ def read_pasted(data: bytes, source: str) -> Pasted:
         notes.append(f"{len(skipped)} lines of the log were skipped: {first}{more}.")
     rows.sort(key=lambda row: row.line)
     return Pasted(rows=tuple(rows), unused=tuple(dict.fromkeys(unused)), notes=tuple(notes))
-
-
-def named_cells(raw: Mapping[str, object]) -> dict[str, str]:
-    """The cells of one row by field: of a row whose columns are headed as people do."""
-    cells = {str(head): str(cell) for head, cell in raw.items() if cell is not None}
-    found = list(_rows(PastedRow(line=0, cells=cells), _fields([cells]), ()))
-    return found[0].cells if found else {}
 
 
 def text_of(data: bytes, source: str) -> str:

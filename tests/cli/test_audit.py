@@ -85,7 +85,7 @@ def test_a_database_and_standard_input_are_audited_as_a_file_is(tmp_path: Path) 
     [
         (("{file}", "--machine", "ab"), "--machine: only for a study database"),
         (("--published", "study", "--chip", "M1"), "--chip: only for a table that mlsd does not ship"),
-        (("{db}", "--variable-drafts"), "--full-drafts: only for tables, and none is imported here"),
+        (("{db}", "--variable-drafts"), "--full-drafts: only for tables"),
     ],
 )
 def test_no_option_is_ignored_in_silence(tmp_path: Path, asked: tuple[str, ...], of: str) -> None:

@@ -13,8 +13,6 @@ from mlsd.store.newest import newest_or_new, newest_study, study_databases
 from mlsd.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, write
 from tests.cli.conftest import Mlsd
-from tests.cli.test_results import STUDY
-from tests.measure.imported import import_table
 
 STUDIES = Path(__file__).parents[2] / "studies"
 READERS = (("results",), ("report", "-o", "page"), ("fit",), ("claims",), ("export", "--format", "csv"))
@@ -62,19 +60,14 @@ def test_looking_for_the_newest_changes_no_file(results: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in results.iterdir()} == before
 
 
-def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(
-    mlsd: Mlsd, results: Path, tmp_path: Path
-) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text(STUDY, encoding="utf-8")
-    import_table(results / "imported.sqlite", table)
+def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(mlsd: Mlsd, results: Path) -> None:
     brought = mlsd("import", next(STUDIES.glob("*.record.json.gz")), "--db", "results/record.sqlite")
     assert brought.code == 0, brought.err
     assert newest_study() == newest_or_new() == results / "mine.sqlite"
     assert mlsd("claims").code == 0
     (results / "mine.sqlite").unlink()
     assert newest_or_new() == results / "bench.sqlite"
-    assert newest_study() in (results / "imported.sqlite", results / "record.sqlite")
+    assert newest_study() == results / "record.sqlite"
 
 
 def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mlsd: Mlsd) -> None:

@@ -13,12 +13,7 @@ from mlsd.errors import InputError, StoreError
 from mlsd.records import QualityWarning
 from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
-from tests.measure.imported import import_table
 
-STUDY = (
-    "target_model,draft_model,draft_len,tokens_per_sec,draft_acceptance_rate,prompt_key\n"
-    "moe-q4,none,0,55.28,,factual\n[red]moe[/red],0.8B,16,69.7,0.0024,code\n"
-)
 Command = Callable[..., Result]
 
 
@@ -85,15 +80,6 @@ def test_the_files_integrity_can_be_checked(db: Path) -> None:
 
 
 # --- import -----------------------------------------------------------------------------------------------------
-
-
-def test_rows_that_an_older_mlsd_imported_are_counted_apart_with_what_audits_them(db: Path, tmp_path: Path) -> None:
-    table = tmp_path / "runs.csv"
-    table.write_text(STUDY)
-    import_table(db, table)
-    output = run("results", "--db", db).output
-    assert "3 trials, 1 failed" in output
-    assert "2 rows of imported tables: mlsd audit --db" in output
 
 
 def test_an_import_of_a_missing_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Audit rows from tables of others, in a file or imported into a database, and what is known beside them."""
+"""Audit rows from tables of others, in a file, and what is known beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,12 +17,11 @@ from mlsd.analysis.audit.cells import rows_of
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
-from mlsd.formats.pasted import HEADS, PastedRow, named_cells, read_pasted
+from mlsd.formats.pasted import HEADS, PastedRow, read_pasted
 from mlsd.hardware.chips import named_chip
 from mlsd.outside import read_given
 from mlsd.records import Record
 from mlsd.stats import grouped
-from mlsd.store.rows import ImportedRow
 
 NEEDED = ("gamma", "n_predict", "acceptance")  # without them most rules have nothing to judge
 _FEWEST_SAME, _SAME_SHARE = 4, 0.9  # rows that print the figures of a published study before they are taken for it
@@ -72,25 +71,6 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
 def one_speed(tok_s: float, assumed: Assumed) -> AuditContext:
     """The context of a plain speed that somebody asks about alone."""
     return rows_context([PastedRow(line=2, cells={"tok_s": str(tok_s), "label": "plain decoding"})], "asked", assumed)
-
-
-def imported_context(imported: Iterable[ImportedRow], assumed: Assumed = NOTHING) -> AuditContext:
-    """The context of one imported table's rows. Raises: TableError when no row is finished."""
-    rows = list(imported)
-    return rows_context([_pasted(row) for row in rows], rows[0].source if rows else "", assumed)
-
-
-def _pasted(row: ImportedRow) -> PastedRow:
-    """A stored row as it was pasted: its printed digits where the table kept them."""
-    ns = row.decode_ns_per_token
-    stored = {
-        "target": row.target_model, "draft": row.draft_model or "none", "gamma": row.gamma, "chip": row.chip,
-        "n_prompt": row.n_prompt, "n_predict": row.n_predict, "repeat": row.repeat, "prompt": row.prompt_key,
-        "tok_s": row.decode_tok_s, "acceptance": row.acceptance_rate, "speedup": row.speedup, "status": row.status,
-        "ms_per_token": None if ns is None else ns / 1e6, "label": row.job_id,
-    }  # fmt: skip
-    cells = named_cells({name: value for name, value in stored.items() if value is not None})
-    return PastedRow(line=row.row + 1, cells=cells | named_cells(row.raw))
 
 
 def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> AuditContext:

@@ -1,4 +1,4 @@
-"""Audit rows from a study database: mlsd's own trials, whose counts are exact, and the tables imported beside them.
+"""Audit rows from a study database: mlsd's own trials, whose counts are exact.
 
 Trials are rows with the columns of the store's `trial_summary`.
 """
@@ -11,31 +11,20 @@ from typing import Any
 from mlsd.analysis.audit.audit import can_be
 from mlsd.analysis.audit.cells import AS_PLAIN
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
-from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
 from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
 from mlsd.formats.printed import Printed, exact
 from mlsd.records import Case, Environment, ModelFacts
-from mlsd.stats import grouped
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
 from mlsd.trials.sums import decode_tok_s, sums_of_row
 
 
-def database_contexts(
-    store: Store, machine: str | None = None, settings: str | None = None, assumed: Assumed = NOTHING
-) -> list[AuditContext]:
-    """A context of the trials that may be compared, and one of each imported table; `assumed` is of tables.
-
-    Raises AnalysisError when the database holds neither, TableError where an imported table holds no finished row.
-    """
-    tables = grouped(store.imported(), lambda row: row.source_sha256).values()
-    contexts = [imported_context(rows, assumed) for rows in tables]
-    if store.measured_cases() or store.impossible or not contexts:
-        chosen = choose(store, machine, settings)
-        contexts.insert(0, _of_chosen(store, chosen, impossible_rows(store.impossible), chosen.notes))
-    return contexts
+def database_contexts(store: Store, machine: str | None = None, settings: str | None = None) -> list[AuditContext]:
+    """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
+    chosen = choose(store, machine, settings)
+    return [_of_chosen(store, chosen, impossible_rows(store.impossible), chosen.notes)]
 
 
 def _of_chosen(

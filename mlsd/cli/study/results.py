@@ -18,7 +18,6 @@ from mlsd.records import Case
 from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
 from mlsd.store.rows import StoredTrial, TrialFilter
 from mlsd.store.store import Store
-from mlsd.units import quoted
 
 _MOST_LINES = 200
 
@@ -52,7 +51,6 @@ def results(
             return
         chosen = make_filter(**trials)
         listed = list(dict_rows(trial_table(store, chosen)))
-        n_imported = sum(1 for _ in store.imported())
         runs = store.runs()
         note_left_out(store)
         if as_json:
@@ -61,12 +59,10 @@ def results(
         if runs:
             print_table(runs_table(runs))
         _print_trials(listed, store.cases(), show_all)
-        if n_imported:
-            say(f"{n_imported} rows of imported tables: mlsd audit --db {quoted(store.path)}")
         from mlsd.cli.watch import say_warnings
 
         say_warnings(store.warnings())
-        if not listed and not n_imported:
+        if not listed:
             note("No trial matches.")
 
 

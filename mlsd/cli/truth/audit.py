@@ -62,7 +62,7 @@ def audit(
 
     FILE is what people paste (CSV or Markdown tables, a whole page, a log of llama-server; `-` is
     standard input), or a study database. Without FILE, --published or --tok-s the newest database
-    is checked: its trials, and the tables imported into it.
+    is checked.
     """
     if sum(source is not None for source in (file, db, name, tok_s)) > 1:
         raise click.UsageError("Give only one of: a FILE, --published NAME, --db FILE, --tok-s SPEED.")
@@ -91,11 +91,11 @@ def audit(
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
     elif of_database:
+        _refuse(of_table, True, "tables")
         from mlsd.analysis.audit import trials
 
         with reading(db) as store:
-            _refuse(of_table, not any(True for _ in store.imported()), "tables, and none is imported here")
-            contexts = trials.database_contexts(store, machine, settings, Assumed(**assumed))
+            contexts = trials.database_contexts(store, machine, settings)
         result = run_audit(str(store.path), *contexts)
     elif tok_s is not None:
         result, show_all = run_audit("one speed", one_speed(tok_s, Assumed(**assumed))), True

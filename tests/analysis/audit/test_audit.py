@@ -12,14 +12,12 @@ from benchmarks.truth_audit import found_rates, honest_rates, mistakes_found
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import RULES, audit
 from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
-from mlsd.analysis.audit.tables import Assumed, imported_context, table_contexts
-from mlsd.analysis.audit.trials import database_contexts, trials_context
-from mlsd.errors import TableError
+from mlsd.analysis.audit.tables import Assumed, table_contexts
+from mlsd.analysis.audit.trials import trials_context
 from mlsd.formats.printed import exact, parse_printed
 from mlsd.store.store import Store
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 from tests.analysis.pair_studies import HOST, Arm, Study, write_study
-from tests.measure.imported import EXCERPT, import_table
 
 
 def table_context(path: Path, assumed: Assumed | None = None) -> AuditContext:
@@ -344,7 +342,7 @@ def verdicts(rows: list[dict[str, str]]) -> dict[str, str]:
 
 
 def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -> None:
-    context = table_context(EXCERPT)
+    context = table_context(Path(__file__).parents[1] / "data" / "study_runs_excerpt.csv")
     assert context.peak_gb_s == 800.0
     assert any("Full-length drafts: decided from the counts" in note for note in context.notes)
     found = {str(row.identity["label"]): row.verdict for row in audit("runs", context).rows}
@@ -488,19 +486,3 @@ def test_all_accepted_is_not_doubted_where_the_output_is_that_of_plain_decoding(
 
 def test_there_are_at_most_twelve_rules() -> None:
     assert len({rule.__name__ for rule in RULES}) == len(RULES) <= 12
-
-
-def test_trials_and_imported_tables_are_judged_apart_each_among_its_own(tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
-    with Store.open(path, read_only=True) as store:
-        n_trials = len(list(store.summary().rows))
-    import_table(path)
-    with Store.open(path, read_only=True) as store:
-        contexts = database_contexts(store)
-    assert [len(context.rows) for context in contexts] == [n_trials, 10]
-    assert audit("both", *contexts).counts()["impossible"] == 6
-
-
-def test_rows_without_a_finished_run_are_refused() -> None:
-    with pytest.raises(TableError, match="no finished row"):
-        imported_context([])
