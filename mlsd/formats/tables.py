@@ -56,10 +56,13 @@ def trial_table(store: Store, chosen: TrialFilter = ALL) -> RowStream:
 def _trial_rows(store: Store, summary: RowStream) -> Iterator[tuple[Any, ...]]:
     cases = store.cases()
     environments = {run.id: run.environment for run in store.runs()}
+    keys: dict[tuple[str, str], str] = {}
     for values in summary.rows:
         row = dict(zip(summary.columns, values, strict=True))
         case, environment = cases[row["case_id"]], environments[row["run_id"]]
-        mgl = share(row["committed"], row["rounds"])
+        mgl, place = share(row["committed"], row["rounds"]), (row["case_id"], row["environment_key"])
+        if place not in keys:
+            keys[place] = comparability_key(case, row["environment_key"])
         added = (
             case.target.sha256,
             case.prompt.workload,
@@ -74,7 +77,7 @@ def _trial_rows(store: Store, summary: RowStream) -> Iterator[tuple[Any, ...]]:
             environment.chip,
             environment.backend,
             environment.llama_cpp_build,
-            comparability_key(case, row["environment_key"]),
+            keys[place],
         )
         row |= {name: bool(row[name]) for name in _FLAGS}
         yield (*row.values(), *added)

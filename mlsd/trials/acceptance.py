@@ -7,6 +7,7 @@ chance that a drafted token is accepted where the one before it was (alpha of Le
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, get_args
 
 Meaning = Literal["proposed", "position", "output"]
@@ -35,6 +36,7 @@ def mgl_of(rate: float, meaning: Meaning, gamma: int | None) -> float | None:
     return gamma + 1.0 if rate >= 1.0 else (1.0 - rate ** (gamma + 1)) / (1.0 - rate)
 
 
+@functools.cache  # of the few MGLs that counts give
 def rate_of(mgl: float, meaning: Meaning, gamma: int | None) -> float | None:
     """The rate at which rounds commit so many tokens: `mgl_of` turned around. None where there is none."""
     if mgl < 1.0 or (gamma is not None and mgl > gamma + 1.0):

@@ -57,11 +57,6 @@ def sums(rounds: Iterable[Round]) -> Sums:
     return Sums(rounds=len(own), **{name: sum(getattr(one, name) for one in own) for name in _OF_ROUND})
 
 
-def sums_of(trials: Iterable[Trial]) -> Sums:
-    """The sums of all rounds of some trials."""
-    return sums(one for trial in trials for one in trial.rounds)
-
-
 def total(each: Iterable[Sums]) -> Sums:
     """The sums of sums."""
     own = tuple(each)

@@ -22,8 +22,8 @@ TEXTS = (
     "x" * 5000, "<script>alert(1)</script>", "%s%n", "'; DROP TABLE trial; --", "\r\n", "=1+1", "1,2", "1;2", "٣",
 )  # fmt: skip
 VALUES: tuple[object, ...] = (
-    -5, 0, -1, 2**62, -(2**62), 0.5, -1.5, 1e308, float("inf"), None, "", "text", "NaN", "{}", "[]", "null", "{]",
-    "\x1b[31m", b"\xff\xfe\x00", "[-1]", '{"a": -1}', "x" * 5000,
+    -5, 0, -1, 10**9, 10**12, 2**62, -(2**62), 0.5, -1.5, 1e308, float("inf"), None, "", "text", "NaN", "{}",
+    "[]", "null", "{]", "\x1b[31m", b"\xff\xfe\x00", "[-1]", '{"a": -1}', "x" * 5000,
 )  # fmt: skip
 
 
@@ -133,8 +133,11 @@ def of_database(path: Path, rng: random.Random) -> None:
                         connection.execute(f'DROP {kind} "{name}"')
                     case _:
                         where = rng.choice(("", " WHERE random() % 3 = 0"))
-                        value = rng.choice(VALUES)
-                        connection.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = ?{where}', (value,))
+                        value, mark = (
+                            rng.choice(VALUES),
+                            rng.choice(("?", "?", "CAST(? AS TEXT)")),
+                        )  # of bytes: no UTF-8
+                        connection.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = {mark}{where}', (value,))
             except sqlite3.Error:  # a constraint that holds
                 continue
     connection.close()

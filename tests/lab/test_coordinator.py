@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError, LabError, ModelFileError
+from mlsd.lab.cluster import _decoded
 from mlsd.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, MeasuredPart, run_lab
+from mlsd.lab.machine import Card
 from mlsd.lab.suites import check_same_files
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.records import Status, Trial
@@ -84,16 +86,14 @@ def test_a_part_in_which_machines_die_again_and_again_loses_one_block_and_goes_o
     assert f"lost {MOST_DEATHS} times" in (failed[0].reason or "")
 
 
-def test_a_machine_whose_card_cannot_be_measures_nothing(tmp_path: Path) -> None:
+def test_a_machine_whose_card_cannot_be_is_no_machine() -> None:
     own = card()
+    assert _decoded(msgspec.json.encode(own), Card) == own
     for broken in (
         msgspec.structs.replace(own, environment=msgspec.structs.replace(own.environment, gpu_cores=-1)),
         msgspec.structs.replace(own, models=(msgspec.structs.replace(MODEL, n_layers=-3),)),
     ):
-        wanted = plan(n_loads=1)
-        run(FakeLab({"m1": own, "liar": broken}), wanted, tmp_path / "s.sqlite")
-        assert stored(tmp_path / "s.sqlite") == whole(wanted)
-        (tmp_path / "s.sqlite").unlink()
+        assert _decoded(msgspec.json.encode(broken), Card) is None
 
 
 def test_a_machine_that_comes_late_measures_the_plan_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.records import Round, Trial
-from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums, sums_of, sums_of_row
+from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums, sums_of_row
 
 ROUNDS = st.lists(
     st.builds(lambda values: Round(**dict(zip(Round.__struct_fields__, values, strict=True))),
@@ -20,12 +20,6 @@ def test_the_parts_of_a_round_are_its_wall_time(rounds: list[Round]) -> None:
     assert found.parts_ns == sum(one.wall_ns for one in rounds)
     assert found.rounds == len(rounds) and found.rows == sum(one.rows for one in rounds)
     assert set(found.ms_per_round) == ({part.removesuffix("_ns") for part in PARTS} if rounds else set())
-
-
-@given(ROUNDS, ROUNDS)
-def test_sums_of_trials_are_those_of_all_their_rounds(first: list[Round], second: list[Round]) -> None:
-    trials = [_trial(rounds=tuple(rounds)) for rounds in (first, second)]
-    assert sums_of(trials) == sums([*first, *second])
 
 
 def test_a_row_of_the_store_gives_the_same_sums() -> None:

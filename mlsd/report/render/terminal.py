@@ -131,4 +131,7 @@ def plain(value: object) -> str:
 
     Whatever mlsd prints goes through here, and so does the Markdown that it writes.
     """
-    return "".join("\N{REPLACEMENT CHARACTER}" if steers(c) else c for c in redact(str(value)).expandtabs(1))
+    text = redact(str(value))
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if steers(c) else c for c in text.expandtabs(1))
