@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.children import signal_name
-from mlsd.engine.llama.chat import render
+from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import DatabaseLockedError
 from mlsd.formats.record import import_record, opened_record
 from mlsd.measure.messages import Event, Started, Working
@@ -65,9 +65,9 @@ def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_
         assert first.interrupted and (first.n_ok, first.n_left) == (6, 6), "two whole blocks, and nothing of the third"
         assert sum("measured again" in line for line in said.told) == 1, "block 0"
         assert sessions.sessions(store)[0].plan.looks == "any", "who stopped here may have looked"
-        text = render(template, ["x"])
+        text = render(template, in_turn(["x"]))
         mac.clock.advance(round(DAY_S * 1e9))
-        assert render(template, ["x"]) == text, "the prompt of tomorrow"
+        assert render(template, in_turn(["x"])) == text, "the prompt of tomorrow"
         second = run(store, mac)
         assert (second.n_ok, second.n_skipped, second.n_left) == (6, 6, 0)
         rows = list(store.trials())
