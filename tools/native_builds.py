@@ -5,6 +5,9 @@ shared libraries once for each kind of processor (some minutes the first time; o
 for the next), and prints for each the variable under which any mlsd command or test runs with it. What follows `--` is
 given to pytest, under each build in turn: `python -m tools.native_builds --out DIR -- tests/engine -m "not smollm2"`.
 
+`--metal-order` takes the libraries that were compiled for this environment, and has the CPU compute every graph in the
+order that Metal would (some seconds): the cheapest guard without a Mac. What follows `--` is given to pytest.
+
 `--release 0.3.35` builds another release of llama-cpp-python instead, and puts it into an environment of its own; the
 variable that it prints is what the tests marked `builds` look for. Stopped, it goes on where it was.
 """
@@ -20,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 VECTORS = ("GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2")
@@ -36,6 +40,22 @@ COMMON = [
     "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
     "-DCMAKE_INSTALL_RPATH=$ORIGIN",
 ]
+
+
+# Decodes with a model of mlsd's own, and fails where the library put no node of a graph in another place.
+MOVED = """
+import ctypes, sys
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.folders import asset_path
+
+with LlamaModel(asset_path("tiny/tiny-moe.gguf")) as model, open_session(model, SessionOptions(n_ctx=256)) as session:
+    session.decode((1, 2, 3))
+n_moved = ctypes.CDLL(sys.argv[1]).metal_order_moved()
+print(f"{n_moved} nodes were computed in another place.")
+sys.exit(not n_moved)
+"""
 
 
 def installed() -> str:
@@ -77,21 +97,36 @@ def other_release(version: str, out: Path, jobs: int) -> Path:
     return interpreter
 
 
-def remote(out: Path) -> Path:
-    """The libraries that are installed, and beside them llama.cpp's backend for a server: half a minute."""
-    shipped, libraries = Path(importlib.util.find_spec("llama_cpp").origin).parent / "lib", out / "rpc"
+def beside(out: Path, name: str, folder: str, sources: Sequence[str | Path]) -> Path:
+    """The libraries that are installed, and beside them one of `sources` out of a folder of ggml's: its path."""
+    shipped, libraries = Path(importlib.util.find_spec("llama_cpp").origin).parent / "lib", out / name
     if not shipped.is_dir():
         raise SystemExit("This environment's libraries were compiled by others: make setup BUILD=source first.")
     shutil.copytree(shipped, libraries, symlinks=True, dirs_exist_ok=True)
-    ggml = source(out, installed()) / "ggml"
-    rpc = ggml / "src" / "ggml-rpc"
-    defined = [f"-D{name}" for name in ("GGML_SHARED", "GGML_BACKEND_SHARED", "GGML_BACKEND_BUILD", "NDEBUG")]
-    folders = [f"-I{place}" for place in (ggml / "include", ggml / "src", rpc)]
+    ggml, made = source(out, installed()) / "ggml", libraries / f"libggml-{name}.so"
+    place = ggml / "src" / folder
+    defined = [f"-D{flag}" for flag in ("GGML_SHARED", "GGML_BACKEND_SHARED", "GGML_BACKEND_BUILD", "NDEBUG")]
+    folders = [f"-I{path}" for path in (ggml / "include", ggml / "src", place)]
     linked = [f"-L{libraries}", "-lggml-base", "-lggml", "-lpthread", "-Wl,-rpath,$ORIGIN"]
     command = ["c++", "-O2", "-std=c++17", "-shared", "-fPIC", *defined, *folders]
-    command += [rpc / "ggml-rpc.cpp", rpc / "transport.cpp", "-o", libraries / "libggml-rpc.so", *linked]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return libraries
+    subprocess.run([*command, *(place / file for file in sources), "-o", made, *linked], check=True, stdout=sys.stderr)
+    return made
+
+
+def remote(out: Path) -> Path:
+    """The folder of libraries with llama.cpp's backend for a server: half a minute."""
+    return beside(out, "rpc", "ggml-rpc", ("ggml-rpc.cpp", "transport.cpp")).parent
+
+
+def metal_order(out: Path, pytest: Sequence[str]) -> int:
+    """Exactness with graphs in Metal's order; refused where the order is not another. Returns pytest's exit code."""
+    own = Path(__file__).with_name("metal_order.cpp")
+    made = beside(out, "order", "ggml-metal", (own, "ggml-metal-common.cpp", "ggml-metal-fusion.cpp"))
+    variables = {"LLAMA_CPP_LIB_PATH": str(made.parent), "LD_PRELOAD": str(made)}
+    print(*(f"{name}={value}" for name, value in variables.items()), flush=True)
+    environment = {**os.environ, **variables}
+    subprocess.run([sys.executable, "-c", MOVED, made], env=environment, check=True)
+    return subprocess.run([sys.executable, "-m", "pytest", *pytest], env=environment).returncode if pytest else 0
 
 
 def main() -> int:
@@ -101,6 +136,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     parser.add_argument("--release", help="another release of llama-cpp-python, into an environment of its own")
     parser.add_argument("--rpc", action="store_true", help="only what reaches an rpc-server: for tests marked `device`")
+    parser.add_argument("--metal-order", action="store_true", help="graphs in the order that Metal gives them")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
     given = parser.parse_args()
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -113,6 +149,8 @@ def main() -> int:
     if given.rpc:
         print(f"MLSD_DEVICE_LIBRARIES={remote(out)}", flush=True)
         return 0
+    if given.metal_order:
+        return metal_order(out, given.pytest)
     failed = 0
     for name in given.build or BUILDS:
         libraries = build(name, source(out, installed()), out / "build", out / name, given.jobs)

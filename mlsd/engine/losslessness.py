@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from mlsd.engine.decode import Generation
 from mlsd.engine.probe import PROBE_TEXT
-from mlsd.engine.session import Logits, Session, SessionOptions, check_finite
+from mlsd.engine.session import Logits, Session, SessionOptions, TreeKind, check_finite
 from mlsd.errors import EngineError
 from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 
@@ -40,6 +40,9 @@ _LONG_PROMPT = 512
 # share of the spread of logits. Between the worst honest case (1.78) and the nearest broken one (1.85) of the trees on
 # which it was set (benchmarks/truth_losslessness.py); chains lie far from both.
 FACTOR, FLOOR = 1.8, 1e-3
+# The noise of another order of cells is not measured, but guessed from that of another attention kernel. So of a tree
+# whose cells stay, what lies above the limit by less than this is not judged: valid it is not, nor shown to be broken.
+CLEARLY = 3.0
 # Noise above this share of the spread is no rounding: it would explain any token and any memory.
 _MOST_NOISE = 0.4
 # Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.
@@ -64,7 +67,7 @@ class FedText(Record, frozen=True, kw_only=True):
     kept: Widths  # tokens of each pass that stayed
     widest: int  # positions of the widest pass, rejected ones included
 
-    is_tree: bool = False  # its cells may lie in another order than the text
+    tree: TreeKind = "off"  # where a path's cells stay, they may lie in another order than the text
 
     @property
     def single(self) -> Way:
@@ -87,7 +90,7 @@ class FedText(Record, frozen=True, kw_only=True):
         first = min(n % widest or widest // 2, n)
         shifted = Way(widths=(*full(first, max(first, 1)), *full(n - first, widest)))  # of a deep prompt all in one
         yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.kept), shifted, self.single))
-        for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.is_tree else ():
+        for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.tree != "off" else ():
             yield msgspec.structs.replace(way, flash_attention=kernel)
 
 
@@ -97,13 +100,13 @@ def full(n: int, width: int) -> Widths:
     return (width,) * n_full + (rest,) * (rest > 0)
 
 
-def fed_text(run: Generation, prompt: Sequence[int], *, is_tree: bool = False) -> FedText:
+def fed_text(run: Generation, prompt: Sequence[int], *, tree: TreeKind = "off") -> FedText:
     """What the memory of a run should hold."""
     kept = [1 + r.accepted for r in run.rounds]
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
     widest = max((max(1 + r.proposed, n) for r, n in zip(run.rounds, kept, strict=True)), default=1)
-    return FedText(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widest=widest, is_tree=is_tree)
+    return FedText(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widest=widest, tree=tree)
 
 
 def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int | None:
@@ -393,14 +396,15 @@ class Judge:
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], session: Session, *, strategy: str
     ) -> Losslessness:
         """Judge a greedy run whose memory is in `session` by the plain greedy `reference`. Raises: EngineError."""
-        is_tree = session.options.tree != "off"
-        verdict = self.judge_tokens(run, reference, prompt, is_tree=is_tree)
+        tree = session.options.tree
+        verdict = self.judge_tokens(run, reference, prompt, tree=tree)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
         n_off = session.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
-        live = self._live(fed_text(run, prompt, is_tree=is_tree), session)
+        # A path that was decoded again left the memory of a chain.
+        live = self._live(fed_text(run, prompt, tree="off" if tree == "redecode" else tree), session)
         worse = max(verdict.verdict, live.verdict, key=VERDICTS.index)
         return msgspec.structs.replace(
             verdict,
@@ -411,12 +415,12 @@ class Judge:
         )
 
     def judge_tokens(
-        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], *, is_tree: bool = False
+        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], *, tree: TreeKind = "off"
     ) -> Losslessness:
         """Judge the output alone, as if the memory it came from were right."""
         if tuple(run.tokens) == tuple(reference):
             return Losslessness(verdict="lossless")
-        text = fed_text(run, prompt, is_tree=is_tree)
+        text = fed_text(run, prompt, tree=tree)
         key = (text, run.tokens, tuple(reference))
         if key not in self._verdicts:
             self._verdicts[key] = self._compare(text, run.tokens, reference)
@@ -430,14 +434,15 @@ class Judge:
             if verdict.verdict == "diverged" and way != text.single and self._feed(text, way, gaps.wide) is not None:
                 verdict = gaps.verdict(reference)
         most = _MOST_NOISE * self._memories[text.prompt, text.tokens].top.spread
-        if verdict.verdict == "near_tie" and (verdict.worst_gap or 0.0) > most:
+        gap, tolerance = verdict.worst_gap or 0.0, verdict.tolerance or 0.0
+        if gap > most if verdict.verdict == "near_tie" else text.tree == "keep" and gap <= CLEARLY * tolerance:
             return msgspec.structs.replace(verdict, verdict="not_judged")
         return verdict
 
     def _live(self, text: FedText, session: Session) -> Losslessness:
         """How far the memory in `session` is from the nearest that was fed, and may be; fed as often as needed."""
         rows = self._context.follow_copy(session.copy_memory(), session.n_past)
-        nearest, noise, limit, most = math.inf, 0.0, 0.0, 0.0
+        nearest, noise, limit, most, spread = math.inf, 0.0, 0.0, 0.0, 0.0
         fed: list[Way] = []
         for way in text.ways():
             if (found := self._feed(text, way)) is None:
@@ -450,7 +455,8 @@ class Judge:
             if nearest <= min(limit, most):
                 break
         verdict: Verdict = "lossless" if nearest <= min(limit, most) else "not_judged"
-        if nearest > limit and (again := self._context.feed(text, fed[0])) and self._context.copies_are_right(again):
+        clear = limit if text.tree == "off" else spread * FLOOR + CLEARLY * noise
+        if nearest > clear and (again := self._context.feed(text, fed[0])) and self._context.copies_are_right(again):
             verdict = "diverged"
         return Losslessness(verdict=verdict, live_distance=nearest, live_limit=limit, live_noise=noise)
 

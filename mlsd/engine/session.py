@@ -38,6 +38,9 @@ def check_finite(rows: Logits) -> Logits:
 
 # layer-rows: can keep what chosen blocks are fed with, for a drafting head or the model's own next-token block.
 SessionKind = Literal["plain", "layer-rows"]
+# Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
+# once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
+TreeKind = Literal["off", "keep", "redecode"]
 
 
 class SessionOptions(Record, frozen=True, kw_only=True):
@@ -57,9 +60,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available
     checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
     n_sequences: int = 1  # parallel sequences, for tree verification and state synchronisation
-    # Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
-    # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
-    tree: Literal["off", "keep", "redecode"] = "off"
+    tree: TreeKind = "off"
     kind: SessionKind = "plain"
 
 

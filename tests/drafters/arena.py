@@ -250,10 +250,10 @@ class Arena:
 
     def assert_forgery_is_found_out(self, name: str, prompt: Sequence[int], run: Run) -> None:
         """The negative control: one token of the output that the model does not like at all is seen."""
-        reference, is_tree = self.plain(name, prompt, len(run.tokens)), run.options.tree != "off"
+        reference = self.plain(name, prompt, len(run.tokens))
         forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
         made = msgspec.structs.replace(run.generation, tokens=forged)
-        verdict = self._judge(name).judge_tokens(made, reference, prompt, is_tree=is_tree)
+        verdict = self._judge(name).judge_tokens(made, reference, prompt, tree=run.options.tree)
         assert verdict.verdict == "diverged"
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +36,26 @@ PAIRS = {
     "llama_sampler_chain_init": "llama_sampler_free",
     "llama_batch_init": "llama_batch_free",
 }
+LEFT_OPEN = """
+import sys
+from pathlib import Path
+from mlsd.engine.llama import native, open, session
+from mlsd.engine.llama.model import LlamaModel
 
+library = native.library()
+
+def told(name):
+    real = getattr(library, name)
+    setattr(library, name, lambda handle: (print(name, flush=True), real(handle)))
+
+told("llama_free"), told("llama_model_free")
+model = LlamaModel(Path(sys.argv[1]))
+context = open.open_session(model, session.SessionOptions(n_ctx=256, n_threads=1))
+context.decode((1, 2, 3))
+if sys.argv[2] == "closed":
+    context.close(), model.close()
+print("end", flush=True)
+"""
 LEAK_BYTES = 100_000  # a context of this test has ten million
 
 
@@ -136,3 +157,12 @@ def test_an_error_in_a_callback_reaches_the_caller(tiny: Path) -> None:
         pytest.raises(ZeroDivisionError, match="l_out-1"),
     ):
         session.decode([1, 2, 3])
+
+
+@pytest.mark.parametrize("how", ["left open", "closed"])
+def test_what_is_left_open_at_exit_is_closed_before_the_librarys_own_end(tiny: Path, how: str) -> None:
+    """Metal's clean-up aborts the process where a model or a context still holds memory."""
+    command = [sys.executable, "-c", LEFT_OPEN, str(tiny / "qwen35.gguf"), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    freed = ["llama_free", "llama_model_free"]
+    assert (done.returncode, done.stdout.split()) == (0, ["end", *freed] if how == "left open" else [*freed, "end"])

@@ -13,6 +13,7 @@ import pytest
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.probe import (
     ProbeReport,
     Question,
@@ -125,6 +126,16 @@ def test_trees_are_checked_on_every_path(tiny: Path, tree: Literal["keep", "rede
         for fault in TREE_FAULTS:
             with native_fault(fault):
                 assert not check(partial(open_session, model), options, question).exact, fault
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
+def test_a_ladders_wrong_rung_is_found(tiny: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question(strategy=strategy, role="draft", gamma=4)
+    with LlamaModel(tiny / "qwen35.gguf") as model:
+        assert check(partial(open_session, model), OPTIONS, question).exact
+        real = LlamaSession.load_state
+        monkeypatch.setattr(LlamaSession, "load_state", lambda self, rung=None: real(self, rung and rung - 1))
+        assert not check(partial(open_session, model), OPTIONS, question).exact
 
 
 def test_a_strategy_that_fails_its_check_is_replaced_by_the_next_and_never_taken_when_asked_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mlsd.gguf_tools.source import Source
 
 
 class LlamaModel:
-    """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
+    """The weights of one GGUF file; several sessions can share them, and are closed with it.
 
     With `vocab_only` it can turn text into tokens and back, and nothing else; `simulated`, it has no weights, and its
     contexts tell what memory they would take (`footprint`). `check_weights` refuses weights that are no finite numbers.
@@ -61,7 +62,8 @@ class LlamaModel:
                 hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
             )
         self.path = path
-        atexit.register(self.close)  # Metal's own clean-up aborts where a model is still open
+        self.contexts = weakref.WeakValueDictionary[int, Any]()  # that work on it, in the order of their opening
+        atexit.register(self.close)  # Metal's own clean-up aborts where a model or a context is still open
         try:
             self._read_facts()
         except BaseException:
@@ -129,6 +131,8 @@ class LlamaModel:
     def close(self) -> None:
         if self.handle:
             atexit.unregister(self.close)
+            for context in reversed([*self.contexts.values()]):
+                context.close()
             self._native.llama_model_free(self.handle)
             self.handle = None
 
