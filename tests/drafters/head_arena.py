@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.drafters.heads.head import HeadChain
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.session import LlamaSession
@@ -42,6 +43,19 @@ class MtpArena(Arena):
     """Targets loaded with their next-token blocks."""
 
     load: ClassVar[dict[str, bool]] = {"load_mtp": True}
+
+
+class FirstRows(HeadChain):
+    """Keeps the logits of each round's first proposal, and the text it was made for."""
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        super().begin(prompt, rng)
+        self.first: list[tuple[tuple[int, ...], Rows]] = []
+
+    def propose(self, k: int) -> Proposal:
+        self._memory.catch_up()
+        self.first.append((tuple(self._memory._text), self._memory.head.logits()[0].copy()))
+        return super().propose(k)
 
 
 def make_arena(tiny: Path, folder: Path) -> Arena:

@@ -108,9 +108,8 @@ class Options(HeadOptions, frozen=True, kw_only=True):
     architecture: ClassVar[str] = "dflash"
 
     def open(self, setup: DrafterSetup) -> BlockDraft:
-        opened = open_head(setup, "dflash")
-        context = self.head(opened.target, opened.model)
-        return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
+        model, head = open_head(setup, "dflash")
+        return BlockDraft(setup.target, self.head(setup.target, model), head, setup.clock, setup.opening.sampling)
 
     def head(self, target: LlamaSession, model: LlamaModel) -> BlockHead:
         head = check_head("dflash", Source(target.model.path), Source(model.path))

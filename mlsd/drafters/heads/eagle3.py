@@ -34,9 +34,8 @@ class Options(HeadOptions, Doubt, frozen=True, kw_only=True):
     """Options of a chain from a head."""
 
     def open(self, setup: DrafterSetup) -> HeadChain:
-        opened = open_head(setup, "eagle3")
-        memory = eagle_memory(opened.target, self.head(opened.target, opened.model), setup.clock)
-        return HeadChain(memory, setup.chain(self))
+        model, _ = open_head(setup, "eagle3")
+        return HeadChain(eagle_memory(setup.target, self.head(setup.target, model), setup.clock), setup.chain(self))
 
     def head(self, target: LlamaSession, model: LlamaModel) -> EagleHead:
         return EagleHead(model, target)

@@ -42,9 +42,8 @@ class Options(TreeOptions, HeadOptions, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
 
     def open(self, setup: DrafterSetup) -> HeadTree:
-        opened = open_head(setup, "eagle3")
-        head = self.head(opened.target, opened.model)
-        return HeadTree(eagle_memory(opened.target, head, setup.clock), head, TreeGrower(self, setup))
+        head = self.head(setup.target, open_head(setup, "eagle3")[0])
+        return HeadTree(eagle_memory(setup.target, head, setup.clock), head, TreeGrower(self, setup))
 
     def contexts(self, opening: Opening) -> tuple[Context, ...]:
         return opening.with_head(whole_tree(opening, self.commit))

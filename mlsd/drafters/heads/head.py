@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import Rows, check_layers
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.gguf_tools.heads import DraftingHead, read_head
@@ -50,22 +48,16 @@ def check_head(architecture: str, target: Source, file: Source) -> DraftingHead:
     return head
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a method builds its head from."""
+def open_head(setup: DrafterSetup, architecture: str) -> tuple[LlamaModel, DraftingHead]:
+    """Load the head beside the target, which keeps its rows from now on.
 
-    target: LlamaSession  # keeps the head's rows from now on
-    model: LlamaModel  # the head's weights
-    head: DraftingHead
-
-
-def open_head(setup: DrafterSetup, architecture: str) -> Opened:
-    """Load the head beside the target. Raises: UnsupportedError, ModelFileError, VocabularyError."""
+    Raises: UnsupportedError, ModelFileError, VocabularyError.
+    """
     head = check_head(architecture, Source(setup.target_path), Source(setup.second))
     model: LlamaModel = setup.open_model(setup.second)
     check_vocabularies(setup.target.tokenizer, model)
     setup.target.layer_rows.keep(head.target_layers)
-    return Opened(target=setup.target, model=model, head=head)
+    return model, head
 
 
 class HeadMemory:

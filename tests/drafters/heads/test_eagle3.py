@@ -12,14 +12,13 @@ import pytest
 from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import eagle_memory
-from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT
-from mlsd.engine.verify import Proposal, Verification
+from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
@@ -29,24 +28,12 @@ from tests.drafters.head_arena import (
     N_PREDICT,
     N_VOCAB_DRAFT,
     TARGETS,
+    FirstRows,
     mixed_run,
 )
 from tests.gguf_tools.random_heads import write_random_eagle3
 
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
-
-
-class FirstRows(HeadChain):
-    """Keeps the logits of each round's first proposal."""
-
-    def begin(self, prompt, rng):  # type: ignore[no-untyped-def]
-        super().begin(prompt, rng)
-        self.first: list[np.ndarray] = []
-
-    def propose(self, k: int) -> Proposal:
-        self._memory.catch_up()
-        self.first.append(self._memory.head.logits()[0].copy())
-        return super().propose(k)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -63,7 +50,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: 
     with open_session(model, options) as fresh:
         fresh.layer_rows.keep(EAGLE_LAYERS[name])
         with closing(EagleHead(head, fresh)) as scratch:
-            for text, logits in zip(mixed.texts, watched.first, strict=True):
+            for text, logits in watched.first:
                 fresh.clear()
                 scratch.clear()
                 fresh.decode(text[:-1])

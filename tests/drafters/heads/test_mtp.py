@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.heads.mtp import ARCHITECTURES, block_memory
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.verify import Proposal
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec
 from tests.drafters.arena import CLOCK, Arena
-from tests.drafters.head_arena import TABLES, MtpArena, mixed_run
+from tests.drafters.head_arena import TABLES, FirstRows, MtpArena, mixed_run
 
 N_PREDICT = 40
-
-
-class FirstRows(HeadChain):
-    """Keeps the logits of each round's first pass, and the text it was made for."""
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        super().begin(prompt, rng)
-        self.first: list[tuple[tuple[int, ...], npt.NDArray[np.float32]]] = []
-
-    def propose(self, k: int) -> Proposal:
-        self._memory.catch_up()
-        self.first.append((tuple(self._memory._text), self._memory.head.logits()[0].copy()))
-        return super().propose(k)
 
 
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: Arena) -> None:
