@@ -10,16 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.stats import t
 
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, Record
-from mlsd.stats import Interval
+from mlsd.stats import LEAST_GROUPS, Interval, jackknife
 from mlsd.store.rows import Coverage, ExpertLoad
 
-_LEAST_LAYERS = 3  # fewer cannot show a spread
 
 
 class CoverageRow(Record, frozen=True, kw_only=True):
@@ -128,14 +126,10 @@ def fit_correlation(windows: Sequence[int] | np.ndarray, measured: np.ndarray, n
 def _over_layers(
     r: float, means: Mapping[int, Mapping[int, float]], windows: np.ndarray, n_experts: int, n_used: int
 ) -> Interval:
-    """The interval of r from its jackknife over layers, which choose their experts each by a router of its own.
-
-    ``r -+ t_(n-1) sqrt((n - 1) / n sum (r_(-i) - mean)^2)`` (Tukey 1958), kept within 0 and 1.
-    """
+    """The interval of r over layers, which choose their experts each by a router of its own; within 0 and 1."""
     layers = sorted(set.intersection(*(set(means[int(w)]) for w in windows)))
-    n = len(layers)
-    if n < _LEAST_LAYERS:
-        return Interval(value=r, n=n)
+    if len(layers) < LEAST_GROUPS:
+        return Interval(value=r, n=len(layers))
     without = [
         fit_correlation(
             windows,
@@ -145,8 +139,7 @@ def _over_layers(
         )
         for left in layers
     ]
-    half = float(t.ppf(0.975, n - 1)) * float(np.sqrt((n - 1) * np.var(without)))
-    return Interval(value=r, low=max(0.0, r - half), high=min(1.0, r + half), n=n)
+    return jackknife(r, without, 0.0, 1.0)
 
 
 def _bytes_ratio(distinct: np.ndarray, facts: ModelFacts) -> np.ndarray | None:

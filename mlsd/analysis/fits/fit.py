@@ -13,15 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, least_squares
 from scipy.stats import f as f_distribution
 
-from mlsd.analysis.fits import bootstrap
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.stats import Interval
+from mlsd.stats import LEAST_GROUPS, Interval, jackknife
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
-N_RESAMPLES = 2000
 _TOLERANCE = 1e-10  # relative, of parameters and sum of squares: where it stops moves no printed digit
 _NO_CHANGE = 1e-8  # of the logarithm of a prediction
 _FLOOR = 1e-12  # keeps the logarithm of a prediction defined while the solver explores
@@ -91,7 +89,6 @@ class Fit(Record, frozen=True, kw_only=True):
     not_identified: tuple[str, ...]  # these data do not tell them: predictions hold, their values mean nothing
     at_bound: tuple[str, ...]  # as far as physics lets them go: better without bounds
     units: dict[str, str]
-    aicc: float
     relative_error: float  # root mean square of the log residuals
     n_rows: int
     n_blocks: int
@@ -101,50 +98,53 @@ class Fit(Record, frozen=True, kw_only=True):
         return {name: estimate.value for name, estimate in self.estimates.items()}
 
 
-def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, seed: int = 0) -> Fit:
-    """Fit by least squares on relative errors; intervals from a bootstrap over blocks.
+def fit(model: Model, data: Observations) -> Fit:
+    """Fit by least squares on relative errors; intervals from a jackknife over blocks, which share heat and load.
 
     Raises AnalysisError when a column is missing or there are no more rows than parameters.
     """
-    values = solve(model, data)
+    values, jacobian = _solved(model, data)
     at_bound = _at_bound(model, values, data)
     values |= at_bound
     residuals = _residuals(model, values, data)
-    flat = tuple(p.name for p in model.parameters if not identified(model, data, values, p))
-    n, k = len(data), len(model.parameters) + 1
-    aicc = n * np.log(max(float(np.mean(residuals**2)), 1e-300)) + 2 * k
-    aicc += 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else np.inf
-    index, n_blocks = bootstrap.block_index(data.blocks)
-    bounds: dict[str, tuple[float | None, float | None]] = {p.name: (None, None) for p in model.parameters}
-    if n_blocks >= bootstrap.LEAST_BLOCKS:
-        estimate = np.array([values[p.name] for p in model.parameters])
-        weights = bootstrap.multiplicities(n_blocks, n_resamples, seed)
-        samples = bootstrap.one_step(estimate, _jacobian(model, values, data), residuals, index, weights)
-        if len(samples) >= len(weights) / 2:
-            low, high = bootstrap.interval(estimate, samples, n_blocks)
-            for i, p in enumerate(model.parameters):
-                if p.name in flat:
-                    continue
-                bounds[p.name] = (max(p.low, float(low[i])), min(p.high, float(high[i])))
+    blocks = np.unique(data.blocks)
+    without = _without_each(blocks, data.blocks, np.array(list(values.values())), jacobian, residuals)
+    estimates, flat = {}, []
+    for i, p in enumerate(model.parameters):
+        estimates[p.name] = jackknife(values[p.name], list(without[:, i]), p.low, p.high)
+        if not identified(model, data, values, p):
+            flat.append(p.name)
+            estimates[p.name] = Interval(value=values[p.name], n=len(blocks))
     return Fit(
         model=model.name,
         formula=model.formula,
-        estimates={
-            name: Interval(value=values[name], low=low_high[0], high=low_high[1], n=n_blocks)
-            for name, low_high in bounds.items()
-        },
-        not_identified=flat,
+        estimates=estimates,
+        not_identified=tuple(flat),
         at_bound=tuple(at_bound),
         units={p.name: p.unit for p in model.parameters},
-        aicc=float(aicc),
         relative_error=float(np.sqrt(np.mean(residuals**2))),
-        n_rows=n,
-        n_blocks=n_blocks,
+        n_rows=len(data),
+        n_blocks=len(blocks),
     )
+
+
+def _without_each(
+    groups: NDArray[np.generic], blocks: NDArray[np.generic], estimate: Floats, jacobian: Floats, residuals: Floats
+) -> Floats:
+    """Estimates without each block, one Gauss-Newton step away: exact for a linear model. Shape (blocks, parameters)."""
+    scale = np.linalg.norm(jacobian, axis=0) + 1e-300
+    rows = [blocks != group for group in groups] if len(groups) >= LEAST_GROUPS else [blocks == blocks] * len(groups)
+    steps = [np.linalg.lstsq(jacobian[row] / scale, residuals[row], rcond=1e-9)[0] / scale for row in rows]
+    return np.asarray(estimate - np.array(steps), dtype=np.float64)
 
 
 def solve(model: Model, data: Observations) -> dict[str, float]:
     """Least-squares estimates on relative errors within the physical bounds."""
+    return _solved(model, data)[0]
+
+
+def _solved(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
+    """The estimates, and the derivatives of the residuals by them, of shape (rows, parameters)."""
     missing = [name for name in model.columns if name not in data.columns]
     if missing:
         raise AnalysisError(f"The {model.name} model needs the column {', '.join(missing)}.")
@@ -163,7 +163,7 @@ def solve(model: Model, data: Observations) -> dict[str, float]:
     found = least_squares(
         residuals, start, bounds=bounds, x_scale="jac", ftol=_TOLERANCE, xtol=_TOLERANCE, gtol=None, max_nfev=enough
     )
-    return dict(zip(names, map(float, found.x), strict=True))
+    return dict(zip(names, map(float, found.x), strict=True)), np.asarray(found.jac, dtype=np.float64)
 
 
 def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> dict[str, float]:
@@ -239,17 +239,6 @@ def _residuals(model: Model, values: Mapping[str, float], data: Observations) ->
     return np.asarray(np.log(predicted) - np.log(data.observed), dtype=np.float64)
 
 
-def _jacobian(model: Model, values: Mapping[str, float], data: Observations) -> Floats:
-    """Central differences of the residuals, each step within the physical bounds."""
-    columns = []
-    for p in model.parameters:
-        step = 1e-5 * max(abs(values[p.name]), 1e-3)
-        low, high = max(p.low, values[p.name] - step), min(p.high, values[p.name] + step)
-        up = _residuals(model, {**values, p.name: high}, data)
-        columns.append((up - _residuals(model, {**values, p.name: low}, data)) / (high - low))
-    return np.column_stack(columns)
-
-
 # --- prediction of what was held out -----------------------------------------------------------------------------
 
 
@@ -305,8 +294,8 @@ def held_out(
 
 
 def _group_means(values: Floats, groups: NDArray[np.generic]) -> tuple[float, ...]:
-    index, n = bootstrap.block_index(groups)
-    return tuple(float(v) for v in np.bincount(index, values, n) / np.bincount(index, minlength=n))
+    index = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    return tuple(float(v) for v in np.bincount(index, values) / np.bincount(index))
 
 
 class Selection(Record, frozen=True, kw_only=True):

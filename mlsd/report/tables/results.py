@@ -137,10 +137,9 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
         words(
             "estimates",
             lambda row: _estimates(row.fit),
-            "least squares on log ratios; interval from a bootstrap; not identified: others fit as well",
+            "least squares on log ratios; interval from a jackknife over blocks; not identified: others fit as well",
         ),
         words("measured", lambda row: "; ".join(f"{n} {v:.3f}" for n, v in row.measured.items()) or None, detail=True),
-        numbers("AICc", lambda row: text(significant(row.fit.aicc, 1)), detail=True),
         numbers(
             "held-out error", lambda row: percent(row.error.error if row.error else None), f"of gamma or k; {_ERROR}"
         ),

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mlsd.analysis.fits import bootstrap, fit_models
+from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import Model, Observations, fit, held_out, observations, select, solve
 from mlsd.errors import AnalysisError
 from tests.analysis.simulated import (
@@ -82,7 +82,7 @@ def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
     for number, truth in enumerate(CURVES + SPEEDUPS):
         inside: dict[str, list[bool]] = {name: [] for name in truth.values}
         for seed in range(1000 * number, 1000 * number + REPEATS):
-            fitted = fit(truth.model, data_of(truth, seed), n_resamples=400, seed=seed)
+            fitted = fit(truth.model, data_of(truth, seed))
             for name, value in truth.values.items():
                 estimate = fitted.estimates[name]
                 if estimate.low is not None and estimate.high is not None:
@@ -125,14 +125,14 @@ def test_the_published_batch_form_misses_an_honest_loop_eightfold_as_far_as_the_
 
 @pytest.mark.parametrize("truth", CURVES, ids=lambda truth: truth.model.name)
 def test_data_made_with_every_parameter_identify_them_all(truth: Truth) -> None:
-    assert fit(truth.model, curve_data(truth, 0), n_resamples=200).not_identified == ()
+    assert fit(truth.model, curve_data(truth, 0)).not_identified == ()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_line_does_not_identify_the_experts_that_a_pass_reads_and_gives_their_parameters_no_interval(
     seed: int,
 ) -> None:
-    fitted = fit(fit_models.moe(FEW_EXPERTS, correlated=True), curve_data(CURVES[1], seed), n_resamples=200)
+    fitted = fit(fit_models.moe(FEW_EXPERTS, correlated=True), curve_data(CURVES[1], seed))
     assert {"bandwidth_gb_s", "correlation"} <= set(fitted.not_identified)
     assert all(fitted.estimates[name].low is None for name in fitted.not_identified)
     assert fitted.relative_error < 0.03, "what it predicts holds"
@@ -143,11 +143,6 @@ def test_a_parameter_at_its_bound_is_that_bound_and_named() -> None:
     fitted = fit(fit_models.linear(), observations(10 - 0.2 * rows, np.repeat(np.arange(4), 4), rows=rows))
     assert fitted.at_bound == ("per_row_ms",) and fitted.values["per_row_ms"] == 0.0
     assert fit(CURVES[1].model, curve_data(CURVES[1], 0)).at_bound == ()
-
-
-def test_aicc_prefers_the_true_curve_over_a_line() -> None:
-    data = curve_data(CURVES[3], 0)
-    assert fit(CURVES[3].model, data).aicc < fit(fit_models.linear(), data).aicc - 100
 
 
 def test_two_blocks_give_estimates_without_intervals() -> None:
@@ -165,11 +160,6 @@ def test_intervals_come_from_blocks_not_rows() -> None:
     by_block = fit(fit_models.constant(), observations(times, blocks, rows=rows)).estimates["t_one_ms"]
     by_row = fit(fit_models.constant(), observations(times, np.arange(len(rows)), rows=rows)).estimates["t_one_ms"]
     assert by_block.high - by_block.low > 3 * (by_row.high - by_row.low)
-
-
-def test_a_fit_is_the_same_every_time() -> None:
-    data = curve_data(CURVES[1], 4)
-    assert fit(CURVES[1].model, data) == fit(CURVES[1].model, data)
 
 
 def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
@@ -195,7 +185,6 @@ def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
         (lambda: fit(fit_models.linear(), observations([1.0, 2.0, 3.0], [0, 1, 2])), "needs the column rows"),
         (lambda: fit(fit_models.linear(), observations([1.0, 2.0], [0, 1], rows=[1, 2])), "2 rows cannot fit"),
         (lambda: held_out(fit_models.constant(), observations([1.0, 2.0], [0, 1], rows=[1, 2]), [1, 1]), "two differ"),
-        (lambda: bootstrap.interval(np.zeros(1), np.zeros((10, 1)), 2), "at least 3 blocks"),
     ],
 )
 def test_data_that_cannot_answer_are_refused(call, message: str) -> None:
