@@ -169,7 +169,7 @@ def fitted_line(n_blocks: int, n_studies: int = 600, seed: int = 0) -> float:
         noise = np.repeat(rng.normal(0, 0.01, n_blocks), len(k)) + rng.normal(0, 0.02, n_blocks * len(k))
         times = (10 + 0.4 * np.tile(k, n_blocks)) * np.exp(noise)
         data = observations(times, np.repeat(np.arange(n_blocks), len(k)), rows=np.tile(k, n_blocks))
-        found = fit(fit_models.linear(), data, n_resamples=400).estimates
+        found = fit(fit_models.linear(), data).estimates
         hits += _covers(found["fixed_ms"], 10.0) + _covers(found["per_row_ms"], 0.4)
     return hits / n_studies / 2
 

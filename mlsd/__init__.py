@@ -1,7 +1,7 @@
 """mlsd measures speculative decoding of GGUF models through llama.cpp and reports only numbers that can be true.
 
 What is named in `__all__` is the public library: documented in `mlsd.api`, loaded when it is first used, and held
-steady. `notebook` shows a study's tables and figures, `draw` draws its frames.
+steady. `draw` draws the frames of a study.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from mlsd.version import __version__
 if TYPE_CHECKING:
     from mlsd.api import advise, audit, bench, calibrate, open_study, plan, run, tune, write_report
     from mlsd.records import EngineOptions, Sampling
-    from mlsd.report import notebook
     from mlsd.report.figures import draw
 
 __all__ = [
@@ -26,14 +25,12 @@ __all__ = [
     "bench",
     "calibrate",
     "draw",
-    "notebook",
     "open_study",
     "plan",
     "run",
     "tune",
     "write_report",
 ]
-_MODULES = {"notebook": "mlsd.report.notebook", "draw": "mlsd.report.figures.draw"}
 _RECORDS = ("EngineOptions", "Sampling")
 
 
@@ -41,8 +38,8 @@ def __getattr__(name: str) -> Any:
     """A public name, loaded now (PEP 562): importing mlsd alone costs nothing and starts nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'mlsd' has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+    if name == "draw":
+        return importlib.import_module("mlsd.report.figures.draw")
     return getattr(importlib.import_module("mlsd.records" if name in _RECORDS else "mlsd.api"), name)
 
 

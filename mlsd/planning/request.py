@@ -166,7 +166,6 @@ def study_request(
 
     Raises: SuiteError, PromptError, ManifestError, ModelFileError, InputError, UnsupportedError.
     """
-    asked = tuple(_presets_written_out(suite) for suite in load_suites(suites))
     texts: dict[str, Prompt] = {}
     if prompts := task_prompts(tasks):
         if overrides.prompts is not None:
@@ -182,6 +181,7 @@ def study_request(
         found = find_profile(profile, profiles)
     else:
         found = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
+    asked = tuple(_presets_written_out(suite) for suite in load_suites(suites, found))
     known = [*found.roles, *found.left_out]
     for role in given:
         if role not in known:

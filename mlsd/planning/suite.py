@@ -80,13 +80,17 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: str  # one line for people: whose models, for which machine
     roles: dict[str, str]  # role -> id in the manifest
     left_out: dict[str, str] = msgspec.field(default_factory=dict)  # role -> why no model is bound to it
+    n_predict: int = 2  # the least output of a trial, where its models are so fast that a suite's would be too short
+    prompts: dict[str, str] = msgspec.field(default_factory=dict)  # a suite's prompt -> what stands in its place
     memory_gib: int | None = None  # of the Mac that it is for
     automatic: bool = False  # may be chosen unasked once all of its models are downloaded
     name: str = ""  # the key of its table; set when the file is read
 
 
-def load_suites(names: Iterable[str]) -> tuple[Suite, ...]:
+def load_suites(names: Iterable[str], profile: Profile | None = None) -> tuple[Suite, ...]:
     """The suites called `names` (A to G, either case, or paths of TOML files), each once, in the order asked for.
+
+    Those that ship are as `profile` has them; a file is taken as it stands.
 
     Raises: SuiteError for an unknown name (it lists what exists) and for a file that is not a valid suite.
     """
@@ -96,7 +100,7 @@ def load_suites(names: Iterable[str]) -> tuple[Suite, ...]:
         if name.endswith(".toml"):
             suite = read_suite(Path(name))
         elif name.upper() in known:
-            suite = read_suite(data_path("suites") / f"{name.lower()}.toml")
+            suite = _in_profile(read_suite(data_path("suites") / f"{name.lower()}.toml"), profile)
         else:
             hint = choose(name, known, ", or give the path of a TOML file")
             raise SuiteError(f"There is no suite called {name!r}.", hint=hint)
@@ -105,6 +109,17 @@ def load_suites(names: Iterable[str]) -> tuple[Suite, ...]:
     if not chosen:
         raise SuiteError("No suite was named.", hint=f"Choose from {', '.join(known)}.")
     return tuple(chosen.values())
+
+
+def _in_profile(suite: Suite, profile: Profile | None) -> Suite:
+    """The suite with the profile's least output, and with its prompts in place of those that it replaces."""
+    if profile is None:
+        return suite
+    parts = tuple(
+        msgspec.structs.replace(part, prompts=tuple(profile.prompts.get(name, name) for name in part.prompts))
+        for part in suite.parts
+    )
+    return msgspec.structs.replace(suite, parts=parts, n_predict=max(suite.n_predict, profile.n_predict))
 
 
 def suite_names() -> tuple[str, ...]:

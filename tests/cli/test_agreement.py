@@ -25,7 +25,6 @@ from mlsd.measure.run.runs import BenchResult, bench
 from mlsd.planning.passes import apple_chip
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
-from mlsd.report import notebook
 from mlsd.report.figures.answer import gains
 from mlsd.report.figures.paper import speedup_over_gamma
 from mlsd.report.objects import arm_object
@@ -311,7 +310,7 @@ def test_an_answer_is_one_statement_on_every_surface(
         "object": shown.words,
         "page": unescape(re.sub(r"<[^>]+>", "", html.render(page))),
         "Markdown": markdown.render(page),
-        "notebook": str(notebook.answer(study)),
+        "notebook": study.answer,
         "advice": mlsd("advise", "tiny-dense", "--db", path).out,
     }
     flat = {surface: " ".join(text.replace("\\", "").split()) for surface, text in said.items()}

@@ -61,6 +61,17 @@ def test_two_different_suites_of_one_name_are_refused(tmp_path):
         load_suites(["B", str(file)])
 
 
+def test_the_embedded_profile_asks_for_trials_long_enough_to_time_and_for_texts_without_loops() -> None:
+    """Two thousand tokens a second would make 48 tokens a trial of 24 ms; `chinese` was copied whole."""
+    profile = find_profile("tiny")
+    (short,), (shown,) = load_suites(["E"], profile), load_suites(["B"], profile)
+    assert (short.n_predict, shown.n_predict) == (profile.n_predict, profile.n_predict)
+    asked = {name for suite in (short, shown) for part in suite.parts for name in part.prompts}
+    assert not asked & set(profile.prompts)
+    assert all(load_prompt(name).text for name in profile.prompts.values())
+    assert load_suites(["B"], find_profile("study")) == load_suites(["B"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -19,7 +19,6 @@ from mlsd.stats import LEAST_GROUPS, Interval, jackknife
 from mlsd.store.rows import Coverage, ExpertLoad
 
 
-
 class CoverageRow(Record, frozen=True, kw_only=True):
     """Distinct experts of a layer in k tokens, mean over layers and windows."""
 

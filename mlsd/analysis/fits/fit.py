@@ -131,9 +131,10 @@ def fit(model: Model, data: Observations) -> Fit:
 def _without_each(
     groups: NDArray[np.generic], blocks: NDArray[np.generic], estimate: Floats, jacobian: Floats, residuals: Floats
 ) -> Floats:
-    """Estimates without each block, one Gauss-Newton step away: exact for a linear model. Shape (blocks, parameters)."""
+    """Estimates without each block, one Gauss-Newton step away: exact where linear. Shape (blocks, parameters)."""
     scale = np.linalg.norm(jacobian, axis=0) + 1e-300
-    rows = [blocks != group for group in groups] if len(groups) >= LEAST_GROUPS else [blocks == blocks] * len(groups)
+    enough = len(groups) >= LEAST_GROUPS
+    rows = [(blocks != group) if enough else np.ones(len(blocks), bool) for group in groups]
     steps = [np.linalg.lstsq(jacobian[row] / scale, residuals[row], rcond=1e-9)[0] / scale for row in rows]
     return np.asarray(estimate - np.array(steps), dtype=np.float64)
 

@@ -35,7 +35,7 @@ from mlsd.store.rows import DraftDistance, Run, TrialFilter
 from mlsd.store.sessions import SessionTrials, latest
 from mlsd.store.sessions import sessions as sessions_of
 from mlsd.store.store import Store
-from mlsd.trials.answers import Answer, answers
+from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order
 
@@ -105,6 +105,11 @@ class Study:
     def answers(self) -> list[Answer]:
         return answers(self.results)
 
+    @property
+    def answer(self) -> str:
+        """Which setting to use: at a glance, then for each target."""
+        return "\n".join((first_line(self.answers), *by_target(self.answers)))
+
     @cached_property
     def paired(self) -> PairedTrials:
         """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
@@ -164,15 +169,8 @@ class Study:
     @cached_property
     def passes(self) -> pd.DataFrame:
         """T(k) and every other pass that was timed."""
-        rows = []
-        for key, points in self.machine.timed.items():
-            times = pass_times(points)
-            plain = {one.depth: one.ms.value for one in times if (one.kind, one.rows) == ("target_pass", 1)}
-            name = self.machine.name_of(key)
-            for one in times:
-                first = plain.get(one.depth) if one.kind == "target_pass" else None
-                rows.append(study_frames.TimedPasses(name, one, first))
-        return study_frames.made(rows, study_frames.PASSES)
+        timed = {self.machine.name_of(key): pass_times(points) for key, points in self.machine.timed.items()}
+        return study_frames.of_passes(timed)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.experts.coverage import CoverageRow
-from mlsd.analysis.fits.calibration import PassTime, TargetCurve
+from mlsd.analysis.fits.calibration import PassTime
 from mlsd.analysis.results.frames import Column, typed_frame
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.analysis.study.traffic import Pass, Roof
@@ -86,7 +86,7 @@ ARMS: tuple[Filled, ...] = (  # of an `ArmResult`
 )
 
 
-class TimedPasses(NamedTuple):
+class TimedPass(NamedTuple):
     """A time with the model it is of."""
 
     model: str
@@ -94,7 +94,7 @@ class TimedPasses(NamedTuple):
     plain_ms: float | None  # T(1) at this depth, of target passes
 
 
-PASSES: tuple[Filled, ...] = (  # of a `TimedPasses`
+PASSES: tuple[Filled, ...] = (  # of a `TimedPass`
     _text("model", "id of the model", lambda p: p.model),
     _text("kind", "target_pass: T(k); draft_step, prefill, rollback, checkpoint, sample", lambda p: p.time.kind),
     _count("depth", "positions in the context before it", lambda p: p.time.depth),
@@ -160,12 +160,13 @@ def traffic(passes: Iterable[Pass], memory: Bandwidth | None, roof: Roof | None)
     return found
 
 
-def of_curves(curves: Mapping[str, TargetCurve]) -> pd.DataFrame:
-    """T(k) of these models, as `study.passes` has it."""
+def of_passes(timed: Mapping[str, Iterable[PassTime]]) -> pd.DataFrame:
+    """What was timed of these models, as `study.passes` has it."""
     rows = []
-    for name, curve in curves.items():
-        plain = next((p.ms.value for p in curve.passes if p.rows == 1), None)
-        rows += [TimedPasses(name, p, plain) for p in curve.passes]
+    for name, own in timed.items():
+        times = list(own)
+        plain = {one.depth: one.ms.value for one in times if (one.kind, one.rows) == ("target_pass", 1)}
+        rows += [TimedPass(name, one, plain.get(one.depth) if one.kind == "target_pass" else None) for one in times]
     return made(rows, PASSES)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 
 from mlsd.analysis.study.traffic import M2_ULTRA, Roof
+from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.stats import Interval
 
@@ -26,6 +27,8 @@ def _drawing(draw: Callable[..., None]) -> Callable[..., Axes]:
 
     @functools.wraps(draw)
     def drawn(frame: pd.DataFrame, ax: Axes | None = None, **more: Any) -> Axes:
+        if frame.empty:
+            raise AnalysisError("The frame has no rows to draw.", hint="Time passes of a model: mlsd calibrate MODEL.")
         if ax is not None:
             draw(frame, ax, **more)
             return ax
@@ -164,30 +167,9 @@ def experts(frame: pd.DataFrame, ax: Axes) -> None:
     if frame["counted_drafted"].notna().any():
         look: dict[str, Any] = {"color": plot.color(3), "marker": "D", "markersize": 4}
         ax.plot(k, frame["counted_drafted"], label="counted, drafted", **look)
-    ax.plot(k, frame["uniform"], color=plot.INK, linestyle="--", label=UNIFORM)
-    ax.plot(k, frame["correlated"], color=plot.color(2), linestyle="-.", label=CORRELATED)
+    ax.plot(k, frame["uniform"], color=plot.INK, linestyle="--", label="independent uniform (MoESD)")
+    ax.plot(k, frame["correlated"], color=plot.color(2), linestyle="-.", label="one correlation r, fitted")
     ax.set(xlabel="k, consecutive tokens", ylabel="distinct experts a layer", ylim=(0, 1.05 * frame["uniform"].max()))
-    ax.xaxis.set_major_locator(plot.whole_ticks())
-
-
-UNIFORM, CORRELATED = "independent uniform (MoESD)", "one correlation r, fitted"
-
-
-@_drawing
-def expert_costs(frame: pd.DataFrame, ax: Axes) -> None:
-    """Bytes and time of a token of a pass over k, in plain passes; of one model of `study.experts`."""
-    k, timed = frame["k"].astype(float), frame[frame["time_a_token"].notna()]
-    if frame["bytes_a_token"].notna().any():
-        own: dict[str, Any] = {"color": plot.color(0), "marker": "o", "markersize": 4}
-        ax.plot(k, frame["bytes_a_token"], label="bytes, experts counted", **own)
-        ax.plot(k, frame["uniform_bytes_a_token"], color=plot.INK, linestyle="--", label=UNIFORM)
-        ax.plot(k, frame["correlated_bytes_a_token"], color=plot.color(2), linestyle="-.", label=CORRELATED)
-    if len(timed):
-        _line(ax, timed, "k", "time_a_token", "time, measured", plot.look(1, markersize=4))
-    ax.plot(k, 1 / k, color=plot.color(4), linestyle=":", label="all weights a pass (study), 1/k")
-    ax.axhline(1.0, color=plot.INK, linewidth=0.9)
-    tallest = max(1.0, float(timed["time_a_token"].max())) if len(timed) else 1.0
-    ax.set(xlabel="k, tokens of the pass", ylabel="a token / plain decoding", ylim=(0, min(3.0, 1.15 * tallest)))
     ax.xaxis.set_major_locator(plot.whole_ticks())
 
 

@@ -35,7 +35,7 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
     times = [p.ms.value for curve in curves.values() for p in curve.passes]
     figure, parts = plot.panels(curves, 2)
     for (left, right), own in parts:
-        frame = study_frames.of_curves(dict(own))
+        frame = study_frames.of_passes({name: curve.passes for name, curve in own})
         draw.passes(frame, left)
         draw.efficiency(frame, right)
         for i, (_, curve) in enumerate(own):
@@ -79,16 +79,17 @@ def build_curves(found: Comparison) -> Figure:
 
 
 def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
-    """Distinct experts of a layer in k tokens against both theories (left); bytes and time of a token (right)."""
+    """Distinct experts of a layer in k tokens, counted and by both theories."""
     shown = mixtures[:_MOST_MIXTURES]
-    figure, axes = plot.canvas(2.9 * len(shown) + 0.7, 2, rows=len(shown))
-    for left, right, found in zip(axes[::2], axes[1::2], shown, strict=True):
-        frame, table = study_frames.of_mixtures([found]), found.coverage
-        draw.experts(frame, left)
-        draw.expert_costs(frame, right)
-        left.set(title=f"{found.name}: {table.n_used} of {table.n_experts} experts, r = {table.correlation:.2f}")
-        right.set(title="Cost of a token (1: saves nothing)")
-    plot.legend(axes, 3)
+    columns, rows = min(2, len(shown)), -(-len(shown) // 2)
+    figure, axes = plot.canvas(2.9 * rows + 0.7, columns, rows=rows)
+    for ax, found in zip(axes, shown, strict=False):
+        table = found.coverage
+        draw.experts(study_frames.of_mixtures([found]), ax)
+        ax.set(title=f"{found.name}: {table.n_used} of {table.n_experts} experts, r = {table.correlation:.2f}")
+    for ax in axes[len(shown) :]:
+        ax.set_visible(False)
+    plot.legend(axes[: len(shown)], 3)
     return figure
 
 
@@ -139,6 +140,4 @@ COST_FIGURES = (
     FigureEntry("machine-roofline", "Roofline (section 5.2)", roofline, lambda study: study.bandwidth),
     FigureEntry("machine-amortization", "Measured amortization", amortization, lambda study: study.bandwidth),
 )
-EXPERT_FIGURE = FigureEntry(
-    "expert-coverage", "Expert coverage and what it saves", expert_shares, lambda study: study.machine.mixtures
-)
+EXPERT_FIGURE = FigureEntry("expert-coverage", "Expert coverage", expert_shares, lambda study: study.machine.mixtures)

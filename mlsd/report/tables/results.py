@@ -17,7 +17,6 @@ from mlsd.report.render.table import (
     number,
     numbers,
     percent,
-    significant,
     table,
     text,
     words,

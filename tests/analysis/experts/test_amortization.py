@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import msgspec
-import numpy as np
 import pytest
 
 from mlsd.analysis.experts.amortization import Mixture, mixture, sentences, time_shares
@@ -68,85 +67,44 @@ def test_the_correlation_has_an_interval_over_layers() -> None:
     assert two.low is None and two.n == 2
 
 
-def test_full_activation_is_where_moesd_puts_it() -> None:
-    model = found(0.0)
-    assert model.saturation == int(np.ceil(np.log(0.05) / np.log(1 - K / E)))
-
-
 # --- sentences --------------------------------------------------------------------------------------------------
 
 
 def test_tokens_that_share_all_experts_amortize_as_on_a_dense_model() -> None:
-    lines = sentences(found(1.0, {k: 10.0 + 0.01 * k for k in KS}))
-    assert "verification amortizes as on a dense model" in lines[0]
-    assert "reads 80 % less than 5 plain passes" in lines[0] and "would save 80 %" in lines[0]
-    assert "Measured time amortizes at every k timed, most at k = 12" in lines[1]
-    assert "T(5) is 1.00 T(1)" in lines[1]
-    assert "a plain pass reads 24 % of the weights" in lines[2]
-    assert "r = 1.00" in lines[3] and "were counted" in lines[3]
-
-
-def test_a_model_whose_experts_are_all_in_use_confirms_the_claim() -> None:
-    facts = msgspec.structs.replace(MIXTURE, active_bytes=MIXTURE.weight_bytes - 1_000)
-    table = coverage_table(routed(1.0, windows=KS), facts)
-    lines = sentences(mixture("mix", table, facts))
-    assert "That is nearly so here: a plain pass reads 100 % of the weights." in lines[2]
+    in_bytes, time, routing = sentences(found(1.0, {k: 10.0 + 0.01 * k for k in KS}))
+    assert "verification amortizes as on a dense model" in in_bytes
+    assert "reads 80 % less than 5 plain passes, where the study says 80 %" in in_bytes
+    assert "a plain pass reads 24 % of them" in in_bytes
+    assert "T(5) is 1.00 T(1)" in time
+    assert "r = 1.00" in routing
 
 
 def test_independent_routing_is_what_moesd_says() -> None:
-    lines = sentences(found(0.0, {k: 10.0 * k for k in KS}, noise=0.05))
-    assert "verification amortizes in part" in lines[0]
-    assert "Independent uniform routing (MoESD) is right here within" in lines[3]
-    assert "correlation" not in lines[3]
-    random = msgspec.structs.replace(found(0.0), synthetic=True)
-    assert "a random router's choice" in sentences(random)[3]
-    assert "cut in depth" in sentences(random)[3]
+    in_bytes, _, routing = sentences(found(0.0))
+    assert "verification amortizes in part" in in_bytes and float(routing.split("at most ")[1].split(" %")[0]) <= 2
+    assert "a random router's choice" in sentences(msgspec.structs.replace(found(0.0), synthetic=True))[2]
 
 
-def test_strong_correlation_is_reported_with_its_size() -> None:
-    model = found(0.9)
-    lines = sentences(model)
-    near = next(row for row in model.coverage.rows if row.window == 5)
-    assert f"reads {100 * (1 - (near.amortization or 0)):.0f} % less than 5 plain passes" in lines[0]
-    assert "too many" in lines[3] and f"r = {model.coverage.correlation:.2f}" in lines[3]
-    assert "were not timed: mlsd calibrate mix" in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("times", "noise", "words"),
-    [
-        ({1: 10.0, 2: 15.0, 4: 20.0, 5: 22.0}, 0.001, "at every k timed, most at k = 5: 0.44"),
-        ({1: 10.0, 2: 25.0, 4: 50.0, 5: 60.0}, 0.001, "A pass costs more than as many plain ones at k = 2 to 5."),
-        ({1: 10.0, 2: 25.0, 4: 30.0, 5: 30.0}, 0.001, "a pass costs more than as many plain ones at k = 2."),
-        ({1: 10.0, 2: 20.0, 4: 40.0, 5: 50.0}, 0.3, "No time is decided"),
-    ],
-)
-def test_times_are_reported_as_far_as_they_are_decided(times: dict[int, float], noise: float, words: str) -> None:
-    assert words in sentences(found(0.5, times, noise))[1]
-
-
-def test_sentences_speak_of_a_pass_that_was_timed() -> None:
-    lines = sentences(found(0.5, {1: 10.0, 2: 15.0, 4: 20.0, 8: 30.0}))
-    assert "A pass over 4 tokens (gamma 3)" in lines[0] and "T(4) is 2.00 T(1)" in lines[1]
+def test_a_pass_that_was_not_timed_says_how_to_time_it_and_one_that_was_is_spoken_of() -> None:
+    assert "were not timed: mlsd calibrate mix" in sentences(found(0.9))[1]
+    in_bytes, time, _ = sentences(found(0.5, {1: 10.0, 2: 15.0, 4: 20.0, 8: 30.0}))
+    assert "A pass over 4 tokens (gamma 3)" in in_bytes and "T(4) is 2.00 T(1)" in time
 
 
 def test_what_decides_is_memory_arithmetic_or_a_fixed_time() -> None:
     experts = {row.window: row.text for row in counted(0.7).rows}
     cases = {
-        "time follows bytes": {k: bytes_of(n) / 1e6 for k, n in experts.items()},
+        "Time follows bytes": {k: bytes_of(n) / 1e6 for k, n in experts.items()},
         "arithmetic, not memory": {k: 1.0 * k for k in KS},
         "a fixed time of each pass": {k: 50.0 + bytes_of(n) / 1e6 for k, n in experts.items()},
     }
     for words, times in cases.items():
-        assert words in sentences(found(0.7, times, noise=0.003))[-1]
+        assert words in sentences(found(0.7, times, noise=0.003))[1]
 
 
 def test_unknown_bytes_leave_experts_and_nothing_made_up() -> None:
     facts = msgspec.structs.replace(MIXTURE, active_bytes=None, weight_bytes=None)
     model = mixture("mix", coverage_table(routed(0.5, windows=KS), facts), facts)
-    lines = sentences(model)
-    assert "how many bytes they have is not known" in lines[0]
-    assert not any("The study words" in text for text in lines)
+    assert "how many bytes they have is not known" in sentences(model)[0]
     alone = msgspec.structs.replace(model.coverage, rows=model.coverage.rows[:1])
-    single = msgspec.structs.replace(model, coverage=alone)
-    assert "cannot amortize" in sentences(single)[0]
+    assert "cannot amortize" in sentences(msgspec.structs.replace(model, coverage=alone))[0]
