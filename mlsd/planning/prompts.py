@@ -79,23 +79,11 @@ LoadPrompt = Callable[[str], Prompt]  # gives the prompt of a name, as `load_pro
 class _PromptEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: str
     text: str
-    sha256: str
-
-
-class _Passage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    file: str
-    sha256: str
-
-
-class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    passage: _Passage
-    deep: _Passage
-    prompts: dict[str, _PromptEntry]
 
 
 def prompt_names() -> tuple[str, ...]:
     """Every name that `load_prompt` knows by heart, the four prompts first."""
-    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *tasks_by_name())
+    return (*_shipped(), *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *tasks_by_name())
 
 
 def load_prompt(name: str) -> Prompt:
@@ -103,7 +91,7 @@ def load_prompt(name: str) -> Prompt:
 
     `copy` asks for a passage once more; on `random-N`, N random tokens, nothing repeats. `NAME+chat` is NAME in the
     model's chat template, `+think` and `+no-think` with its switch for thinking; `NAME@D` is NAME behind D tokens of
-    other text. Raises: PromptError for an unknown name, or a text that is not the one that was shipped.
+    other text. Raises: PromptError for an unknown name.
     """
     return _with_marks(name, _shallow)
 
@@ -127,7 +115,7 @@ def _split_depth(text: str) -> tuple[str, int]:
     match = _DEEP.fullmatch(text)
     if match is None:
         return text, 0
-    digits, most = match.group(2), len(_shipped_bytes(_shipped().deep))
+    digits, most = match.group(2), len(_shipped_bytes("deep.txt.gz"))
     if len(digits) > len(str(most)) or not 1 <= int(digits) <= most:
         raise PromptError(
             f"A prompt cannot stand at depth {digits:.20}: the text before it has at most {most:,} tokens.",
@@ -138,8 +126,8 @@ def _split_depth(text: str) -> tuple[str, int]:
 
 def _shallow(name: str) -> Prompt:
     shipped = _shipped()
-    if (entry := shipped.prompts.get(name)) is not None:
-        return _checked(_prompt(name, entry.text.strip(), entry.workload), entry.sha256)
+    if (entry := shipped.get(name)) is not None:
+        return _prompt(name, entry.text.strip(), entry.workload)
     if (task := tasks_by_name().get(name)) is not None:
         return task_prompt(task, name)
     if name == COPY:
@@ -156,7 +144,7 @@ def _shallow(name: str) -> Prompt:
         f", or length-N for exactly N tokens of prose (at most {len(_passage().encode()):,}), random-N (at most "
         f"{_MOST_RANDOM:,}), or a task ({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
     )
-    known = choose(name[:_MOST_NAMED], (*shipped.prompts, COPY), more)
+    known = choose(name[:_MOST_NAMED], (*shipped, COPY), more)
     raise PromptError(f"There is no prompt called {name[:_MOST_NAMED]!r}.", hint=known)
 
 
@@ -182,11 +170,11 @@ def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
 
 def _deep_text() -> str:
     """The passage, the tasks, then mlsd's source code as it was on one day; the file never changes."""
-    return _shipped_bytes(_shipped().deep).decode()
+    return _shipped_bytes("deep.txt.gz").decode()
 
 
 def _passage() -> str:
-    return _shipped_bytes(_shipped().passage).decode()
+    return _shipped_bytes("long.txt").decode()
 
 
 def find_prompt(text: str) -> Prompt:
@@ -272,36 +260,18 @@ def text_sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _shipped() -> _PromptFile:
+def _shipped() -> dict[str, _PromptEntry]:
     return _read_shipped(asset_path("prompts/prompts.toml"))
 
 
 @functools.cache
-def _read_shipped(place: Path) -> _PromptFile:
-    return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
-
-
-def _shipped_bytes(text: _Passage) -> bytes:
-    return _read_text(asset_path(f"prompts/{text.file}"), text.sha256)
+def _read_shipped(place: Path) -> dict[str, _PromptEntry]:
+    return msgspec.toml.decode(place.read_bytes(), type=dict[str, dict[str, _PromptEntry]])["prompts"]
 
 
 @functools.cache
-def _read_text(place: Path, sha256: str) -> bytes:
-    """The UTF-8 text of a shipped file, unpacked and without space around it. Raises: PromptError for another text."""
+def _shipped_bytes(file: str) -> bytes:
+    """The UTF-8 text of a shipped file, unpacked and without space around it."""
+    place = asset_path(f"prompts/{file}")
     data = place.read_bytes()
-    text = (gzip.decompress(data) if place.suffix == ".gz" else data).strip()
-    _check(hashlib.sha256(text).hexdigest(), sha256, place.name)
-    return text
-
-
-def _checked(prompt: Prompt, expected_sha256: str) -> Prompt:
-    _check(prompt.sha256, expected_sha256, prompt.key)
-    return prompt
-
-
-def _check(sha256: str, expected_sha256: str, name: str) -> None:
-    if sha256 != expected_sha256:
-        raise PromptError(
-            f"The installed text of the prompt {name!r} is not the one that was shipped.",
-            hint="Reinstall mlsd, or give a text file of your own.",
-        )
+    return (gzip.decompress(data) if place.suffix == ".gz" else data).strip()

@@ -1,5 +1,4 @@
 import hashlib
-import shutil
 
 import pytest
 from hypothesis import given
@@ -76,22 +75,24 @@ def test_a_name_is_a_prompt_of_bounded_size_or_refused_before_anything_loads(wor
         assert len(name) < 50 and max(prompt.n_tokens or 0, prompt.depth) < 2**21
 
 
-DEEP_SHA256 = {
+SHA256 = {
+    "factual": "716f3474c250d9cb3756194202cec1827d457e3903db64d77572eab93abf705f",
+    "code": "1dfb3a6518535d1f264b30f53ec4c9d223993e8298e8ac14b9928029e95a1cd6",
+    "reasoning": "7a925a6cf4ea148b7c7c1c09c02cd18afcfe72f2ef40df564c30dcc972389a8b",
+    "chinese": "2c7dd7dab93f3a1a962eff1d3b2252602e110a909c1454fd7e81df879643bfbc",
+    "length-64": "ef431ed9464f45b08c7cd5c9d81058213180d3c2ca4bf50bf8851165e294cfa2",
     "code@64": "1a95e2bc07eabd231b826409d9a45b15ed51b59d6c08e3ab1b9819150ffe9520",
     "code@4096": "9cdbcdb2a9d9e13d754e1dfdc2ed7214d9ce9a58d3a28ffb3ded2b87b99a8008",
     "qa-1@100000": "7592b38a4c6cef84ede7794d36cf8ce499d968f1ae25d6d992b57449cd3aaf93",
 }
 
 
-@pytest.mark.parametrize("name", DEEP_SHA256)
-def test_a_deep_prompt_is_the_same_in_a_changed_version(name, tmp_path, monkeypatch):
-    changed = tmp_path / "mlsd"
-    shutil.copytree(prompts.asset_path("prompts"), changed / "assets" / "prompts")
-    (changed / "new.py").write_text("# code that a later version has\n")
-    monkeypatch.setattr(prompts, "asset_path", lambda file: changed / "assets" / file)
+@pytest.mark.parametrize("name", SHA256)
+def test_a_shipped_prompt_never_changes(name):
     prompt = prompts.load_prompt(name)
-    assert prompt.sha256 == DEEP_SHA256[name], "another id: studies of yesterday resume nothing"
-    prompts.exact_prompt(prompt.context, prompt.depth, lambda text: text[::4])  # long enough at four characters a token
+    assert prompt.sha256 == SHA256[name], "another id: studies of yesterday resume nothing"
+    if prompt.depth:  # long enough at four characters a token
+        prompts.exact_prompt(prompt.context, prompt.depth, lambda text: text[::4])
 
 
 def test_a_prompts_reference_holds_its_identity_but_not_its_text():
@@ -119,17 +120,6 @@ def test_a_file_that_cannot_be_a_prompt_is_refused_by_name(tmp_path, content, me
     with pytest.raises(PromptError, match=message) as caught:
         prompts.prompt_from_file(file)
     assert "broken.txt" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["code", "length-64"])
-def test_a_text_that_was_changed_after_shipping_is_refused(tmp_path, monkeypatch, name):
-    for file in ("prompts.toml", "long.txt"):
-        shipped = prompts.asset_path(f"prompts/{file}").read_text(encoding="utf-8")
-        changed = shipped.replace("RingBuffer", "RingBuffet").replace("gravel", "muddy")
-        (tmp_path / file).write_text(changed, encoding="utf-8")
-    monkeypatch.setattr(prompts, "asset_path", lambda file: tmp_path / file.removeprefix("prompts/"))
-    with pytest.raises(PromptError, match="not the one that was shipped"):
-        prompts.load_prompt(name)
 
 
 def test_a_chat_is_another_prompt_than_its_text_and_is_found_by_its_own_name():

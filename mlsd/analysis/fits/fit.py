@@ -6,11 +6,11 @@ Owns the fitting engine; the models are in `fit_models`. Errors are relative: re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import least_squares
 from scipy.stats import f as f_distribution
 
 from mlsd.errors import AnalysisError
@@ -109,17 +109,18 @@ def fit(model: Model, data: Observations) -> Fit:
     residuals = _residuals(model, values, data)
     blocks = np.unique(data.blocks)
     without = _without_each(blocks, data.blocks, np.array(list(values.values())), jacobian, residuals)
-    estimates, flat = {}, []
-    for i, p in enumerate(model.parameters):
-        estimates[p.name] = jackknife(values[p.name], list(without[:, i]), p.low, p.high)
-        if not identified(model, data, values, p):
-            flat.append(p.name)
-            estimates[p.name] = Interval(value=values[p.name], n=len(blocks))
+    flat = _not_told(model, values, jacobian, residuals)
+    estimates = {
+        p.name: Interval(value=values[p.name], n=len(blocks))
+        if p.name in flat
+        else jackknife(values[p.name], list(without[:, i]), p.low, p.high)
+        for i, p in enumerate(model.parameters)
+    }
     return Fit(
         model=model.name,
         formula=model.formula,
         estimates=estimates,
-        not_identified=tuple(flat),
+        not_identified=tuple(sorted(flat)),
         at_bound=tuple(at_bound),
         units={p.name: p.unit for p in model.parameters},
         relative_error=float(np.sqrt(np.mean(residuals**2))),
@@ -178,61 +179,29 @@ def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> 
     }
 
 
-def identified(model: Model, data: Observations, values: Mapping[str, float], parameter: Parameter) -> bool:
-    """Whether data tell a parameter: its profile likelihood rises before the parameter alone would change much.
-
-    To either side it is moved to where it alone would change predictions by a quarter, else to its bound, and the
-    others are fitted again. The profile is flat where ``SSE / SSE_best < 1 + F_0.95(1, n - p) / (n - p)`` (Bates and
-    Watts, "Nonlinear Regression Analysis", 1988, 6.1). Not identified: flat at a quarter's change, or without end, or
-    at both bounds (Raue et al., Bioinformatics 25, 2009: "practically non-identifiable").
-    """
-    n, p = len(data), len(model.parameters)
-    limit = 1 + float(f_distribution.ppf(0.95, 1, n - p)) / (n - p)
-    best = float(np.sum(_residuals(model, values, data) ** 2))
-    at_bounds = []
-    for side, bound in ((-1, parameter.low), (1, parameter.high)):
-        place, is_bound = _moved(model, data, values, parameter.name, bound, side)
-        if _profile(model, data, values, parameter.name, place) >= limit * best:
-            at_bounds.append(False)
-        elif is_bound:
-            at_bounds.append(True)
-        else:
-            return False
-    return not all(at_bounds)
-
-
 _MUCH = 0.25  # change of predictions, on their logarithm
-_FAR = 1e6  # times a value: as good as without end
 
 
-def _moved(
-    model: Model, data: Observations, values: Mapping[str, float], name: str, bound: float, side: int
-) -> tuple[float, bool]:
-    """Where one parameter alone changes predictions by `_MUCH`, or how far it goes and whether that is its bound."""
-    start = values[name]
-    here = _residuals(model, values, data)
+def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, residuals: Floats) -> set[str]:
+    """Parameters that the data do not tell: their profile likelihood stays flat where each alone would change much.
 
-    def missing(place: float) -> float:
-        moved = _residuals(model, {**values, name: place}, data) - here
-        return float(np.sqrt(np.mean(moved**2))) - _MUCH
-
-    far = bound if np.isfinite(bound) else start + side * _FAR * max(abs(start), 1.0)
-    if missing(far) < 0:
-        return far, bool(np.isfinite(bound))
-    return float(brentq(missing, start, far, rtol=1e-3)), False
-
-
-def _profile(model: Model, data: Observations, values: Mapping[str, float], name: str, place: float) -> float:
-    """Least sum of squares with one parameter held at a place."""
-    rest = tuple(p for p in model.parameters if p.name != name)
-    held = replace(
-        model,
-        parameters=rest,
-        predict=lambda others, columns: model.predict({**others, name: place}, columns),
-        guess=lambda columns, observed: values,
-    )
-    others = solve(held, data) if rest else {}
-    return float(np.sum(_residuals(held, others, data) ** 2))
+    A parameter that moves by d with the others refitted adds ``d^2 / ((J'J)^-1)_ii`` to the sum of squares, linearly;
+    flat is below ``SSE F_0.95(1, n - p) / (n - p)`` (Bates and Watts, "Nonlinear Regression Analysis", 1988, 1.3). It
+    is moved to where it alone changes predictions by a quarter, else to its bound. Not told: flat at a quarter's
+    change, or at both bounds (Raue et al., Bioinformatics 25, 2009: "practically non-identifiable").
+    """
+    (n, p), lengths = jacobian.shape, np.linalg.norm(jacobian, axis=0)
+    limit = float(np.sum(residuals**2)) * float(f_distribution.ppf(0.95, 1, n - p)) / (n - p)
+    found = set()
+    for i, parameter in enumerate(model.parameters):
+        others = np.delete(jacobian, i, axis=1) / np.maximum(np.delete(lengths, i), 1e-300)
+        alone = jacobian[:, i] - others @ np.linalg.lstsq(others, jacobian[:, i], rcond=1e-9)[0]
+        far = _MUCH * np.sqrt(n) / max(lengths[i], 1e-300)
+        rooms = [values[parameter.name] - parameter.low, parameter.high - values[parameter.name]]
+        flat = [float(np.sum((alone * min(far, room)) ** 2)) < limit for room in rooms]
+        if all(flat) or any(one and room >= far for one, room in zip(flat, rooms, strict=True)):
+            found.add(parameter.name)
+    return found
 
 
 def _residuals(model: Model, values: Mapping[str, float], data: Observations) -> Floats:
