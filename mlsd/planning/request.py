@@ -166,7 +166,8 @@ def study_request(
 
     Raises: SuiteError, PromptError, ManifestError, ModelFileError, InputError, UnsupportedError.
     """
-    texts: dict[str, Prompt] = {}
+    named, texts = tuple(suites), dict[str, Prompt]()
+    load_suites(named)  # a wrong name is answered before models are looked for
     if prompts := task_prompts(tasks):
         if overrides.prompts is not None:
             raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
@@ -181,7 +182,7 @@ def study_request(
         found = find_profile(profile, profiles)
     else:
         found = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
-    asked = tuple(_presets_written_out(suite) for suite in load_suites(suites, found))
+    asked = tuple(_presets_written_out(suite) for suite in load_suites(named, found))
     known = [*found.roles, *found.left_out]
     for role in given:
         if role not in known:
