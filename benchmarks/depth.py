@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.harness import Result
 from benchmarks.predict import CLOCK
-from mlsd.analysis.predict.depth import Cut, full_depth
+from mlsd.analysis.predict.shapes import Cut, full_depth
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession

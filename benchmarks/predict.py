@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.harness import Result
 from benchmarks.models import smollm2
-from mlsd.analysis.predict.predict import GammaPrediction, MeasuredGamma, costs_from_points, leave_one_gamma_out
+from mlsd.analysis.predict.costs import costs_from_points
+from mlsd.analysis.predict.prediction_error import Prediction, leave_one_gamma_out
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob
@@ -27,9 +28,11 @@ from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import bench_request
-from mlsd.records import EngineOptions, Trial
+from mlsd.records import EngineOptions
+from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, model_key
-from mlsd.units import tok_s
+from mlsd.trials.results import Measured, SessionPlan, arm_results
+from mlsd.trials.sums import Sums, counts_of
 
 GAMMAS = (1, 2, 4, 8, 16)
 PROMPTS = ("code", "factual")
@@ -39,7 +42,7 @@ CLOCK = MonotonicClock()
 
 def run() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
-        predictions: list[GammaPrediction] = []
+        predictions: list[Prediction] = []
         for name, target, draft, n_predict, slices in pairs(Path(folder)):
             found = predict(target, draft, n_predict, slices)
             predictions += found
@@ -59,27 +62,22 @@ def pairs(folder: Path) -> Iterator[tuple[str, Path, Path, int, int]]:
         path.unlink()
 
 
-def predict(target: Path, draft: Path, n_predict: int, slices: int) -> list[GammaPrediction]:
+def predict(target: Path, draft: Path, n_predict: int, slices: int) -> list[Prediction]:
     """Measure a pair and predict every gamma of it from the others, on every prompt.
 
     Calibration and trials take turns in slices, as the load of a shared machine changes over minutes.
     """
     files = [ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for path in (target, draft)]
     points: list[CalibrationPoint] = []
-    trials: list[tuple[str, Trial]] = []
+    trials: list[Measured] = []
     for part in range(slices):
         points += calibrate(files, part)
         for prompt in PROMPTS:
-            trials += [(prompt, trial) for trial in bench(files, prompt, n_predict, part)]
+            trials += bench(files, prompt, n_predict, part)
     key = model_key(files[0].ref.sha256, files[0].ref.id)
     costs = costs_from_points([p for p in points if p.model_key == key], [p for p in points if p.model_key != key])
-    found = []
-    for prompt in PROMPTS:
-        arms = [
-            arm_of(gamma, [t for name, t in trials if name == prompt and t.gamma == gamma]) for gamma in (0, *GAMMAS)
-        ]
-        found += leave_one_gamma_out(arms, costs)
-    return found
+    by_prompt = grouped(arm_results(trials, SessionPlan()), lambda arm: arm.text).values()
+    return [one for arms in by_prompt for one in leave_one_gamma_out(arms, costs)]
 
 
 def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
@@ -98,7 +96,7 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
         return [point for repeat in calibration.repeats() for point in repeat.points]
 
 
-def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Trial]:
+def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Measured]:
     request = bench_request(
         target=files[0].path,
         drafts=(files[1].path,),
@@ -114,15 +112,11 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
     with Arms(job, CLOCK, ProbeCache()) as arms:
         for case in cases:
             arms.warm_up(case)
-        return [arms.run(slot) for slot in job.slots]
+        ran = [(slot.case, arms.run(slot)) for slot in job.slots]
+    return [Measured(case, trial, counts_of(trial) or Sums(), 1_000 * part + trial.block) for case, trial in ran]
 
 
-def arm_of(gamma: int, trials: list[Trial]) -> MeasuredGamma:
-    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) or 0.0 for t in trials]
-    return MeasuredGamma(gamma=gamma, rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds))
-
-
-def results(name: str, found: list[GammaPrediction], *, bars: bool = False) -> Iterator[Result]:
+def results(name: str, found: list[Prediction], *, bars: bool = False) -> Iterator[Result]:
     errors = [100 * abs(p.error) for p in found]
     spreads = [100 * (p.spread or 0.0) for p in found]
     median, p95 = statistics.median(errors), float(np.quantile(errors, 0.95))

@@ -24,18 +24,18 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
+from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, answer
 from mlsd.analysis.advise.known_model import by_sizes
-from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.predict.arms import Known
+from mlsd.analysis.predict.known import Known
 from mlsd.errors import InputError
 from mlsd.formats.printed import parse_printed
 from mlsd.gguf_tools.shapes import FULL
+from mlsd.hardware import apple_passes as passes
+from mlsd.hardware.apple_passes import AppleChip, Constants, Engine, Work
 from mlsd.hardware.chips import CHIPS
-from mlsd.planning import passes
 from mlsd.planning.known_shapes import shape_facts, shape_of
-from mlsd.planning.passes import AppleChip, Constants, Engine, Work
 from mlsd.records import NO_DRAFTER
 from mlsd.stats import t_quantile
 from mlsd.trials.acceptance import rate_of
@@ -653,7 +653,7 @@ def questions() -> Iterator[Result]:
     As asked of a bare name (Q8_0), of the quantization that most people run, of a build with newer kernels, and with an
     acceptance stated.
     """
-    nothing = Known(groups=(), passes={}, coverage={}, models={})
+    nothing = Known(passes={}, models={})
     places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
     targets = ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b")
     few = AdviceQuestion(target="", quant="Q4_K_M")

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from mlsd.planning import passes
+from mlsd.hardware import apple_passes as passes
+from mlsd.hardware.apple_passes import AppleChip, Work
 from mlsd.planning.job import Job
-from mlsd.planning.passes import AppleChip, Work
 from mlsd.records import NO_DRAFTER, Case, Record
 from mlsd.trials.sums import decode_tok_s
 from mlsd.units import NS_PER_S, format_duration

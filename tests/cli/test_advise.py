@@ -43,7 +43,7 @@ def test_another_mac_runs_the_build_that_set_up_installs_there(mlsd: Mlsd) -> No
     asked = ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M2 Ultra", "--drafter", "mtp", "--workload", "code"]
     told = [mlsd(*asked, *build).out for build in ((), ("--llama-build", str(installed_build(A_MAC))))]
     assert told[0] == told[1] and "use mtp at gamma 4 (2." in told[0]
-    assert re.search(r"decides; mtp at gamma 8, at 2\.\d+ \(1\.0.*\), is not surely faster than plain\.", told[0])
+    assert re.search(r"decides; mtp at gamma 8, at 2\.\d+ \(1\.0.*\), is not surely 3 % faster than plain\.", told[0])
 
 
 def test_what_is_left_open_is_measured_and_asked_again(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_databases_of_others_in_the_results_folder_are_passed_over(mlsd: Mlsd) -
     Path("results").mkdir()
     with closing(sqlite3.connect("results/tune.sqlite")) as other:
         other.execute("CREATE TABLE studies (id)")
-    ran = mlsd("advise", "qwen3.5-35b-a3b", "--chip", "M2 Ultra")
+    ran = mlsd("advise", "qwen3-8b", "--chip", "M2 Ultra")
     assert ran.code == 0
     assert ran.err == ""
 

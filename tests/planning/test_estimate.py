@@ -1,5 +1,6 @@
 import pytest
 
+from mlsd.hardware.apple_passes import Work, apple_chip
 from mlsd.planning.estimate import (
     Rate,
     TokS,
@@ -8,7 +9,6 @@ from mlsd.planning.estimate import (
     rates_from_results,
 )
 from mlsd.planning.job import ModelFile
-from mlsd.planning.passes import Work, apple_chip
 from mlsd.planning.plan import expand
 from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite

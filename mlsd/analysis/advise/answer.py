@@ -2,62 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
-from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import Gap, timing_commands
-from mlsd.analysis.advise.prospects import (
-    CostRange,
-    Prospect,
-    Recommendation,
-    acceptance_of,
-    as_measured,
-    key_matches,
-    measured_outcomes,
-    prospects,
-    recommend,
-)
-from mlsd.analysis.advise.reference_acceptance import (
+from mlsd.analysis.advise.acceptance import (
     Acceptance,
     Stated,
     any_acceptance,
     assumed_acceptance,
     is_method,
+    own_acceptances,
     reference_acceptance,
     stated_acceptance,
+    way_of,
 )
-from mlsd.analysis.predict.arms import Known
+from mlsd.analysis.advise.cost_sources import Costed, costs_by_chip, costs_by_shape, own_costs
+from mlsd.analysis.advise.known_model import KnownModel, named
+from mlsd.analysis.advise.next_steps import Gap, timing_commands
+from mlsd.analysis.advise.prospects import CostRange, Prospect, Recommendation, as_measured, prospects, recommend
+from mlsd.analysis.advise.request import Request
+from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
-from mlsd.analysis.predict.shape_costs import shape_costs
-from mlsd.errors import AnalysisError, InputError
+from mlsd.drafters.options import parse_drafter
+from mlsd.errors import AnalysisError, InputError, MlsdError
+from mlsd.hardware.apple_passes import AppleChip, constants
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
-from mlsd.planning.passes import AppleChip, constants
-from mlsd.records import DRAFT_MODEL, Record
-from mlsd.trials.answers import Answer
+from mlsd.records import DRAFT_MODEL, DrafterSpec, Record
+from mlsd.trials.answers import Answer, answers
+from mlsd.trials.arms import Arm, arm_named, options_text
+from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 
+GAMMAS = (1, 2, 4, 8, 16)
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
+_SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
 
 
 class AdviceQuestion(Record, frozen=True, kw_only=True):
     """What is asked."""
 
     target: str  # path, id or shape
-    drafts: tuple[str, ...] | None = None  # only these drafts or methods
+    drafts: tuple[str, ...] | None = None  # only these drafts or methods, with options as --drafter takes them
     workload: str | None = None
     stated: Stated | None = None  # of the one draft or method; None: what is known
-    gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
+    gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
     chip: AppleChip | None = None  # of another machine; None: this one
     runtime: str = "llama.cpp"  # whose passes to model on a chip: this, mlx, or a program on MLX with rows of its own
     depth: int = 0  # tokens of context before the output, on a chip
     build: int = 0  # of llama.cpp; 0: the one that is loaded, for another machine the one that ships with mlsd
+    request: Request | None = None  # whose whole time is asked for
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -80,7 +78,7 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     modelled: bool  # costs are those of a chip by public rows
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
-    notes: tuple[str, ...]  # which rows of the databases do not count
+    notes: tuple[str, ...]  # which rows of the databases do not count, and what a method needs
     measured: tuple[Answer, ...] = ()  # what trials of the target on this machine say, of each text by itself
 
 
@@ -91,35 +89,35 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     """
     elsewhere = question.chip is not None
     target = named(question.target, question.quant, known.models.values(), elsewhere=elsewhere)
-    key = target.facts.ref.sha256 or target.facts.ref.id
-    texts = {group.workload for group in known.groups if key_matches(group, key)}
+    arms = known.of(target.facts.ref)
+    own = predictable(arms)
+    texts = {text for arm in own if not arm.is_plain for text in arm.workloads}
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
         question = msgspec.structs.replace(question, workload=texts.pop())
-    chosen, own = _acceptances(target, known, question)
+    ways = _asked_ways(question, own)
+    chosen, is_own = _acceptances(target, own, question, ways)
     drafts = {
-        (a.drafter, a.draft): None
-        if a.draft is None
-        else named(a.draft, stored=known.models.values(), elsewhere=elsewhere)
+        a.way: None if a.way.draft is None else named(a.way.draft.id, stored=known.models.values(), elsewhere=elsewhere)
         for a in chosen
     }
     plain, costs = _costs(target, drafts, known, place, question)
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
-    outcomes = {
-        (a.drafter, a.draft): measured_outcomes(known.groups, key, a.drafter, a.draft, question.workload) for a in own
-    }
-    found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
-    if place is not None:
-        found = as_measured(found, known.measured_on(place.environment_key, target.facts.ref.id, question.workload))
-    untimed = {key: draft for key, draft in drafts.items() if key not in costs}
+    error = validation.errors.median * _SE_OF_MEDIAN_ERROR if validation else 0.0
+    found = prospects(costs, plain, chosen, question.gammas, model_error=error, request=question.request)
+    here = [] if place is None else known.of(target.facts.ref, place.environment_key)
+    if question.gammas != GAMMAS:
+        found = [p for p in found if p.gamma in (0, *question.gammas)]
+    found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
+    untimed = {way: draft for way, draft in drafts.items() if way not in costs}
     file = None if target.here or place is None else _file_of(target)
     room = None if place is None else place.safe_bytes
-    too_large = file is not None and room is not None and (file.n_bytes or 0) > room
     gaps: dict[Gap, bool] = {
-        "acceptance": not own,
-        "memory": too_large,
+        "acceptance": not is_own,
+        "memory": file is not None and room is not None and (file.n_bytes or 0) > room,
         "target": not target.here,
     }
+    asked_texts = (question.workload,) if question.workload else tuple(sorted(texts))
     recommendation = recommend(
         target.facts.ref.id,
         question.workload,
@@ -129,60 +127,128 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, known, place)),
         _fetch(file, found) if file is not None and plain.basis == "shape" else (),
         question.target if Path(question.target).is_file() else "",
+        asked_texts,
     )
-    best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
+    best = drafts.get(recommendation.best.way)
     return TargetAdvice(
         recommendation=recommendation,
         target=target,
         drafts=tuple(draft for draft in drafts.values() if draft is not None),
-        draft_file=str(resolve_model(best.facts.ref.id).path) if best is not None and best.here else None,
+        draft_file=str(best.path) if best is not None and best.here else None,
         validation=validation,
         modelled=plain.basis == "bandwidth",
-        untimed=tuple(key[1] or key[0] for key in untimed),
-        draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
-        notes=known.notes,
-        measured=() if place is None else known.answers_on(place.environment_key, target.facts.ref.id),
+        untimed=tuple(way.name for way in untimed),
+        draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
+        notes=(*known.notes, *_needs(target, recommendation)),
+        measured=tuple(answers(here)),
+    )
+
+
+def _comparable(arm: ArmResult, workload: str | None) -> bool:
+    """Whether what was measured of an arm answers the question: our engine's, on this workload or on any."""
+    if arm.is_plain or arm.control or arm.case.source != "engine":
+        return False
+    return workload is None or workload == arm.text or {*arm.workloads} == {workload}
+
+
+# --- which drafters, and how often they are right -------------------------------------------------------------------
+
+
+def _asked_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm] | None:
+    """The drafters that were asked for; a draft's file is the model that was measured where its content is the same."""
+    if question.drafts is None:
+        return None
+    measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
+    found = []
+    for text in question.drafts:
+        if is_method(text.partition(":")[0]):
+            spec = parse_drafter(text)
+            found.append(arm_named(spec.name, None, options_text(spec)))
+            continue
+        try:
+            ref = resolve_model(text).ref if measured else None
+        except MlsdError:
+            ref = None
+        same = [draft.id for draft in measured if draft.id == text or (ref is not None and same_model(draft, ref))]
+        found.append(arm_named(DRAFT_MODEL, same[0] if same else text))
+    return found
+
+
+def _is_asked(way: Arm, asked: Iterable[Arm]) -> bool:
+    """Whether a drafter was asked for: a method without options is asked with any, a draft with any method."""
+    return any(
+        way == one
+        or (one.draft is None and not one.options and way.method == one.method)
+        or (one.draft is not None and way.draft == one.draft)
+        for one in asked
     )
 
 
 def _acceptances(
-    target: KnownModel, known: Known, question: AdviceQuestion
-) -> tuple[list[Acceptance], list[Acceptance]]:
-    """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
+    target: KnownModel, own: Sequence[ArmResult], question: AdviceQuestion, asked: Sequence[Arm] | None
+) -> tuple[list[Acceptance], bool]:
+    """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named.
+
+    And whether any of it was measured here.
+    """
     name, workload = target.facts.ref.id, question.workload
-    key = target.facts.ref.sha256 or name
-    own = acceptance_of(known.groups, key, workload)
-    elsewhere = [any_acceptance(a.drafter, a.draft, workload) for a in acceptance_of(known.groups, key, None)]
+    drafting = [arm for arm in own if not arm.is_plain]
+    measured = own_acceptances(arm for arm in drafting if _comparable(arm, workload))
+    elsewhere = [any_acceptance(way, workload) for way in dict.fromkeys(map(way_of, drafting))]
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
-    named_ones = (*(("mtp",) if predicts else ()), *(question.drafts or ()))
-    asked = [
-        any_acceptance(one, None, workload) if is_method(one) else any_acceptance(DRAFT_MODEL, one, workload)
-        for one in dict.fromkeys(named_ones)
-    ]
+    mtp = [arm_named("mtp")] if predicts and _why_not_mtp(target) is None else []
+    more = [any_acceptance(way, workload) for way in dict.fromkeys((*mtp, *(asked or ())))]
     published = [a for a in reference_acceptance(name) if None in (workload, a.workload) or a.workload == workload]
-    everything: list[Acceptance] = []
-    for source in (own, published, assumed_acceptance(name), elsewhere, asked):
-        have = {(a.drafter, a.draft) for a in everything}
-        everything += [a for a in source if (a.drafter, a.draft) not in have]
-    if question.drafts is not None:
-        everything = [a for a in everything if a.draft in question.drafts or a.drafter in question.drafts]
+    everything: dict[Arm, Acceptance] = {}
+    for a in (*measured, *published, *assumed_acceptance(name), *elsewhere, *more):
+        everything.setdefault(a.way, a)
+    if asked is not None:
+        for way in asked:
+            if way.method == "mtp" and (why := _why_not_mtp(target)) is not None:
+                raise InputError(why, hint="Use a GGUF converted with the model's MTP layers.")
+        known_ways = {a.way for a in (*measured, *elsewhere)}
+        bare = {way for way in asked if any(one != way and _is_asked(one, [way]) for one in known_ways)}
+        everything = {way: a for way, a in everything.items() if _is_asked(way, asked) and way not in bare - known_ways}
     if question.stated is not None:
         if len(everything) != 1:
             raise InputError(
                 "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
-        return [stated_acceptance(everything[0].drafter, everything[0].draft, question.stated)], []
-    return everything, [a for a in own if a in everything]
+        return [stated_acceptance(way, question.stated) for way in everything], False
+    return list(everything.values()), any(a.way in everything for a in measured)
+
+
+def _why_not_mtp(target: KnownModel) -> str | None:
+    """Why MTP cannot draft for the target's file; None where it can, or its file is not here."""
+    if target.path is None:
+        return None
+    from mlsd.drafters import check_target
+
+    try:
+        check_target(DrafterSpec(name="mtp"), target.path)
+    except MlsdError as error:
+        return str(error)
+    return None
+
+
+def _needs(target: KnownModel, found: Recommendation) -> list[str]:
+    """What must be there for MTP, where it is answered for a file that nobody has seen."""
+    name = target.facts.ref.id.lower()
+    if target.here or "mtp" in name or not any(p.drafter == "mtp" for p in found.prospects):
+        return []
+    if name.startswith("gemma-4"):
+        return ["mtp drafts with Gemma 4's assistant, a file of its own."]
+    return ["mtp needs a GGUF with the model's next-token block (-mtp in `mlsd models list`); many files leave it out."]
 
 
 def _costs(
     target: KnownModel,
-    drafts: Mapping[Key, KnownModel | None],
+    drafts: Mapping[Arm, KnownModel | None],
     known: Known,
     place: Place | None,
     question: AdviceQuestion,
-) -> tuple[CostRange, dict[Key, CostRange]]:
+) -> Costed:
     if question.chip is not None:
         return costs_by_chip(
             target, drafts, question.chip, question.gammas, question.runtime, question.build, question.depth
@@ -211,7 +277,7 @@ def _costs(
 def _to_time(
     target: KnownModel,
     plain: CostRange,
-    untimed: Mapping[Key, KnownModel | None],
+    untimed: Mapping[Arm, KnownModel | None],
     known: Known,
     place: Place | None,
 ) -> list[str]:
@@ -220,6 +286,8 @@ def _to_time(
         return []
     if plain.basis == "bandwidth":
         return timing_commands([target])
+    from mlsd.analysis.predict.shapes import shape_costs
+
     assert place is not None and target.quant is not None
     timed = shape_costs(known, place.environment_key, target.shape, target.quant)
     found: list[str] = []

@@ -7,19 +7,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlsd.engine.llama.build.kernels import build_of
+from mlsd.analysis.advise.request import Request
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError
+from mlsd.hardware.apple_passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.hardware.chips import peak_bandwidth
-from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.hardware.metal_kernels import build_of
 from mlsd.records import EngineOptions, ModelFacts
 from mlsd.store.newest import study_databases
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 
 if TYPE_CHECKING:
+    from mlsd.analysis.advise.acceptance import Stated
     from mlsd.analysis.advise.answer import Place, TargetAdvice
-    from mlsd.analysis.advise.reference_acceptance import Stated
 
 
 def advise(
@@ -33,6 +34,8 @@ def advise(
     runtime: str = "llama.cpp",
     depth: int = 0,
     build: int = 0,
+    prompt_tokens: int | None = None,
+    n_predict: int | None = None,
     acceptance: float | None = None,
     accepted: tuple[int, int] | None = None,
     mgl: float | None = None,
@@ -44,14 +47,16 @@ def advise(
     Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
     with passes of `runtime` behind `depth` tokens of context, of llama.cpp's `build` (0: what set-up installs there).
     What is known of one draft or method at one gamma may be stated: `acceptance` (accepted / proposed), `accepted`
-    (both counts), or `mgl`.
+    (both counts), or `mgl`. `prompt_tokens` and `n_predict` describe a request, whose whole time is answered, too.
     """
     asked = None if chip is None else _chip(chip)
+    request = _request(prompt_tokens, n_predict)
+    if request is not None and chip is not None:  # half of the answer stands before a token of it, on average
+        depth = depth or request.prompt_tokens + request.n_predict // 2
     paths = [Path(path) for path in databases or study_databases()]
     _check_names((str(target), *(drafts or ())), quant, paths, elsewhere=chip is not None)
     from mlsd.analysis.advise.answer import AdviceQuestion, answer, check_question
-    from mlsd.analysis.audit.trials import refuted
-    from mlsd.analysis.predict.arms import read_known
+    from mlsd.analysis.predict.known import Known
 
     question = AdviceQuestion(
         target=str(target),
@@ -64,18 +69,24 @@ def advise(
         depth=depth,
         build=build or (0 if chip is None else installed_build(A_MAC)),
         stated=_stated(gammas, acceptance, accepted, mgl),
+        request=request,
     )
     check_question(question)
-    with ExitStack() as stack:
-        stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
-        known = read_known(stores, refuted)
+    known = Known(passes={}, models={})
+    if paths:
+        from mlsd.analysis.audit.trials import refuted
+        from mlsd.analysis.predict.known import read_known
+
+        with ExitStack() as stack:
+            stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
+            known = read_known(stores, refuted)
     return answer(question, known, _here(engine) if chip is None else None)
 
 
 def _check_names(names: Sequence[str], quant: str | None, paths: Sequence[Path], *, elsewhere: bool) -> None:
     """Before anything heavy is imported. Raises: what `named` raises; StoreError."""
+    from mlsd.analysis.advise.acceptance import is_method
     from mlsd.analysis.advise.known_model import named
-    from mlsd.analysis.advise.reference_acceptance import is_method
 
     stored: list[ModelFacts] = []
     for path in paths:
@@ -98,9 +109,17 @@ def _stated(
         raise InputError(
             "An acceptance belongs to the draft length at which it was measured.", hint="Name that one: --gamma 4."
         )
-    from mlsd.analysis.advise.reference_acceptance import Stated
+    from mlsd.analysis.advise.acceptance import Stated
 
     return Stated(gamma=gammas[0], rate=rate, counts=counts, mgl=mgl)
+
+
+def _request(prompt_tokens: int | None, n_predict: int | None) -> Request | None:
+    if prompt_tokens is None and n_predict is None:
+        return None
+    if prompt_tokens is None or n_predict is None:
+        raise InputError("A request is described by --prompt-tokens and --n-predict together.")
+    return Request(prompt_tokens=prompt_tokens, n_predict=n_predict)
 
 
 def _here(engine: EngineOptions) -> Place:

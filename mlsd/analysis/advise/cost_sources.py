@@ -4,144 +4,145 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from mlsd.analysis.advise.acceptance import HEADS, way_of
 from mlsd.analysis.advise.known_model import KnownModel
-from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
-from mlsd.analysis.advise.reference_acceptance import HEADS
-from mlsd.analysis.predict.arms import Known
-from mlsd.analysis.predict.predict import Costs, MeasuredGamma, costs_from_arms, scale_to
-from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs
-from mlsd.engine.llama.build.kernels import SHIPPED, metal_steps
+from mlsd.analysis.advise.prospects import Basis, CostRange
+from mlsd.analysis.predict.costs import Costs, costs_from_arms, scale_to
+from mlsd.analysis.predict.known import Known, predictable
 from mlsd.errors import AnalysisError
-from mlsd.planning import passes
+from mlsd.hardware import apple_passes as passes
+from mlsd.hardware.apple_passes import AppleChip, Engine, Work
+from mlsd.hardware.metal_kernels import SHIPPED, metal_steps
 from mlsd.planning.known_shapes import QUANTS
-from mlsd.planning.passes import AppleChip, Engine, Work
-from mlsd.records import NO_DRAFTER, ModelRef
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, ModelRef
+from mlsd.trials.arms import Arm
+from mlsd.trials.results import ArmResult
 
-Key = tuple[str, str | None]  # drafter, id of its draft
+Costed = tuple[CostRange, dict[Arm, CostRange]]  # of plain decoding, and by drafter
 
 _SINGLE_ERROR = 0.1  # relative, of trials without repeats
+# A head reads the prompt too: 117 tok/s of prefill became 94.6 with MTP (a comment in llama.cpp PR 22673).
+_HEAD_PREFILL = 117 / 94.6 - 1
 
 
-def own_costs(
-    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
-) -> tuple[CostRange, dict[Key, CostRange]] | None:
+def own_costs(target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str) -> Costed | None:
     """Costs from a calibration of the target on this machine, or from its trials; None where it has neither."""
-    plain = _own(target, (NO_DRAFTER, None), None, known, machine)
+    arms = predictable(known.of(target.facts.ref, machine))
+    alone = [arm for arm in arms if arm.is_plain]
+    plain = _own(target, alone, None, known, machine)
     if plain is None:
         return None
-    found = {key: _own(target, key, draft, known, machine) for key, draft in drafts.items()}
-    return plain, {key: costs for key, costs in found.items() if costs is not None}
-
-
-def _own(target: KnownModel, key: Key, draft: KnownModel | None, known: Known, machine: str) -> CostRange | None:
-    """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
-    arms = _arms(target, key, known, machine)
-    base = known.costs(machine, target.facts.ref, None if key[1] is None else _ref(key[1], draft, known))
-    points = known.passes.get((machine, target.facts.ref.key), ())
-    mixture = bool(target.facts.n_experts)
-    if key[0] in HEADS and not arms:
-        return None  # a calibration times passes of the target alone
-    if base is not None:
-        found = calibrated(base, points, is_mixture=mixture)
-        if not arms:
-            return found
-        scaled = scale_to(base, arms)
-        return msgspec.structs.replace(
-            found, low=scaled, high=scaled, source="calibration of this machine, scaled to its own trials"
-        )
-    if not arms or (key[0] != NO_DRAFTER and not any(arm.gamma for arm in arms)):
-        return None
-    costs = costs_from_arms(arms)
-    return CostRange(
-        low=costs,
-        high=costs,
-        relative_error=_spread(arms),
-        source="trials on this machine, no calibration",
-        basis="trials",
-        is_mixture=mixture,
-    )
-
-
-def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[MeasuredGamma]:
-    """Arms of a drafter on a target and machine, plain decoding included; of no drafter, plain decoding alone."""
-    own = [
-        group
-        for group in known.groups
-        if group.environment_key == machine
-        and key_matches(group, target.facts.ref.sha256 or target.facts.ref.id)
-        and (key[0] == NO_DRAFTER or (group.drafter, group.draft_id) == key)
-    ]
-    return [arm for group in own for arm in group.arms if key[0] != NO_DRAFTER or not arm.gamma]
-
-
-def _spread(arms: Sequence[MeasuredGamma]) -> float:
-    """Standard error of an arm's decode tok/s, relative; median over arms with repeats."""
-    errors = [
-        statistics.stdev(arm.tok_s) / statistics.fmean(arm.tok_s) / len(arm.tok_s) ** 0.5
-        for arm in arms
-        if len(arm.tok_s) > 1
-    ]
-    return statistics.median(errors) if errors else _SINGLE_ERROR
-
-
-def _ref(draft_id: str, draft: KnownModel | None, known: Known) -> ModelRef:
-    """The identity of a draft: as a study recorded it, else as it lies on this machine."""
-    recorded = [g.draft for g in known.groups if g.draft is not None and g.draft.id == draft_id]
-    return recorded[-1] if recorded else draft.facts.ref if draft is not None else ModelRef(id=draft_id)
-
-
-def costs_by_shape(
-    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
-) -> tuple[CostRange, dict[Key, CostRange]] | None:
-    """Costs from calibrations of synthetic models of the target's shape and of drafts; None where there are none."""
-    if target.shape is None or target.quant is None:
-        return None
-    alone = shape_costs(known, machine, target.shape, target.quant)
-    if alone is None:
-        return None
-    mixture = bool(target.facts.n_experts)
-    plain = CostRange(
-        low=alone.costs,
-        high=alone.costs,
-        relative_error=alone.relative_error,
-        source=f"{target.quant}, {alone.source}",
-        basis="shape",
-        is_mixture=mixture,
-    )
     found = {}
-    for key, draft in drafts.items():
-        timed = None if draft is None else _timed_draft(draft, known, machine)
-        if timed is None:
-            continue
-        quant, of_draft = timed
-        costs = pair_costs(alone, of_draft)
-        found[key] = msgspec.structs.replace(plain, low=costs, high=costs, draft_source=f"{quant}, {of_draft.source}")
+    for way, draft in drafts.items():
+        own = [arm for arm in arms if not arm.is_plain and way_of(arm) == way and arm.whole.proposed]
+        if way.method in HEADS and not own:
+            continue  # a calibration times passes of the target alone
+        ref = None if way.draft is None else _ref(way.draft, draft, own)
+        costs = _own(target, [*(alone if own else ()), *own], ref, known, machine, drafting=way.method != NO_DRAFTER)
+        if costs is not None:
+            found[way] = costs
     return plain, found
 
 
-def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, ShapeCosts] | None:
-    """The draft in its own quantization, else in the first one that was timed."""
-    if draft.shape is None:
+def _own(
+    target: KnownModel,
+    arms: Sequence[ArmResult],
+    draft: ModelRef | None,
+    known: Known,
+    machine: str,
+    *,
+    drafting: bool = False,
+) -> CostRange | None:
+    """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
+    base = known.costs(machine, target.facts.ref, draft)
+    ran = any(arm.case.gamma for arm in arms)
+    prefill = _prefill_ms([arm for arm in arms if bool(arm.case.gamma) == ran])
+    if base is not None:
+        from mlsd.analysis.fits.calibration import relative_error, target_curve
+
+        points = known.passes[machine, target.facts.ref.key]
+        steps = target_curve(points).steps
+        costs, edges = scale_to(base, arms) if arms else base, () if steps is None else steps.edges
+        error = relative_error(points, _SINGLE_ERROR)
+        source = "calibration of this machine, scaled to its own trials" if arms else "calibration on this machine"
+        return _range(target, costs, error, source, "calibration", steps=edges, prefill_ms=prefill)
+    if not arms or (drafting and not ran):
         return None
-    for quant in sorted(QUANTS, key=lambda one: one != draft.quant):
-        timed = shape_costs(known, machine, draft.shape, quant)
-        if timed is not None:
-            return quant, timed
-    return None
+    try:
+        costs = costs_from_arms(arms)
+    except AnalysisError:
+        return None
+    spreads = [arm.spread / arm.n_valid**0.5 for arm in arms if arm.spread is not None and arm.n_valid > 1]
+    error = statistics.median(spreads) if spreads else _SINGLE_ERROR
+    return _range(target, costs, error, "trials on this machine, no calibration", "trials", prefill_ms=prefill)
+
+
+def _range(target: KnownModel, costs: Costs, error: float, source: str, basis: Basis, **more: Any) -> CostRange:
+    """Costs that were measured."""
+    mixture = bool(target.facts.n_experts)
+    return CostRange(
+        low=costs, high=costs, relative_error=error, source=source, basis=basis, is_mixture=mixture, **more
+    )
+
+
+def _prefill_ms(arms: Sequence[ArmResult]) -> float | None:
+    """Ms of one prompt token, the draft's reading included; the median over trials that timed it."""
+    found = [
+        (t.prefill_ns + (t.draft_prefill_ns or 0)) / 1e6 / t.n_prompt
+        for arm in arms
+        for t in (one.trial for one in arm.trials)
+        if t.valid and t.prefill_ns and t.n_prompt
+    ]
+    return statistics.median(found) if found else None
+
+
+def _ref(asked: ModelRef, draft: KnownModel | None, own: Sequence[ArmResult]) -> ModelRef:
+    """The identity of a draft: as a study recorded it, else as it lies on this machine."""
+    recorded = next((arm.case.drafter.draft for arm in reversed(own) if arm.case.drafter.draft is not None), None)
+    return recorded or (draft.facts.ref if draft is not None else asked)
+
+
+def costs_by_shape(
+    target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str
+) -> Costed | None:
+    """Costs from calibrations of synthetic models of the target's shape and of drafts; None where there are none."""
+    if target.shape is None or target.quant is None or not known.passes:
+        return None
+    from mlsd.analysis.predict.shapes import pair_costs, shape_costs
+
+    alone = shape_costs(known, machine, target.shape, target.quant)
+    if alone is None:
+        return None
+    plain = _range(target, alone.costs, alone.relative_error, f"{target.quant}, {alone.source}", "shape")
+    found = {}
+    for way, draft in drafts.items():
+        # The draft in its own quantization, else in the first one that was timed.
+        for quant in sorted(QUANTS, key=lambda one: draft is not None and one != draft.quant):
+            timed = None
+            if draft is not None and draft.shape is not None:
+                timed = shape_costs(known, machine, draft.shape, quant)
+            if timed is not None:
+                costs = pair_costs(alone, timed)
+                found[way] = msgspec.structs.replace(
+                    plain, low=costs, high=costs, draft_source=f"{quant}, {timed.source}"
+                )
+                break
+    return plain, found
 
 
 def costs_by_chip(
     target: KnownModel,
-    drafts: Mapping[Key, KnownModel | None],
+    drafts: Mapping[Arm, KnownModel | None],
     chip: AppleChip,
     gammas: Sequence[int],
     runtime: str = "llama.cpp",
     build: int = 0,
     depth: int = 0,
-) -> tuple[CostRange, dict[Key, CostRange]]:
+) -> Costed:
     """Modelled costs on a chip that nobody measured here, in the range that held most public rows.
 
     Raises AnalysisError where the target's bytes or layers are not known.
@@ -151,9 +152,9 @@ def costs_by_chip(
         name = target.facts.ref.id
         raise AnalysisError(f"The bytes or layers of {name} are not known, so no chip can be predicted for it.")
     found = {}
-    for key, draft in drafts.items():
-        step = passes.head_work(work, key[0]) if draft is None else _at_depth(draft, depth)
-        found[key] = _modelled(key[0], work, step, chip, gammas, runtime, build)
+    for way, draft in drafts.items():
+        step = passes.head_work(work, way.method) if draft is None else _at_depth(draft, depth)
+        found[way] = _modelled(way.method, work, step, chip, gammas, runtime, build)
     return _modelled(NO_DRAFTER, work, None, chip, gammas, runtime, build), found
 
 
@@ -196,6 +197,9 @@ def _modelled(
             rest_ms=rest,
         )
         ends.append(costs)
+    prefill = passes.prefill_ms(target, chip)
+    if step is not None:
+        prefill += passes.prefill_ms(step, chip) if method == DRAFT_MODEL else _HEAD_PREFILL * prefill
     generation = "" if chip.generation is None else f" of the M{chip.generation} generation"
     kernels = metal_steps(f"b{build}" if build else SHIPPED) if engine == "llama.cpp" else None
     of_build = "" if kernels is None else f" b{build}" if build else " as llama-cpp-python compiles it"
@@ -207,4 +211,5 @@ def _modelled(
         + (f" (its kernels are those {kernels.side}; --llama-build names another)" if kernels else ""),
         basis="bandwidth",
         is_mixture=target.expert_bytes > 0,
+        prefill_ms=prefill,
     )

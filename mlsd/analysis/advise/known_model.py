@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
-from mlsd.analysis.advise.reference_acceptance import HEADS
+from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import Shape
@@ -28,7 +29,11 @@ class KnownModel(Record, frozen=True, kw_only=True):
     shape: Shape | None = None  # the whole shape, where the name or the file is one of those that are known
     quant: str | None = None  # of that shape
     quant_assumed: bool = False  # nobody said it
-    here: bool  # its file is on this machine
+    path: Path | None = None  # of its file, where it is on this machine
+
+    @property
+    def here(self) -> bool:
+        return self.path is not None
 
 
 def named(
@@ -50,7 +55,7 @@ def named(
         if name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
             return known
         if remembered:
-            return KnownModel(facts=remembered[-1], here=False)
+            return KnownModel(facts=remembered[-1])
         sized = by_sizes(text, quant)
         if sized is not None and (name is None or _of_another_size(sized.facts, name)):
             return sized
@@ -68,7 +73,7 @@ def named(
     from mlsd.gguf_tools.read import model_facts
 
     shape = None if name is None else FULL[name]
-    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=stated, here=True)
+    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=stated, path=model.path)
 
 
 def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
@@ -80,7 +85,7 @@ def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
         return None
     is_k = chosen is not None and chosen[:1] == "Q" and "_K" in chosen
     facts = sized_facts(text, max(read.total_b or 0.0, read.active_b), read.active_b, bits, k_quant=is_k)
-    return KnownModel(facts=facts, quant=chosen, here=False)
+    return KnownModel(facts=facts, quant=chosen)
 
 
 def _ends(text: str) -> list[str]:
@@ -95,7 +100,7 @@ def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> Kn
     chosen = stated or (None if quant is None else quant_of(quant)) or (_DEFAULT if assumed else None)
     if chosen is not None:
         facts = shape_facts(text, FULL[name], chosen)
-        return KnownModel(facts=facts, shape=FULL[name], quant=chosen, quant_assumed=assumed, here=False)
+        return KnownModel(facts=facts, shape=FULL[name], quant=chosen, quant_assumed=assumed)
     entry = next((e for e in load_manifest() if e.id == text.lower() and e.n_bytes), None)
     if entry is None or entry.n_bytes is None or entry.id != f"{name}-{entry.quantization.lower()}":
         return None
@@ -103,7 +108,7 @@ def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> Kn
     larger = entry.n_bytes / (facts.weight_bytes or entry.n_bytes)
     scaled = {key: round(larger * (getattr(facts, key) or 0)) for key in ("weight_bytes", "active_bytes")}
     facts = msgspec.structs.replace(facts, **scaled)
-    return KnownModel(facts=facts, shape=FULL[name], quant=entry.quantization, here=False)
+    return KnownModel(facts=facts, shape=FULL[name], quant=entry.quantization)
 
 
 def _of_another_size(sized: ModelFacts, name: str) -> bool:

@@ -40,49 +40,46 @@ def timing_commands(models: Iterable[KnownModel | None], timed: Collection[int] 
 
 def next_steps(
     target: str,
-    workload: str | None,
+    texts: Sequence[str],
     options: Sequence[str],
-    unsure_gammas: Sequence[int],
+    gammas: Sequence[int],
     gaps: Collection[Gap],
     to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
-    `options`: how drafts and methods are asked for, the likeliest first. `to_time`: `timing_commands`. `fetch`: ids
-    of the models worth downloading.
+    `options` and `gammas` are those of the settings to measure. `to_time`: `timing_commands`. `fetch`: ids of the
+    models worth downloading.
     """
-    option = f" {options[0]}" if options else ""
-    gammas = ",".join(map(str, sorted(list(dict.fromkeys(unsure_gammas))[:3]))) or "1,2,4"  # the likeliest three
+    files = [text for text in texts if text.startswith("file:")]  # only its name is stored, not where it lies
+    named = [f"{text[5:]}.txt" if text in files else text for text in texts]
+    prompt = "".join(f" --prompt {quoted(name)}" for name in named) + (" (the path of that text)" if files else "")
+    how = f"{''.join(f' {option}' for option in options)} --gamma {','.join(map(str, gammas))}{prompt}"
     yield from to_time
     if "machine" in gaps:
         if to_time:
             yield "Run both on that machine: the cost of a pass, T(k), is the biggest unknown above."
-        else:
-            yield f"On that machine: mlsd calibrate {quoted(target)}{option if '--draft ' in option else ''}."
-        if "decision" in gaps:
-            yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}, on that machine too, decides it."
-            return
-    if "memory" in gaps:
+        elif "decision" in gaps:
+            drafts = "".join(f" {option}" for option in options if option.startswith("--draft "))
+            yield f"On that machine: mlsd calibrate {quoted(target)}{drafts}."
+        if options:
+            surer = "decides it" if "decision" in gaps else "shows whether it is so"
+            yield f"mlsd bench {quoted(target)}{how}, on that machine, {surer}."
+    elif "memory" in gaps:
         yield (
             f"{target} does not fit into this machine's memory in the quantization above (--quant names another); the "
             "figures are for a machine like it with more."
         )
-        return
-    if fetch:
+    elif fetch:
         bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"
         yield f"mlsd models pull {shlex.join(fetch)} && {bench}: real acceptance."
-        return
-    if "target" in gaps:
+    elif "target" in gaps:
         yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
-        return
-    file = (workload or "").startswith("file:")  # only its name is stored, not where it lies
-    prompt = f" --prompt {quoted(f'{workload[5:]}.txt' if file else workload)}" if workload else ""
-    prompt += " (the path of that text)" if file else ""
-    if not options:
+    elif not options:
         yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}."
     elif "acceptance" in gaps:
-        where = f"Nothing of {workload} was measured" if workload else "Acceptance was not measured here"
-        yield f"{where}: mlsd bench {quoted(target)}{option}{prompt} decides it."
+        where = f"Nothing of {', '.join(texts)} was measured" if texts else "Acceptance was not measured here"
+        yield f"{where}: mlsd bench {quoted(target)}{how} --until decided decides it."
     elif "decision" in gaps:
-        yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}{prompt} --until decided decides it."
+        yield f"mlsd bench {quoted(target)}{how} --until decided decides it."

@@ -6,28 +6,32 @@ Its interval joins the spread of the passes, of the acceptance, and the error th
 
 from __future__ import annotations
 
+import json
 import math
-import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from mlsd.analysis.advise.acceptance import Acceptance, accepted_of, way_of
 from mlsd.analysis.advise.next_steps import Gap, next_steps
-from mlsd.analysis.advise.reference_acceptance import Acceptance
-from mlsd.analysis.fits.calibration import relative_error, target_curve
-from mlsd.analysis.predict.arms import ArmGroup
-from mlsd.analysis.predict.outcomes import Outcomes, alphas_of, mgl_of, outcomes_from_alphas, outcomes_of
-from mlsd.analysis.predict.predict import Costs, between, draft_ms, tok_per_s
-from mlsd.analysis.predict.prediction_error import Validation
+from mlsd.analysis.advise.request import Request, WholeRequest, whole_request
+from mlsd.analysis.predict.costs import (
+    PLAIN_ROUND,
+    Costs,
+    Outcomes,
+    between,
+    draft_ms,
+    mean_ms,
+    mgl_of,
+    tok_per_s,
+)
 from mlsd.errors import AnalysisError
-from mlsd.planning import passes
-from mlsd.records import NO_DRAFTER, Record, Round
+from mlsd.hardware import apple_passes as passes
+from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import Interval, grouped
-from mlsd.store.rows import CalibrationPoint
-from mlsd.trials.acceptance import mgl_of as mgl_at
 from mlsd.trials.acceptance import rate_of
-from mlsd.trials.arms import PLAIN
+from mlsd.trials.arms import PLAIN, Arm, arm_named
 from mlsd.trials.decisions import NO_DIFFERENCE, Effect
 from mlsd.trials.results import ArmResult
 from mlsd.units import format_percent, quoted
@@ -38,7 +42,9 @@ Verdict = Literal["on", "off", "not decided yet"]
 
 _Z = 1.96
 _WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
-_SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
+_MARGIN = f"{100 * NO_DIFFERENCE:.0f} %"
+_N_TO_MEASURE = 2
+NO_WAY = Arm()  # plain decoding
 
 
 class Prospect(Record, frozen=True, kw_only=True):
@@ -46,6 +52,7 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     drafter: str  # "none" is plain decoding
     draft: str | None
+    options: str = ""  # of the drafter, as JSON
     gamma: int  # 0: off
     tok_s: Interval
     speedup: Interval
@@ -55,15 +62,20 @@ class Prospect(Record, frozen=True, kw_only=True):
     decided_by: Decider  # what costs most: without it the speedup would rise furthest
     without_it: float  # that speedup
     acceptance_source: str
+    acceptances: tuple[float, float] | None  # accepted / proposed: equal where it is known; None: nothing is proposed
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
-    acceptances: tuple[float, float] | None = None  # accepted / proposed, where it is assumed to lie in a range
     at_middle: Interval | None = None  # the speedup's range were its acceptance known, where it is assumed
     effect: Effect | None = None  # what trials of it on this machine and workload decide; None: it is predicted
     out: str | None = None  # why those trials show that it cannot win
+    request: WholeRequest | None = None  # of the whole request, where one was described
+
+    @property
+    def way(self) -> Arm:
+        return NO_WAY if not self.gamma else arm_named(self.drafter, self.draft, self.options)
 
     @property
     def name(self) -> str:
-        return PLAIN if self.gamma == 0 else self.draft or self.drafter
+        return PLAIN if self.gamma == 0 else self.way.name
 
     def open(self, tried: bool) -> bool:
         """Whether it may still pay. `tried`: only what ran on this machine is decided to."""
@@ -83,7 +95,17 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     @property
     def option(self) -> str:
-        return f"--draft {quoted(self.draft)}" if self.draft else f"--drafter {self.drafter}"
+        """How a command asks for the drafter."""
+        return (
+            f"--draft {quoted(self.draft or '')}" if self.drafter == DRAFT_MODEL else f"--drafter {self.drafter_text}"
+        )
+
+    @property
+    def drafter_text(self) -> str:
+        """The method with its options and a draft that it needs, as commands take them."""
+        values = {**({"draft": self.draft} if self.draft else {}), **json.loads(self.options or "{}")}
+        own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in values.items())
+        return f"{self.drafter}:{own}" if own else self.drafter
 
 
 class Recommendation(Record, frozen=True, kw_only=True):
@@ -113,241 +135,188 @@ class CostRange(Record, frozen=True, kw_only=True):
     is_mixture: bool
     steps: tuple[int, ...] = ()  # rows at which another kernel takes over
     draft_source: str | None = None  # of the draft's costs, where they come from elsewhere than the target's
+    prefill_ms: float | None = None  # of one prompt token, the draft's included; None: not known
 
     @property
     def measured(self) -> bool:
         return self.basis in ("calibration", "trials")
 
 
-def acceptance_of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[Acceptance]:
-    """Acceptance of every drafter measured on a target and workload (None: on any), rounds of all gammas together.
-
-    Drafters whose proposals depend on the text (prompt lookup) come as they were, by their own rounds: see
-    `measured_outcomes`.
-    """
-    own = grouped(_of(groups, target_key, workload), lambda g: (g.drafter, g.draft_id))
-    return [
-        Acceptance(
-            drafter=drafter,
-            draft=draft,
-            workload=workload,
-            alphas=tuple(alphas),
-            relative_error=_mgl_error(used),
-            source=f"{len(_rounds(used))} rounds on {', '.join(sorted({g.prompt for g in used}))}",
-        )
-        for (drafter, draft), used in own.items()
-        if (alphas := alphas_of(_rounds(used)))
-    ]
-
-
-def _of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[ArmGroup]:
-    """What was measured of a target on a workload: another text is no evidence, other options are another method."""
-    return [g for g in groups if key_matches(g, target_key) and workload in (None, g.workload) and not g.options]
-
-
-def key_matches(group: ArmGroup, target_key: str) -> bool:
-    """Whether the group's target has this content hash or id."""
-    return target_key in (group.target.sha256, group.target.id)
-
-
-def _rounds(groups: Sequence[ArmGroup]) -> list[Round]:
-    return [r for g in groups for arm in g.arms if arm.gamma for r in arm.rounds[0]]
-
-
-def _mgl_error(groups: Sequence[ArmGroup]) -> float:
-    """Relative standard error of the MGL: over prompts where there are three, else over rounds."""
-    by_prompt = [statistics.fmean(r.committed for r in _rounds([g])) for g in groups if _rounds([g])]
-    values = by_prompt if len(by_prompt) >= 3 else [float(r.committed) for r in _rounds(groups)]
-    if len(values) < 2:
-        return 0.5
-    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
-
-
-def measured_outcomes(
-    groups: Iterable[ArmGroup], target_key: str, drafter: str, draft: str | None, workload: str | None
-) -> dict[int, Outcomes]:
-    """How rounds really ended, by gamma, on the wanted workload."""
-    own = [g for g in _of(groups, target_key, workload) if (g.drafter, g.draft_id) == (drafter, draft)]
-    gammas = sorted({arm.gamma for g in own for arm in g.arms if arm.gamma})
-    return {
-        gamma: outcomes_of([r for g in own for arm in g.arms if arm.gamma == gamma for r in arm.rounds[0]])
-        for gamma in gammas
-    }
-
-
-def calibrated(costs: Costs, target: Sequence[CalibrationPoint], *, is_mixture: bool) -> CostRange:
-    """Costs of a calibration, with the spread of its passes and its kernel steps."""
-    steps = target_curve(target).steps
-    return CostRange(
-        low=costs,
-        high=costs,
-        relative_error=relative_error(target, 0.1),
-        source="calibration on this machine",
-        basis="calibration",
-        is_mixture=is_mixture,
-        steps=() if steps is None else steps.edges,
-    )
-
-
 def prospects(
-    costs: Mapping[tuple[str, str | None], CostRange],
+    costs: Mapping[Arm, CostRange],
     plain: CostRange,
     acceptances: Sequence[Acceptance],
     gammas: Sequence[int],
     *,
-    measured: Mapping[tuple[str, str | None], Mapping[int, Outcomes]] | None = None,
-    validation: Validation | None = None,
+    model_error: float = 0.0,
+    request: Request | None = None,
 ) -> list[Prospect]:
-    """Every drafter at every gamma, and plain decoding; fastest first.
+    """Every drafter at every gamma, and those that were measured, and plain decoding; fastest first.
 
-    `costs` by (drafter, draft id); where a drafter's own rounds at a gamma are in `measured`, those are used.
+    `model_error`: standard error that predictions had on stored studies, relative.
     """
-    model_error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
-    off = _prospect(plain, plain, {(0, 0): 1.0}, 0, (NO_DRAFTER, None), 0.0, "", 0.0)
-    result = [off]
+    nothing = Acceptance(way=NO_WAY, alphas=(0.0,), source="")
+    result = [_prospect(plain, plain, nothing, 0, 0.0)]
     for a in acceptances:
-        key = (a.drafter, a.draft)
-        if key not in costs:
-            continue
-        known = (measured or {}).get(key, {})
-        for gamma in gammas:
-            if a.least_alpha is not None:
-                result.append(_assumed(costs[key], plain, a, gamma, model_error))
+        for gamma in sorted({*gammas, *a.measured}) if a.way in costs else ():
+            if a.least_alpha is None or a.most_alpha is None:
+                result.append(_prospect(costs[a.way], plain, a, gamma, model_error))
                 continue
-            outcomes = known.get(gamma) or outcomes_from_alphas(a.alphas, gamma)
-            result.append(_prospect(costs[key], plain, outcomes, gamma, key, a.relative_error, a.source, model_error))
+            worst, middle, best = (
+                _prospect(costs[a.way], plain, a, gamma, model_error, alpha)
+                for alpha in (a.least_alpha, a.alphas[0], a.most_alpha)
+            )
+            # What acceptance and costs leave open has nothing to do with each other: logarithms add up as squares.
+            joined = msgspec.structs.replace(
+                middle,
+                tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
+                speedup=_joint(worst.speedup, middle.speedup, best.speedup),
+                acceptance_assumed=True,
+                acceptances=(_accepted(worst), _accepted(best)),
+                at_middle=middle.speedup,
+            )
+            result.append(joined)
+    if request is not None:
+        result = [
+            msgspec.structs.replace(
+                p,
+                request=whole_request(
+                    request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms
+                ),
+            )
+            for p in result
+        ]
     return sorted(result, key=lambda p: -p.tok_s.value)
 
 
-def as_measured(found: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
-    """The settings that ran as their trials show them, decided or not, and plain decoding of the same blocks."""
-    known = {
-        (one.case.drafter.name, one.case.drafter.draft.id if one.case.drafter.draft else None, one.case.gamma): one
-        for one in sorted(measured, key=lambda one: one.n_blocks)
-    }
-    plain = max(known.values(), key=lambda one: one.n_blocks, default=None)
-    settings = []
-    for p in found:
-        one = plain if p.gamma == 0 else known.get((p.drafter, p.draft, p.gamma))
-        speed = None if one is None else one.plain_tok_s if p.gamma == 0 else one.tok_s
-        if one is None or one.ratio is None or speed is None:
-            settings.append(p)
-            continue
-        changed: dict[str, Any] = {"tok_s": Interval(value=speed, n=one.n_blocks), "effect": "no difference"}
-        if p.gamma:
-            mgl = one.mgl or p.mgl
-            changed |= {
-                "speedup": one.ratio,
-                "mgl": mgl,
-                "break_even_mgl": mgl / one.ratio.value,
-                "break_even_acceptance": rate_of(mgl / one.ratio.value, "proposed", p.gamma),
-                "acceptance_assumed": False,
-                "effect": one.effect,
-                "out": None if one.standing is None else one.standing.out,
-            }
-        settings.append(msgspec.structs.replace(p, **changed))
-    return sorted(settings, key=lambda p: -p.tok_s.value)
-
-
-def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, model_error: float) -> Prospect:
-    """One gamma of a drafter whose acceptance is only known to lie in a range.
-
-    What acceptance and costs leave open has nothing to do with each other: their logarithms add up as squares.
-    """
-    assert a.least_alpha is not None and a.most_alpha is not None
-    key = (a.drafter, a.draft)
-    worst, middle, best = (
-        _prospect(costs, plain, outcomes_from_alphas((alpha,), gamma), gamma, key, 0.0, a.source, model_error)
-        for alpha in (a.least_alpha, a.alphas[0], a.most_alpha)
-    )
-    return msgspec.structs.replace(
-        middle,
-        tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
-        speedup=_joint(worst.speedup, middle.speedup, best.speedup),
-        acceptance_assumed=True,
-        acceptances=(_accepted(a.least_alpha, gamma), _accepted(a.most_alpha, gamma)),
-        at_middle=middle.speedup,
-    )
-
-
-def _accepted(alpha: float, gamma: int) -> float:
-    """Accepted / proposed at a gamma, where each token is accepted with this chance after the one before it."""
-    return ((mgl_at(alpha, "position", gamma) or 1.0) - 1) / gamma
+def _accepted(p: Prospect) -> float:
+    return 0.0 if p.acceptances is None else p.acceptances[0]
 
 
 def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
+    """An interval over both; the ends of an assumed acceptance need not lie on the sides that their names say."""
     value, low, high = middle.value, middle.low or middle.value, middle.high or middle.value
-    down, up = passes.joint(worst.value / value, low / value), passes.joint(best.value / value, high / value)
+    ends = sorted((worst.value, best.value))
+    down = passes.joint(min(1.0, ends[0] / value), low / value)
+    up = passes.joint(max(1.0, ends[1] / value), high / value)
     return msgspec.structs.replace(middle, low=value * down, high=value * up)
 
 
+def as_measured(found: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
+    """The settings that ran as their trials show them, decided or not, and plain decoding of the same blocks.
+
+    Of several texts a setting is decided where each decides it alike; its range is then that of all of them.
+    """
+    own = [one for one in measured if one.ratio is not None and one.tok_s is not None and one.plain_tok_s is not None]
+    texts = {text for one in own for text in one.workloads}
+    by_setting = grouped(own, lambda one: (way_of(one), one.case.gamma))
+    settings = []
+    for p in found:
+        ran = own if p.gamma == 0 else by_setting.get((p.way, p.gamma), [])
+        pooled = [one for one in ran if {*one.workloads} == texts]
+        ran = [max(pooled, key=lambda one: one.n_blocks)] if pooled else ran
+        settings.append(_as_ran(p, ran, {text for one in ran for text in one.workloads} == texts) if ran else p)
+    return sorted(settings, key=lambda p: -p.tok_s.value)
+
+
+def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect:
+    """A setting by its trials on one text or several; `everywhere`: on all texts of its target."""
+    speeds = [one.tok_s if p.gamma else one.plain_tok_s for one in ran]
+    tok_s = Interval(value=_mean([speed for speed in speeds if speed]), n=sum(one.n_blocks for one in ran))
+    changed: dict[str, Any] = {"tok_s": tok_s, "effect": "no difference"}
+    if p.gamma:
+        ratios = [one.ratio for one in ran if one.ratio is not None]
+        speedup, mgl = ratios[0], _mean([one.mgl or 1.0 for one in ran])
+        if len(ratios) > 1:
+            lows, highs = [r.low for r in ratios if r.low is not None], [r.high for r in ratios if r.high is not None]
+            whole = len(lows) == len(highs) == len(ratios)
+            ends = {"low": min(lows), "high": max(highs)} if whole else {}
+            speedup = Interval(value=_mean([r.value for r in ratios]), n=sum(r.n for r in ratios), **ends)
+        effects = {one.effect for one in ran}
+        outs = [one.standing.out if one.standing else None for one in ran]
+        accepted = [rate for one in ran if (rate := one.acceptance_rate) is not None]
+        changed |= {
+            "speedup": speedup,
+            "mgl": mgl,
+            "break_even_mgl": mgl / speedup.value,
+            "break_even_acceptance": _break_even(mgl / speedup.value, p.gamma),
+            "acceptance_assumed": False,
+            "acceptances": (min(accepted), max(accepted)) if accepted else None,
+            "effect": effects.pop() if len(effects) == 1 and everywhere else "not decided yet",
+            "out": outs[0] if all(outs) else None,
+        }
+    return msgspec.structs.replace(p, **changed)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _break_even(needed_mgl: float, gamma: int) -> float | None:
+    """Accepted / proposed at which a setting is as fast as plain decoding; None: not even at full acceptance."""
+    return rate_of(max(1.0, needed_mgl), "proposed", gamma)
+
+
 def _prospect(
-    costs: CostRange,
-    plain: CostRange,
-    outcomes: Outcomes,
-    gamma: int,
-    key: tuple[str, str | None],
-    mgl_error: float,
-    source: str,
-    model_error: float,
+    costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, model_error: float, alpha: float | None = None
 ) -> Prospect:
-    fast, slow = tok_per_s(costs.low, outcomes), tok_per_s(costs.high, outcomes)
-    alone_fast, alone_slow = (tok_per_s(c, {(0, 0): 1.0}) for c in (plain.low, plain.high))
+    ends = a.outcomes(gamma, alpha) if gamma else PLAIN_ROUND
+    fast, slow = tok_per_s(costs.low, ends), tok_per_s(costs.high, ends)
+    alone_fast, alone_slow = (tok_per_s(c, PLAIN_ROUND) for c in (plain.low, plain.high))
     middle, alone = math.sqrt(fast * slow), math.sqrt(alone_fast * alone_slow)
-    error = _Z * math.hypot(costs.relative_error, mgl_error, model_error)
-    both = _Z * math.hypot(costs.relative_error, plain.relative_error, mgl_error, model_error)
+    error = _Z * math.hypot(costs.relative_error, a.relative_error, model_error)
+    both = _Z * math.hypot(costs.relative_error, plain.relative_error, a.relative_error, model_error)
     speed = Interval(value=middle, low=slow * math.exp(-error), high=fast * math.exp(error))
     # What a chip's range leaves open of T(1) both ways share; what further rows cost they do not.
-    ends = sorted((fast / alone_fast, slow / alone_slow))
+    bounds = sorted((fast / alone_fast, slow / alone_slow))
+    # No round commits more than its MGL, and a look-up that finds nothing decodes plainly: no more is claimed.
+    most = mgl_of(ends)
     speedup = Interval(
-        value=middle / alone,
-        low=1.0 if gamma == 0 else ends[0] * math.exp(-both),
-        high=1.0 if gamma == 0 else ends[1] * math.exp(both),
+        value=min(middle / alone, most),
+        low=1.0 if gamma == 0 else min(bounds[0] * math.exp(-both), most),
+        high=1.0 if gamma == 0 else min(bounds[1] * math.exp(both), most * math.exp(_Z * a.relative_error)),
     )
-    decided, without = _decider(costs, plain, outcomes, gamma)
-    needed = mgl_of(outcomes) * alone / middle
+    decided, without = _decider(costs, plain, ends, gamma)
+    accepted = accepted_of(ends)
     return Prospect(
-        drafter=key[0],
-        draft=key[1],
+        drafter=a.way.method,
+        draft=a.way.draft.id if a.way.draft else None,
+        options=a.way.options,
         gamma=gamma,
         tok_s=speed,
         speedup=speedup,
-        mgl=mgl_of(outcomes),
-        break_even_mgl=needed,
-        break_even_acceptance=rate_of(max(1.0, needed), "proposed", gamma),
+        mgl=most,
+        break_even_mgl=most * alone / middle,
+        break_even_acceptance=_break_even(most * alone / middle, gamma),
         decided_by=decided,
         without_it=without,
-        acceptance_source=source,
+        acceptance_source=a.source,
+        acceptances=(accepted, accepted) if gamma else None,
     )
 
 
-def _decider(costs: CostRange, plain: CostRange, outcomes: Outcomes, gamma: int) -> tuple[Decider, float]:
+def _decider(costs: CostRange, plain: CostRange, ends: Outcomes, gamma: int) -> tuple[Decider, float]:
     """Take away one cost after the other; the one whose absence helps most decides."""
     if gamma == 0:
         return "nothing", 1.0
-    c, total = costs.high, sum(outcomes.values())
-    t_one = between(plain.high.verify_ms, 1) + between(plain.high.rest_ms, 1)
-    parts = {
-        "draft": sum(n * draft_ms(c, k, a) for (k, a), n in outcomes.items()) / total,
-        "verify": sum(n * between(c.verify_ms, k + 1) for (k, _), n in outcomes.items()) / total,
-        "rest": sum(n * between(c.rest_ms, k + 1) for (k, _), n in outcomes.items()) / total,
-    }
-    round_time, mgl = sum(parts.values()), mgl_of(outcomes)
+    c, whole = costs.high, sum(ends.values())
+    t_one = mean_ms(plain.high, PLAIN_ROUND)
+    draft = sum(n * draft_ms(c, k, a) for (k, a), n in ends.items()) / whole
+    verify, rest = (
+        sum(n * between(curve, k + 1) for (k, _), n in ends.items()) / whole for curve in (c.verify_ms, c.rest_ms)
+    )
+    round_time, mgl = draft + verify + rest, mgl_of(ends)
+    wide: Decider = "expert coverage" if costs.is_mixture else "verification"
+    if any(1 < edge <= gamma + 1 for edge in costs.steps):
+        wide = "kernel step"
     ideal: dict[Decider, float] = {
-        "draft time": mgl * t_one / (round_time - parts["draft"]),
-        _why_verification(costs, gamma): mgl * t_one / (round_time - parts["verify"] + min(t_one, parts["verify"])),
-        "rollback": mgl * t_one / max(round_time - parts["rest"], 1e-9),
+        "draft time": mgl * t_one / (round_time - draft),
+        wide: mgl * t_one / (round_time - verify + min(t_one, verify)),
+        "rollback": mgl * t_one / max(round_time - rest, 1e-9),
         "acceptance": (gamma + 1) * t_one / round_time,
     }
     name = max(ideal, key=lambda k: ideal[k])
     return name, ideal[name]
-
-
-def _why_verification(costs: CostRange, gamma: int) -> Decider:
-    """What makes a wide pass dearer than a narrow one: a kernel step below its width, else experts, else arithmetic."""
-    if any(1 < edge <= gamma + 1 for edge in costs.steps):
-        return "kernel step"
-    return "expert coverage" if costs.is_mixture else "verification"
 
 
 def recommend(
@@ -359,9 +328,10 @@ def recommend(
     to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
     called: str = "",
+    texts: Sequence[str] = (),
 ) -> Recommendation:
     """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
-    `called` is how commands call the target, where that is not its id.
+    `called` is how commands call the target, where that is not its id; `texts` are those that they measure on.
 
     On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
     is faster at every acceptance and cost that was seen.
@@ -375,16 +345,20 @@ def recommend(
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
     best = max(faster, key=lambda p: p.speedup.value) if faster else next(p for p in found if not p.gamma)
     is_open = verdict == "not decided yet"
+    to_measure = tuple(could[:_N_TO_MEASURE]) if is_open else ()
     more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
+    # What was decided here needs no command; what is only predicted to be so is measured with the setting itself.
+    asked = to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
     steps = next_steps(
         called or target,
-        workload,
-        list(dict.fromkeys(p.option for p in (*could, *speculative))),
-        [p.gamma for p in could],
+        texts or ((workload,) if workload else ()),
+        list(dict.fromkeys(p.option for p in asked)),
+        sorted({p.gamma for p in asked}),
         {*gaps, *(gap for gap, is_open in more.items() if is_open)},
-        to_time,
+        to_time if is_open or not modelled else (),
         fetch,
     )
+    decided_here = not is_open and (best.effect if best.gamma else all(p.effect for p in speculative))
     return Recommendation(
         target=target,
         workload=workload,
@@ -395,8 +369,8 @@ def recommend(
         verdict=verdict,
         why=_why(best, speculative),
         settles=_settles(could[0], modelled) if is_open and could else None,
-        to_measure=tuple(could[:2]) if is_open else (),
-        next_steps=tuple(steps),
+        to_measure=to_measure,
+        next_steps=() if decided_here else tuple(steps),
     )
 
 
@@ -410,10 +384,14 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
         words = f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
     else:
         words = f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
-    if one is fastest:
-        return words
-    missing = "not decided yet" if fastest.effect else "not measured" if one.effect else "not surely faster than plain"
-    return f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing}"
+    if one is not fastest:
+        missing = "not decided yet" if fastest.effect else f"not surely {_MARGIN} faster than plain"
+        return (
+            f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing if not one.effect else 'not decided yet'}"
+        )
+    low = one.speedup.low
+    near = one.effect is None and low is not None and 1 < low <= _WORTH
+    return f"{words} (less than {_MARGIN} faster is no difference)" if near else words
 
 
 def _times(one: Prospect) -> str:
@@ -424,15 +402,17 @@ def _times(one: Prospect) -> str:
 def _settles(one: Prospect, modelled: bool) -> str:
     """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
     needed = one.break_even_acceptance
-    pays = "pays at no acceptance" if needed is None else f"pays above {format_percent(needed, 0)} accepted"
-    ranged = one.acceptances is not None and one.effect is None
-    if one.acceptances is not None and ranged:
-        low, high = (f"{100 * end:.0f}" for end in one.acceptances)
-        who = "assumed are" if one.acceptance_source.startswith("assumed") else "people measured"
-        known = f"{who} {low} to {high} %"
+    if needed is None:
+        pays = "loses even if all is accepted"
+    elif needed <= 0:
+        pays = "pays whatever is accepted"
     else:
-        known = f"it has {format_percent((one.mgl - 1) / one.gamma, 0)}"
-    line = f"{one.setting} {pays}; {known}"
+        pays = f"pays above {format_percent(needed, 0)} accepted of what is proposed"
+    low, high = one.acceptances or (0.0, 0.0)
+    ranged = one.acceptance_assumed and one.effect is None
+    span = format_percent(low, 0) if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f} to {100 * high:.0f} %"
+    of_people = "assumed are" if one.acceptance_source.startswith("assumed") else "people measured"
+    line = f"{one.setting} {pays}; {of_people if ranged else 'it has'} {span}"
     if one.effect is not None:
         return f"{line}. More blocks decide it"
     unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"

@@ -14,10 +14,10 @@ from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.analysis.audit.rows import AuditRow
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.hardware import apple_passes as passes
+from mlsd.hardware.apple_passes import Engine, Work
 from mlsd.hardware.chips import bins
-from mlsd.planning import passes
 from mlsd.planning.known_shapes import sized_facts
-from mlsd.planning.passes import Engine, Work
 from mlsd.records import Record
 
 _ENGINES: tuple[Engine, ...] = ("llama.cpp", "mlx")

@@ -4,7 +4,7 @@ Each is its formula with bounds and a start. Times are ms, speedups ratios; cost
 T(1); bytes are bytes, bandwidths GB/s (10^9 bytes a second), compute rates GFLOP/s (10^9 a second).
 
 Sources: the roofline is Williams, Waterman, Patterson (CACM 2009); uniform expert coverage is MoESD (arXiv 2505.19645);
-kernel steps are where llama.cpp's Metal backend changes its kernels (`engine/llama/build/kernels`). Speedup models:
+kernel steps are where llama.cpp's Metal backend changes its kernels (`hardware/metal_kernels`). Speedup models:
 Leviathan, Kalman, Matias (ICML 2023), theorem 3.8; AtomGradient, "Does Speculative Decoding Help Mixture-of-Experts?"
 (2026), equation 2; Mainardi, Sandikci, Vanschoren, "An Empirical Study of Speculative Decoding for Small Language
 Models", equation 1.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal
 
-from mlsd.analysis.predict.predict import Costs
+from mlsd.analysis.predict.costs import Costs
 from mlsd.analysis.results.paired_trials import Pair, as_pair, groups_of
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import Interval, mean_over

@@ -1,4 +1,4 @@
-"""What a study database holds of the machine: T(k) of models, experts, bandwidth, and how well gammas are predicted."""
+"""What a study database holds of the machine: T(k) of models, experts and bandwidth."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from mlsd.analysis.experts.amortization import Mixture, mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
-from mlsd.analysis.predict.arms import Known, is_curve, newest, newest_passes, read_groups
-from mlsd.analysis.predict.prediction_error import Validation, validate
+from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError
@@ -22,8 +21,6 @@ from mlsd.store.pass_shares import PassShares, part_key
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.store.store import Store
 from mlsd.units import quoted
-
-MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
 
 
 class Bandwidth(Record, frozen=True, kw_only=True):
@@ -70,7 +67,6 @@ class Machine:
     reads: tuple[StreamRead, ...]  # of the newest bandwidth run
     passes: tuple[TimedPass, ...]
     bandwidth_run: Run | None
-    too_many_trials: bool  # to predict each gamma
     shares: dict[tuple[str, str | None], tuple[PassShares, ...]]  # profiled passes by model key and drafting key
 
     def __bool__(self) -> bool:
@@ -149,21 +145,6 @@ class Machine:
             source=f"measured: {memory.best_gb_s:.1f} GB/s, and the fastest wide pass",
         )
 
-    @cached_property
-    def validation(self) -> Validation:
-        """Each gamma predicted without its own trials. Raises AnalysisError when there is nothing to predict from."""
-        if self.too_many_trials:
-            raise AnalysisError(
-                f"Gammas are not predicted here for more than {MOST_TRIALS} trials.", hint="Ask mlsd advise."
-            )
-        found = validate(self.known)
-        if found is None:
-            raise AnalysisError(
-                "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
-                hint=f"Measure that: mlsd run B --db {quoted(self.source)}.",
-            )
-        return found
-
     def passes_of(self, model: ModelRef) -> tuple[CalibrationPoint, ...]:
         """The timed passes of a model: those of the newest calibration of each kind."""
         return self.known.passes.get((self.key, model.key), ())
@@ -181,13 +162,10 @@ class Machine:
         return next((facts.ref.id for facts in mixtures), "tiny-moe")
 
 
-def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
+def read_machine(store: Store, chosen: Chosen) -> Machine:
     """Everything of the chosen machine; of each kind the newest run."""
     key, own = chosen.environment_key, {run.id: run for run in chosen.runs}
-    too_many = n_trials > MOST_TRIALS
-    groups = [] if too_many else read_groups(store, chosen)
     known = Known(
-        groups=tuple(groups),
         passes={
             place: points
             for place, points in newest_passes(store, chosen.other_calibrations).items()
@@ -207,7 +185,6 @@ def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
         reads=tuple(r for run_id, r in store.figures(StreamRead) if run_id == last),
         passes=tuple(p for run_id, p in timed if run_id == last),
         bandwidth_run=None if last is None else own[last],
-        too_many_trials=too_many,
         shares=newest(store.figures(PassShares), lambda one: (one.model_key, one.drafting_key), own),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+import msgspec
 import pandas as pd
 
 from mlsd.analysis.audit.audit import audit
@@ -20,7 +21,8 @@ from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
-from mlsd.analysis.predict.predict import Costs
+from mlsd.analysis.predict.costs import Costs
+from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
@@ -38,6 +40,7 @@ from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order
+from mlsd.units import quoted
 
 T = TypeVar("T")
 
@@ -143,6 +146,17 @@ class Study:
         return decide_all(self.paired)
 
     @cached_property
+    def validation(self) -> Validation:
+        """Each gamma predicted without its own trials. Raises AnalysisError when there is nothing to predict from."""
+        found = validate(msgspec.structs.replace(self.machine.known, arms={self.machine.key: tuple(self.results)}))
+        if found is None:
+            raise AnalysisError(
+                "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
+                hint=f"Measure that: mlsd run B --db {quoted(self.source)}.",
+            )
+        return found
+
+    @cached_property
     def predictions(self) -> list[Equations]:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
         known = self.machine.known
@@ -221,7 +235,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     """
     chosen = comparability.choose(store, machine, settings)
     trials, outcomes = (chosen.rows_of(frame) for frame in (frames.trials(store), frames.outcomes(store)))
-    measured = read_machine(store, chosen, len(trials))
+    measured = read_machine(store, chosen)
     if trials.empty and not measured:
         raise AnalysisError(f"{store.path} holds no trials.", hint="Measure something first: mlsd run.")
     run_ids = {run.id for run in chosen.runs}

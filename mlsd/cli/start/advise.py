@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,10 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     help="Which program to model with --chip: llama.cpp, mlx, or one with public rows of its own, like mlx-vlm.",
 )
 @click.option("--depth", type=shared.Whole(min=0), default=0, help="Tokens of context before the output, with --chip.")
+@click.option(
+    "--prompt-tokens", type=shared.Whole(min=1), help="With --n-predict: a request, whose whole time is answered, too."
+)
+@click.option("--n-predict", type=shared.Whole(min=1), help="Output tokens of that request.")
 @click.option("--llama-build", "--build", "build", type=shared.Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
@@ -126,8 +131,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
 
     request = bench_request(
         target=target,
-        drafts=tuple(dict.fromkeys(p.draft for p in open_ if p.draft is not None)),
-        drafters=tuple(dict.fromkeys(p.drafter for p in open_ if p.drafter != DRAFT_MODEL)),
+        drafts=tuple(dict.fromkeys(p.draft for p in open_ if p.drafter == DRAFT_MODEL and p.draft is not None)),
+        drafters=tuple(dict.fromkeys(p.drafter_text for p in open_ if p.drafter != DRAFT_MODEL)),
         gammas=tuple(sorted({p.gamma for p in open_})),
         prompts=(options["workload"] or "code",),
         engine=options["engine"],
@@ -150,7 +155,8 @@ def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
     if result.verdict == "not decided yet":
         return ()
     path = resolve_model(target).path if found.target.here else None
-    return advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path)
+    spec = DrafterSpec(name=best.drafter, options=json.loads(best.options or "{}"))
+    return advice(spec, best.gamma, found.draft_file or best.draft, path)
 
 
 def _print(found: TargetAdvice, target: str) -> None:
@@ -169,7 +175,8 @@ def _print(found: TargetAdvice, target: str) -> None:
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
     print_table(prospect_table(result.prospects, result.level, modelled=found.modelled))
-    for source, own in grouped((p for p in result.prospects if p.gamma), lambda p: p.acceptance_source).items():
+    predicted = (p for p in result.prospects if p.gamma and p.effect is None)
+    for source, own in grouped(predicted, lambda p: p.acceptance_source).items():
         say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in own))}: {source}.")
     if found.untimed:
         say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
@@ -186,20 +193,36 @@ def _print(found: TargetAdvice, target: str) -> None:
 
 
 def _answer(result: Recommendation) -> str:
-    best, verdict = result.best, "not decided yet"
+    best, verdict, shown = result.best, "not decided yet", None
     if result.verdict == "on":
-        verdict = f"use {best.setting} ({format_number(best.speedup.value)}x)"
+        verdict, shown = f"use {best.setting} ({format_number(best.speedup.value)}x)", best
     elif result.verdict == "off":
         verdict = "leave it off: nothing that is known is faster"
     elif result.to_measure:
-        one = result.to_measure[0]
-        verdict += f"; {one.setting} looks like {format_number(one.speedup.value)}x"
-    return f"{result.target}{f' on {result.workload}' if result.workload else ''}: {verdict}."
+        shown = result.to_measure[0]
+        verdict += f"; {shown.setting} looks like {format_number(shown.speedup.value)}x"
+    text = f" on {result.workload}" if result.workload else ""
+    return f"{result.target}{text}: {verdict}{_of_request(shown)}."
+
+
+def _of_request(one: Prospect | None) -> str:
+    """From which output token on a setting pays, where a request was described; its time is in the table."""
+    found = None if one is None else one.request
+    if found is None or one is None:
+        return ""
+    if found.whole_s is None:
+        return "; how long a prompt takes is not known here"
+    if found.pays_from is None:
+        return "; it pays at no length"
+    latest = (
+        "" if found.pays_from_latest == found.pays_from else f" (at the latest {found.pays_from_latest or 'never'})"
+    )
+    return f"; it pays from output token {found.pays_from:,} on{latest}"
 
 
 def _checked() -> str:
     """How far models of a chip can be trusted."""
-    from mlsd.planning.passes import constants
+    from mlsd.hardware.apple_passes import constants
 
     found = constants()
     return f"Modelled, not measured: from {found.fitted}; {found.checked}."

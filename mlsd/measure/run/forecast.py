@@ -9,14 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.engine.llama.build.kernels import build_of
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import PromptError
 from mlsd.folders import free_bytes
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware import read_environment
+from mlsd.hardware.apple_passes import AppleChip, Work, apple_chip, plain_ms, work_of
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
+from mlsd.hardware.metal_kernels import build_of
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.planning.estimate import (
@@ -27,7 +28,6 @@ from mlsd.planning.estimate import (
     rates_from_results,
 )
 from mlsd.planning.known_shapes import shape_facts, shape_of
-from mlsd.planning.passes import AppleChip, Work, apple_chip, plain_ms, work_of
 from mlsd.planning.prepare import Prepared, prepare_study
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import StudyRequest

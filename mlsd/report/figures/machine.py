@@ -14,8 +14,8 @@ from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.study import study_frames
 from mlsd.analysis.study.machine_findings import Bandwidth
-from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
+from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.report.figures import draw
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry

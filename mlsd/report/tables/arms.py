@@ -146,8 +146,29 @@ def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: boo
     def needed(p: Prospect) -> Cell:
         if p.gamma == 0:
             return text(None)
-        return text("never") if p.break_even_acceptance is None else percent(p.break_even_acceptance, 0)
+        found = p.break_even_acceptance
+        return text("loses at 100 %") if found is None else text("any") if found <= 0 else percent(found, 0)
 
+    def accepted(p: Prospect) -> Cell:
+        if p.acceptances is None:
+            return text(None)
+        low, high = (100 * end for end in p.acceptances)
+        return text(f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f} %")
+
+    def first(p: Prospect) -> Cell:
+        return number(None if p.request is None else p.request.ttft_s, 2)
+
+    def whole(p: Prospect) -> Cell:
+        return number(None if p.request is None or p.request.whole_s is None else p.request.whole_s.value, 1)
+
+    def pays_from(p: Prospect) -> int | None:
+        return None if p.request is None else p.request.pays_from
+
+    of_request = (
+        numbers("first token s", first),
+        numbers("request s", whole),
+        numbers("pays from token", pays_from),
+    )
     return table(
         "Predicted decoding",
         prospects,
@@ -157,9 +178,11 @@ def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: boo
         numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
         numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high)),
+        *(of_request if any(p.request is not None for p in prospects) else ()),
+        numbers("accepted", accepted, "of proposed tokens"),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
         numbers("needed MGL", lambda p: number(p.break_even_mgl), detail=True),
-        numbers("needed acceptance", needed, detail=True),
+        numbers("needed to pay", needed, "accepted of proposed tokens"),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
     )

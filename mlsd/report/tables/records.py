@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mlsd.engine.llama.build.kernels import metal_steps
+from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import like

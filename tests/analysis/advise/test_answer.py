@@ -8,19 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, Place, answer, check_question
 from mlsd.analysis.advise.prospects import Recommendation
-from mlsd.analysis.advise.reference_acceptance import Stated
-from mlsd.analysis.predict.arms import Known, read_known
+from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
-from mlsd.errors import AnalysisError, InputError
-from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.errors import AnalysisError, InputError, MlsdError
+from mlsd.hardware.apple_passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
-from tests.analysis.predict.test_shape_costs import facts, known
+from tests.analysis.predict.test_shapes import facts, known
 
-NOTHING = Known(groups=(), passes={}, coverage={}, models={})
+NOTHING = Known(passes={}, models={})
 HERE = Place(environment_key="here", chip=None, safe_bytes=20_000_000_000)
 QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
 
@@ -116,7 +117,11 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     undecided = asked("M3 Max")
     assert undecided.verdict == "not decided yet" and len(undecided.to_measure) == 2
     assert undecided.settles is not None
-    for words in ("pays above", "% accepted; people measured 56 to 95 %", "The biggest unknown is the cost of a pass"):
+    for words in (
+        "pays above",
+        "% accepted of what is proposed; people measured 56 to 96 %",
+        "The biggest unknown is the cost of a pass",
+    ):
         assert words in undecided.settles
     sure = asked("M1 Max", "qwen3.5-9b-q4_k_m", ("qwen3.5-2b",), (16,))
     assert sure.verdict == "off" and sure.best.gamma == 0 and sure.settles is None and not sure.to_measure
@@ -156,22 +161,45 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -
     assert found.verdict == "not decided yet"
     drafted = [p for p in found.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
-    assert "mlsd bench tiny-moe --draft tiny-draft --prompt chinese" in found.next_steps[0]
+    assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in found.next_steps[0]
 
 
-def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_all_together_else(
+def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_alike_else(
     measured: tuple[Known, Study, Place],
 ) -> None:
     stored, _, here = measured
     every = answer(AdviceQuestion(target="tiny-moe"), stored, here).recommendation
     assert every.workload is None
-    texts = {one.workload for one in stored.groups}
-    assert len(texts) > 1
-    for one in stored.measured_on(here.environment_key, "tiny-moe", None):
-        assert {*one.workloads} == texts, "one text's result is none of all"
-    code = tuple(one for one in stored.groups if one.workload == "code")
-    alone = answer(AdviceQuestion(target="tiny-moe"), msgspec.structs.replace(stored, groups=code), here)
+    assert any(p.effect for p in every.prospects if p.gamma), "what was decided of two texts is used"
+    key = here.environment_key
+    code = {key: tuple(one for one in stored.arms[key] if one.text == "code")}
+    alone = answer(AdviceQuestion(target="tiny-moe"), msgspec.structs.replace(stored, arms=code), here)
     assert alone.recommendation.workload == "code"
+
+
+def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(
+    measured: tuple[Known, Study, Place], tmp_path: Path
+) -> None:
+    stored, _, here = measured
+    copy = tmp_path / "renamed.gguf"
+    copy.write_bytes(resolve_model("tiny-draft").path.read_bytes())
+    by_name, by_file = (
+        answer(AdviceQuestion(target="tiny-moe", workload="code", drafts=(draft,)), stored, here).recommendation
+        for draft in ("tiny-draft", str(copy))
+    )
+    assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
+
+
+def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, Place]) -> None:
+    stored, _, here = measured
+    with pytest.raises(MlsdError, match="next-token block"):
+        answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)
+    chip = apple_chip("M4 Max")
+    told = [
+        answer(AdviceQuestion(target=name, drafts=("mtp",), chip=chip), NOTHING, None).notes
+        for name in ("qwen3.5-27b-q4_k_m", "qwen3.5-9b-mtp-q4_k_m")
+    ]
+    assert ["block" in " ".join(notes) for notes in told] == [True, False]
 
 
 # --- an acceptance that somebody states ----------------------------------------------------------------------------

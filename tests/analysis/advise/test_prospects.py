@@ -5,19 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mlsd.analysis.advise.acceptance import Acceptance, assumed_acceptance, reference_acceptance
 from mlsd.analysis.advise.prospects import CostRange, as_measured, prospects, recommend
-from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
-from mlsd.analysis.predict.arms import Known
-from mlsd.analysis.predict.predict import Costs, tok_per_s
-from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelFacts, ModelRef
+from mlsd.analysis.advise.request import Request
+from mlsd.analysis.predict.costs import Costs, tok_per_s
+from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
+from mlsd.trials.arms import arm_named
+from mlsd.trials.results import ArmResult
 from tests.trials.made import result
 
-DENSE = ModelFacts(
-    ref=ModelRef(id="dense"), architecture="qwen35", n_layers=32, active_bytes=8_000_000_000, weight_bytes=9_000_000_000
-)
-DRAFT = ModelFacts(
-    ref=ModelRef(id="small"), architecture="qwen35", n_layers=24, active_bytes=800_000_000, weight_bytes=900_000_000
-)
+KEY = arm_named(DRAFT_MODEL, "d")
 
 
 def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, **changes: object) -> CostRange:
@@ -27,11 +24,7 @@ def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, *
 
 
 def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
-    return Acceptance(drafter=DRAFT_MODEL, draft="d", alphas=alphas, relative_error=error, source="stated")
-
-
-KEY = (DRAFT_MODEL, "d")
-NOTHING = Known(groups=(), passes={}, coverage={}, models={})
+    return Acceptance(way=KEY, alphas=alphas, relative_error=error, source="stated")
 
 
 def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
@@ -82,7 +75,7 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
         assert len(advice.to_measure) == (1 if verdict == "not decided yet" else 0)
     assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
     assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
-    assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
     assert all(a.least_alpha is not None and a.least_alpha < a.alphas[0] < (a.most_alpha or 0) for a in assumed)
     assert assumed_acceptance("unheard-of") == []
 
@@ -104,7 +97,7 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
     advice = recommend("t", "code", found, costs)
     assert advice.verdict == "not decided yet" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
-    assert "--gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
+    assert "--draft d --gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
     drafter = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="d"))
     ran = result(1.2, 1.5, 1.9, spec=drafter, tok_s=120.0, plain_tok_s=80.0)
     advice = recommend("t", "code", as_measured(found, [ran]), costs)
@@ -117,9 +110,67 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
 
 def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None:
     (tiny,) = reference_acceptance("tiny-moe")
-    assert tiny.draft == "tiny-draft"
+    assert tiny.way == arm_named(DRAFT_MODEL, "tiny-draft")
     assert len(tiny.alphas) == 4
     assert reference_acceptance("tiny-moe-q4_0")[0].alphas == tiny.alphas
     (large,) = reference_acceptance("Qwen3.5-35B-A3B-Q8_0")
     assert 0.6 < large.alphas[0] < 0.8
     assert reference_acceptance("unheard-of") == []
+
+
+def ran(text: str, low: float, value: float, high: float) -> ArmResult:
+    """A look-up with an option, measured on a text."""
+    spec = DrafterSpec(name="pld", options={"ngram": 3})
+    return result(low, value, high, text=text, spec=spec, tok_s=100 * value, plain_tok_s=100.0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "effect", "bounds"),
+    [
+        ([("code", 1.5, 1.7, 1.9), ("prose", 1.2, 1.3, 1.4)], "faster", (1.2, 1.9)),
+        ([("code", 1.5, 1.7, 1.9), ("prose", 0.5, 0.6, 0.7)], "not decided yet", (0.5, 1.9)),
+        ([("code", 1.5, 1.7, 1.9)], "faster", (1.5, 1.9)),
+    ],
+)
+def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
+    texts: list[tuple[str, float, float, float]], effect: str, bounds: tuple[float, float]
+) -> None:
+    way, costs = arm_named("pld", None, '{"ngram":3}'), cost_range({1: 10.0, 5: 12.0})
+    acceptance = Acceptance(way=way, measured={4: (0.5, 0.5)}, source="rounds")
+    found = as_measured(prospects({way: costs}, costs, [acceptance], (4,)), [ran(*one) for one in texts])
+    (one,) = (p for p in found if p.gamma)
+    assert (one.effect, (one.speedup.low, one.speedup.high)) == (effect, bounds)
+    assert (one.name, one.option) == ("pld (ngram 3)", "--drafter pld:ngram=3")
+
+
+def test_rounds_of_a_look_up_that_propose_nothing_cost_a_plain_pass() -> None:
+    costs = cost_range({1: 10.0, 5: 30.0, 17: 100.0})
+    seldom = Acceptance(way=arm_named("pld"), measured={4: (0.05, 0.9)}, source="rounds")
+    found = {p.gamma: p for p in prospects({seldom.way: costs}, costs, [seldom], (1, 4, 16))}
+    assert found[1].mgl == pytest.approx(1 + 0.05 * 0.9)
+    assert found[16].speedup.value > 0.6, "not a tenth, as if each round verified 17 rows"
+
+
+def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
+    costs = cost_range({1: 10.0, 5: 9.0})
+    (one,) = (p for p in prospects({KEY: costs}, costs, [accepting(0.5)], (4,)) if p.gamma)
+    assert one.break_even_mgl < 1 and one.break_even_acceptance == 0
+    told = recommend("t", None, [one, *prospects({}, costs, [], ())], costs).settles
+    assert told is not None and "pays whatever is accepted" in told
+
+
+def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
+    plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
+    drafting = msgspec.structs.replace(plain, prefill_ms=1.5)
+    asked = Request(prompt_tokens=1000, n_predict=101)
+    found = {p.gamma: p for p in prospects({KEY: drafting}, plain, [accepting(0.5, error=0.0)], (4,), request=asked)}
+    off, on = found[0].request, found[4].request
+    assert off is not None and on is not None and off.whole_s is not None and on.whole_s is not None
+    assert (off.ttft_s, off.whole_s.value, off.pays_from) == (1.0, pytest.approx(2.0), None)
+    assert on.ttft_s == 1.5
+    gained_ms = 10 * (1 - 1 / found[4].speedup.value)
+    assert on.pays_from == 2 + int(500 / gained_ms)
+    slow, fast = ((n - 1) * ms for n, ms in ((on.pays_from, 10.0), (on.pays_from, 10 - gained_ms)))
+    assert 1500 + fast <= 1000 + slow, "at that token it is ahead"
+    unknown = prospects({KEY: cost_range({1: 10.0})}, plain, [accepting(0.5)], (4,), request=asked)
+    assert all(p.request is not None and (p.request.whole_s is None) == (p.gamma == 4) for p in unknown)

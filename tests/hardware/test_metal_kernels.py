@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from gguf import GGMLQuantizationType
 
-from mlsd.engine.llama.build.kernels import FEW_ROWS, metal_steps
 from mlsd.engine.probe import NOISE_WIDTHS
+from mlsd.hardware.metal_kernels import FEW_ROWS, metal_steps
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from mlsd.engine.llama.build.kernels import VERIFICATION_KERNELS
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shape import Shape
 from mlsd.hardware.chips import bins, peak_bandwidth
+from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.records import ModelFacts, Record
 
 Engine = Literal["llama.cpp", "mlx"]

@@ -8,10 +8,10 @@ import pytest
 from benchmarks import published
 from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.known_model import by_sizes, named
+from mlsd.hardware import apple_passes as passes
 from mlsd.hardware import chips
-from mlsd.planning import passes
+from mlsd.hardware.apple_passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, rows_ms, work_of
 from mlsd.planning.estimate import rates_from_chips
-from mlsd.planning.passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, rows_ms, work_of
 from mlsd.records import ModelRef
 from tests.planning.test_estimate import case
 

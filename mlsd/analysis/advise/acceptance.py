@@ -1,0 +1,207 @@
+"""How often drafters are right: as trials here, public figures, or a person say it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from mlsd.analysis.predict.costs import measured_ends, mgl_of, outcomes, spread_of_mgl
+from mlsd.errors import InputError
+from mlsd.folders import asset_path
+from mlsd.hardware import apple_passes as passes
+from mlsd.records import DRAFT_MODEL, Record
+from mlsd.stats import grouped
+from mlsd.trials.acceptance import WORDS, rate_of
+from mlsd.trials.acceptance import mgl_of as mgl_at
+from mlsd.trials.arms import Arm, arm_named, options_text
+from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import total
+
+HEADS = ("mtp", "eagle3", "dflash", "dspark")
+_ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
+_TEXTS = 3  # whose scatter says more than that of rounds
+
+
+class Acceptance(Record, frozen=True, kw_only=True):
+    """How often one drafter is right on one target."""
+
+    way: Arm  # the drafter, without a gamma
+    workload: str | None = None  # of a reference; None: a mixture of texts
+    alphas: tuple[float, ...] = ()  # given that the position before was accepted; the last one goes on
+    # As trials show it, by gamma: the share of rounds that propose, and the chance of a token.
+    measured: Mapping[int, tuple[float, float]] = {}
+    relative_error: float = 0.0  # standard error of the MGL over the MGL
+    source: str
+    # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
+    least_alpha: float | None = None
+    most_alpha: float | None = None
+    is_lookup: bool = False  # assumed: text that is copied seldom is proposed for as seldom
+
+    def outcomes(self, gamma: int, alpha: float | None = None) -> dict[tuple[int, int], float]:
+        """How rounds end; as the nearest measured gamma has it, or at one alpha of an assumed range."""
+        if self.measured:
+            share, chance = self.measured[min(self.measured, key=lambda one: abs(math.log(one / gamma)))]
+            return outcomes((chance,), gamma, share)
+        alphas = self.alphas if alpha is None else (alpha,)
+        return outcomes(alphas, gamma, alphas[0] if self.is_lookup else 1.0)
+
+
+class Stated(Record, frozen=True, kw_only=True):
+    """What a log or a person says of rounds: one of the three, at one gamma."""
+
+    gamma: int
+    rate: float | None = None  # accepted / proposed
+    counts: tuple[int, int] | None = None  # accepted, proposed
+    mgl: float | None = None
+
+    @property
+    def words(self) -> str:
+        what = f"MGL {self.tokens:.2f} at gamma {self.gamma}"
+        if self.mgl is not None:
+            return f"{what} as stated"
+        rate = f"{self.counts[0]} of {self.counts[1]}" if self.counts else f"{self.rate or 0.0:.0%}"
+        return f"{rate} as stated, {WORDS['proposed']}: {what}"
+
+    @property
+    def tokens(self) -> float:
+        """MGL. Raises InputError for counts or a length that no round at this gamma can have."""
+        rate = self.counts[0] / self.counts[1] if self.counts and self.counts[1] > 0 else self.rate
+        mgl = self.mgl if rate is None else mgl_at(rate, "proposed", self.gamma) if 0 <= rate <= 1 else None
+        if mgl is None or not 1 <= mgl <= self.gamma + 1:
+            raise InputError(
+                f"No round at gamma {self.gamma} has such an acceptance.",
+                hint="--acceptance lies between 0 and 1 (75 % is 0.75), --accepted N/M has N of M proposed tokens, "
+                f"--mgl lies between 1 and {self.gamma + 1}.",
+            )
+        return mgl
+
+
+class _Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: str
+    draft: str
+    acceptance: dict[str, float]
+    source: str
+
+
+class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    least: float
+    most: float
+    source: str
+    targets: list[str] = []
+    drafts: list[str] = []
+    methods: list[str] = []
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    measured: list[_Measured]
+    assumed: list[_Range]
+    lookups: list[_Range]
+
+
+def way_of(arm: ArmResult) -> Arm:
+    """The drafter of an arm, its draft by its id."""
+    spec = arm.case.drafter
+    return arm_named(spec.name, spec.draft.id if spec.draft else None, options_text(spec))
+
+
+def own_acceptances(arms: Iterable[ArmResult]) -> list[Acceptance]:
+    """Of every drafter in these arms, at each gamma over all their texts together."""
+    found = []
+    for way, own in grouped(arms, way_of).items():
+        by_gamma = {gamma: total(a.whole for a in same) for gamma, same in grouped(own, lambda a: a.case.gamma).items()}
+        ends = {gamma: measured_ends(whole, gamma) for gamma, whole in by_gamma.items() if gamma and whole.rounds}
+        if not ends:
+            continue
+        n_rounds = sum(whole.rounds for whole in by_gamma.values())
+        texts = sorted({arm.text for arm in own})
+        by_text = [total(a.whole for a in same).mgl or 1.0 for same in grouped(own, lambda a: a.text).values()]
+        if len(by_text) >= _TEXTS:
+            error = statistics.stdev(by_text) / math.sqrt(len(by_text)) / statistics.fmean(by_text)
+        else:
+            spreads = [spread_of_mgl(outcomes((alpha,), gamma, share)) for gamma, (share, alpha) in ends.items()]
+            error = max(spreads) / math.sqrt(n_rounds)
+        source = f"{n_rounds} rounds on {', '.join(texts)}"
+        found.append(Acceptance(way=way, measured=ends, relative_error=error, source=source))
+    return found
+
+
+def reference_acceptance(target: str) -> list[Acceptance]:
+    """What is known of drafts for the target of this id; empty when nothing is."""
+    published = []
+    for entry in _file().measured:
+        if target.lower().startswith(entry.target):
+            of_gammas = (rate_of(1 + int(g) * rate, "position", int(g)) for g, rate in entry.acceptance.items())
+            alpha = statistics.fmean(alpha for alpha in of_gammas if alpha is not None)
+            way = arm_named(DRAFT_MODEL, entry.draft)
+            published.append(Acceptance(way=way, alphas=(alpha,), relative_error=_ELSEWHERE, source=entry.source))
+    card = json.loads(asset_path("tiny/family.json").read_text(encoding="utf-8"))["acceptance"]
+    name = next((name for name in card if target.lower() == name or target.lower().startswith(f"{name}-")), None)
+    if name is not None:
+        alphas, source = tuple(card[name]["accepted_given_previous"]), "the tiny family's model card, held-out Python"
+        way = arm_named(DRAFT_MODEL, "tiny-draft")
+        published.append(Acceptance(way=way, workload="code", alphas=alphas, relative_error=_ELSEWHERE, source=source))
+    return published
+
+
+def assumed_acceptance(target: str) -> list[Acceptance]:
+    """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
+    return [
+        _within(arm_named(DRAFT_MODEL, draft), entry.least, entry.most, entry.source)
+        for entry in _file().assumed
+        for draft in entry.drafts
+        if target.lower().startswith(tuple(entry.targets))
+    ]
+
+
+def is_method(name: str) -> bool:
+    """Whether this is a way to draft without a draft model."""
+    return name in HEADS or any(name in entry.methods for entry in _file().lookups)
+
+
+def stated_acceptance(way: Arm, stated: Stated) -> Acceptance:
+    """A drafter with the chance of a token that gives the stated MGL at the stated gamma."""
+    alpha = rate_of(stated.tokens, "position", stated.gamma)
+    assert alpha is not None
+    return Acceptance(way=way, alphas=(alpha,), source=stated.words)
+
+
+def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
+    """A drafter of which nothing is known on this text: a look-up by a range, heads and drafts by public rows.
+
+    Rows say code or something else of their text, so a workload is either.
+    """
+    lookup = next((entry for entry in _file().lookups if way.method in entry.methods), None)
+    if lookup is not None:
+        return _within(way, lookup.least, lookup.most, lookup.source, is_lookup=True)
+    least, middle, most = passes.acceptance_of(way.method, workload or "")
+    whose, text = "heads and drafts of all kinds", ""
+    if way.method in HEADS:
+        whose = way.method if way.method in passes.constants().acceptance else whose
+        text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
+    found = _within(way, least, most, f"public rows of {whose}{text}")
+    return msgspec.structs.replace(found, alphas=(middle,))
+
+
+def _within(way: Arm, least: float, most: float, source: str, *, is_lookup: bool = False) -> Acceptance:
+    return Acceptance(
+        way=way,
+        alphas=((least + most) / 2,),
+        source=source,
+        least_alpha=least,
+        most_alpha=most,
+        is_lookup=is_lookup,
+    )
+
+
+def accepted_of(ends: Mapping[tuple[int, int], float]) -> float:
+    """Accepted over proposed tokens."""
+    proposed = sum(n * k for (k, _), n in ends.items())
+    return (mgl_of(ends) - 1) * sum(ends.values()) / proposed if proposed else 0.0
+
+
+def _file() -> _File:
+    return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)

@@ -1,0 +1,128 @@
+"""What study databases hold for advice: arms as they were measured, timed passes, and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from mlsd.analysis.predict.costs import Costs, costs_from_points
+from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
+from mlsd.errors import AnalysisError
+from mlsd.records import ModelFacts, ModelRef, Record
+from mlsd.stats import grouped
+from mlsd.store.rows import CalibrationPoint, Coverage, PassKind, environment_key
+from mlsd.store.sessions import latest, sessions
+from mlsd.store.store import Store
+from mlsd.trials.results import ArmResult
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+_CURVE = 3  # different k that make a curve
+
+
+class Known(Record, frozen=True, kw_only=True):
+    """What databases hold, of all of them together."""
+
+    arms: Mapping[str, tuple[ArmResult, ...]] = msgspec.field(default_factory=dict)  # by environment
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
+    coverage: dict[str, tuple[Coverage, ...]] = msgspec.field(default_factory=dict)  # by model key
+    models: dict[str, ModelFacts]  # by model key
+    notes: tuple[str, ...] = ()  # which rows of the databases do not count
+
+    def of(self, target: ModelRef, environment: str | None = None) -> list[ArmResult]:
+        """Every arm of a target, of one machine or of all."""
+        places = self.arms.values() if environment is None else [self.arms.get(environment, ())]
+        return [arm for own in places for arm in own if same_model(arm.case.target, target)]
+
+    def costs(self, environment: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
+        """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
+        of_target = self.passes.get((environment, target.key))
+        of_draft = self.passes.get((environment, draft.key)) if draft is not None else ()
+        if not of_target or of_draft is None:
+            return None
+        try:
+            costs = costs_from_points(of_target, of_draft)
+        except AnalysisError:  # timed as a draft only
+            return None
+        return costs if draft is None or costs.catch_up_ms else None
+
+
+def same_model(one: ModelRef, other: ModelRef) -> bool:
+    """Whether two are one file by its content; where either's hash is not known, by their ids."""
+    return one.sha256 == other.sha256 if one.sha256 and other.sha256 else one.id == other.id
+
+
+def predictable(arms: Iterable[ArmResult]) -> list[ArmResult]:
+    """Arms of our own engine that rounds can be predicted from: greedy, timed, no controls, with valid trials."""
+    return [
+        arm
+        for arm in arms
+        if arm.case.source == "engine" and arm.case.sampling.greedy and not arm.control
+        if arm.n_valid and arm.timed_whole.rounds
+    ]
+
+
+def read_known(
+    stores: Iterable[Store], refuted: Callable[[Store, Chosen], Mapping[int, str]] = lambda store, chosen: {}
+) -> Known:
+    """Everything in these databases that advice can use, of each machine the settings of most trials.
+
+    Acceptance does not depend on the machine; costs are only taken of the one that is asked about. `refuted` gives the
+    ids of trials that do not count.
+    """
+    notes: list[str] = []
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    models: dict[str, ModelFacts] = {}
+    arms: dict[str, tuple[ArmResult, ...]] = {}
+    for store in stores:
+        chosen = [choose(store, machine) for machine in machines(store)]
+        for one in chosen:
+            wrong = refuted(store, one)
+            found = sessions(store, keep=one.keeps, not_valid=wrong)
+            own = latest(arm for session in found for arm in session.results())
+            own = [arm for arm in own if not any(one.id in wrong for one in arm.trials)]
+            notes += [refuted_words(len(wrong), str(store.path))] if wrong else []
+            arms[one.environment_key] = (*arms.get(one.environment_key, ()), *own)
+        models |= store.models()
+        notes += left_out(store)
+        passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
+    return Known(arms=arms, passes=passes, models=models, notes=tuple(notes))
+
+
+def newest_passes(store: Store, without: Container[int] = ()) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+    """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
+
+    A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
+    that timed a curve, where one did. Runs of `without` do not count.
+    """
+    machines = {run.id: environment_key(run.environment) for run in store.runs()}
+    kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
+    for run_id, point in store.figures(CalibrationPoint):
+        if run_id in without:
+            continue
+        own = kinds.setdefault((machines[run_id], point.model_key), {})
+        own.setdefault(point.kind, {}).setdefault(run_id, []).append(point)
+    return {place: tuple(p for by_run in own.values() for p in _newest(by_run)) for place, own in kinds.items()}
+
+
+def _newest(by_run: dict[int, list[CalibrationPoint]]) -> list[CalibrationPoint]:
+    whole = [run_id for run_id, points in by_run.items() if is_curve(points)]
+    return by_run[max(whole or by_run)]
+
+
+def is_curve(points: Iterable[CalibrationPoint]) -> bool:
+    """Whether T(1) and T(k) at two more k were timed; of a draft fewer are."""
+    widths = {p.rows for p in points if p.kind == "target_pass"}
+    return 1 in widths and len(widths) >= _CURVE
+
+
+def newest(
+    rows: Iterable[tuple[int, T]], key: Callable[[T], K], runs: Container[int] | None = None
+) -> dict[K, tuple[T, ...]]:
+    """Of rows with their run, by key those of the newest run, of these or of all."""
+    groups = grouped((row for row in rows if runs is None or row[0] in runs), lambda row: key(row[1]))
+    last = {place: max(run_id for run_id, _ in own) for place, own in groups.items()}
+    return {place: tuple(row for run_id, row in own if run_id == last[place]) for place, own in groups.items()}
