@@ -249,7 +249,7 @@ def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _break_even(needed_mgl: float, gamma: int) -> float | None:

@@ -19,7 +19,9 @@ from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
+from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.predict.test_shapes import facts, known
+from tests.analysis.studies import as_measured, blocks, model
 
 NOTHING = Known(passes={}, models={})
 HERE = Place(environment_key="here", chip=None, safe_bytes=20_000_000_000)
@@ -177,15 +179,15 @@ def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_a
     assert alone.recommendation.workload == "code"
 
 
-def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(
-    measured: tuple[Known, Study, Place], tmp_path: Path
-) -> None:
-    stored, _, here = measured
-    copy = tmp_path / "renamed.gguf"
-    copy.write_bytes(resolve_model("tiny-draft").path.read_bytes())
+def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: Path) -> None:
+    here, target, draft = resolve_model("tiny-draft"), resolve_model("tiny-dense").ref, tmp_path / "renamed.gguf"
+    draft.write_bytes(here.path.read_bytes())
+    facts_of = {ref: msgspec.structs.replace(model(ref.id), ref=ref) for ref in (target, here.ref)}
+    made = as_measured(blocks(facts_of[target], prompts=("code",), draft=facts_of[here.ref]))
+    stored = Known(arms={"here": tuple(arm_results(made, SessionPlan()))}, passes={}, models={})
     by_name, by_file = (
-        answer(AdviceQuestion(target="tiny-moe", workload="code", drafts=(draft,)), stored, here).recommendation
-        for draft in ("tiny-draft", str(copy))
+        answer(AdviceQuestion(target="tiny-dense", drafts=(name,)), stored, HERE).recommendation
+        for name in ("tiny-draft", str(draft))
     )
     assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
 
