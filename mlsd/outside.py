@@ -6,14 +6,14 @@ import errno
 import functools
 import math
 import os
-import selectors
 import stat
 import subprocess
+import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,7 @@ Milliseconds = Annotated[float, Meta(ge=0, le=10**12)]
 Name = Annotated[str, Meta(max_length=1_000)]
 
 _SHOWN = 200
+_LOOK_S = 0.02  # between two looks at a program that runs
 
 
 def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = InputError) -> T:
@@ -125,40 +126,30 @@ def output_of(
 
     Raises: OSError for one that does not run, or is not done after `timeout_s` or `PROGRAM_BYTES`.
     """
-    most, read = PROGRAM_BYTES.most, {"out": bytearray(), "err": bytearray()}
-    with (
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables,
-            cwd=cwd,
-            start_new_session=True,
-        ) as process,
-        selectors.DefaultSelector() as pipes,
-    ):
+    until = time.monotonic() + timeout_s
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, cwd=cwd, start_new_session=True
+        )
         try:
-            pipes.register(process.stdout, selectors.EVENT_READ, read["out"])  # type: ignore[arg-type]
-            pipes.register(process.stderr, selectors.EVENT_READ, read["err"])  # type: ignore[arg-type]
-            until = time.monotonic() + timeout_s
-            # Behind its end what it left in the pipes is read; a child that holds them open is not waited for.
-            while pipes.get_map() and ((ready := pipes.select(0.05)) or process.poll() is None):
+            while process.poll() is None:  # a child that it leaves behind is not waited for
                 if time.monotonic() > until:
                     raise TimeoutError(errno.ETIMEDOUT, f"it was not done after {timeout_s:g} s")
-                for key, _ in ready:
-                    key.data.extend(chunk := os.read(key.fd, 1 << 16))
-                    if not chunk:
-                        pipes.unregister(key.fileobj)
-                    elif len(key.data) > most:
-                        raise OSError(errno.EFBIG, f"it printed more than {PROGRAM_BYTES.words}")
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(errno.ETIMEDOUT, f"it was not done after {timeout_s:g} s") from error
+                _check_printed(out, err)
+                time.sleep(_LOOK_S)
         finally:
             end_session(process)
-    out, err = (bytes(data).decode("utf-8", "replace") for data in read.values())
-    return Output(code=process.returncode, out=out, err=err)
+        _check_printed(out, err)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return Output(code=process.returncode, out=texts[0], err=texts[1])
+
+
+def _check_printed(*files: IO[bytes]) -> None:
+    if max(os.fstat(file.fileno()).st_size for file in files) > PROGRAM_BYTES.most:
+        raise OSError(errno.EFBIG, f"it printed more than {PROGRAM_BYTES.words}")
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

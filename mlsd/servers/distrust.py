@@ -35,18 +35,15 @@ def doubt(
 
 
 def _short(request: Request, answer: ServerAnswer) -> str | None:
-    if answer.n_tokens > request.n_predict:
-        return f"it wrote {answer.n_tokens} tokens where {request.n_predict} were asked for"
-    if answer.n_tokens < request.n_predict and answer.ended and request.ignore_eog:
-        return (
-            f"the model ended it after {answer.n_tokens} of {request.n_predict} tokens, and this server cannot be told "
-            "to go on: use --stop-at-eog"
-        )
-    if answer.n_tokens < request.n_predict and not answer.ended:
-        return (
-            f"it wrote {answer.n_tokens} of {request.n_predict} tokens: the server limits them, or its context is full"
-        )
-    return None
+    wrote, asked = answer.n_tokens, request.n_predict
+    if wrote > asked:
+        return f"it wrote {wrote} tokens where {asked} were asked for"
+    if wrote == asked or (answer.ended and not request.ignore_eog):
+        return None
+    if answer.ended:
+        end = "this server cannot be told to go on: use --stop-at-eog"
+        return f"the model ended it after {wrote} of {asked} tokens, and {end}"
+    return f"it wrote {wrote} of {asked} tokens: the server limits them, or its context is full"
 
 
 def _prompt_changed(request: Request, answer: ServerAnswer) -> str | None:

@@ -47,11 +47,12 @@ class Server(Record, frozen=True, kw_only=True):
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """One completion to ask for."""
+    """One completion to ask for, of a prompt as this server takes it."""
 
-    prompt: tuple[int, ...] | str  # tokens where the server takes them
+    prompt: tuple[int, ...] | str = ""  # tokens where the server takes them
     messages: tuple[str, ...] = ()  # user, assistant, user ... in place of the prompt: the server puts its template on
-    n_predict: int
+    earlier: tuple[str, ...] = ()  # the target's own answers inside the prompt
+    n_predict: int = 0
     sampling: Sampling = Sampling()
     ignore_eog: bool = True
     draft: bool = True  # False: without drafting, where a request can say so
@@ -89,15 +90,6 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
 
 
-class RequestPrompt(Record, frozen=True, kw_only=True):
-    """A prompt as this server takes it."""
-
-    tokens: tuple[int, ...] = ()
-    text: str = ""
-    messages: tuple[str, ...] = ()
-    earlier: tuple[str, ...] = ()  # the target's own answers inside it
-
-
 class Endpoint:
     """A server at a URL. All raise ServerError; one that cannot do a thing says so in `server`."""
 
@@ -109,9 +101,9 @@ class Endpoint:
     def tokenize(self, text: str) -> tuple[int, ...]:
         return ()
 
-    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
+    def chat(self, messages: tuple[str, ...]) -> Request:
         """A conversation as a prompt, the model's template put on exactly once: by the server, if not here."""
-        return RequestPrompt(messages=messages)
+        return Request(messages=messages)
 
     def complete(self, request: Request) -> ServerAnswer:
         raise NotImplementedError

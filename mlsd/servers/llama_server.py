@@ -13,7 +13,7 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, nanoseconds
+from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, nanoseconds
 from mlsd.servers.protocols import (
     Counters,
     ListedModel,
@@ -54,7 +54,7 @@ class LlamaServer(Endpoint):
         body = {"content": text, "add_special": True, "parse_special": False}
         return self._connection.post("/tokenize", body, Tokenized).tokens
 
-    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
+    def chat(self, messages: tuple[str, ...]) -> Request:
         """The template that the server has, put on here, as on every prompt: the server's own clock would date it."""
         props = self._props
         text = "\n\n".join(messages)
@@ -64,7 +64,7 @@ class LlamaServer(Endpoint):
         tokens = self._connection.post("/tokenize", body, Tokenized).tokens
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
             tokens = tokens[1:]
-        return RequestPrompt(tokens=tokens)
+        return Request(prompt=tokens)
 
     def complete(self, request: Request) -> ServerAnswer:
         return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)

@@ -40,7 +40,7 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
-from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer
+from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, ServerPlan, plan_servers
@@ -76,7 +76,7 @@ class Side:
     must_draft: bool = False  # an answer without a draft is a fault
     carries: bool = False  # what it drafts depends on requests before
     reported: Server | None = None  # by it, of itself
-    prompts: dict[str, RequestPrompt] = field(default_factory=dict)  # by name; none: as the first side takes them
+    prompts: dict[str, Request] = field(default_factory=dict)  # by name; none: as the first side takes them
     references: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: its first greedy answers
     prefills: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: the quickest answer of one token
     earlier: list[ServerAnswer] = field(default_factory=list)
@@ -222,8 +222,7 @@ class _Session:
         first = self._sides[0]
         endpoint = self._use(first)
         if self._rivals and any(self._use(side).server.chat_only for side in self._sides):
-            chats = {name: msgspec.structs.replace(prompt, chat=True) for name, prompt in self._planned.items()}
-            self._planned = chats
+            self._planned = {key: msgspec.structs.replace(one, chat=True) for key, one in self._planned.items()}
         turns = {name: self._conversation(endpoint, prompt) for name, prompt in self._planned.items()}
         for side in self._sides:
             try:
@@ -276,11 +275,9 @@ class _Session:
         place = "" if where is None else f" (from token {where} on)"
         if self._rivals:
             self.notes.append(f"{self._name(side)} does not repeat itself{place}.")
-            return
-        self.deterministic = False
-        self.notes.append(
-            f"The plain server does not repeat itself{place}: only speed can be judged, not losslessness."
-        )
+        else:
+            self.deterministic = False
+            self.notes.append(f"The plain server does not repeat itself{place}: only speed can be judged.")
 
     def _note_servers(self) -> None:
         answers = [answer for side in self._sides[1:] for answer in side.earlier if not side.must_draft]
@@ -298,10 +295,9 @@ class _Session:
             if not server.has_clock and all(answer.decode_ns is None for answer in answers):
                 self.notes.append(f"{server.program} has no clock: every tok/s is of whole answers, by ours.")
 
-    def _request(self, prompt: RequestPrompt, *, draft: bool, nonce: int = 0) -> Request:
-        return Request(
-            prompt=prompt.tokens or prompt.text,
-            messages=prompt.messages,
+    def _request(self, prompt: Request, *, draft: bool, nonce: int = 0) -> Request:
+        return msgspec.structs.replace(
+            prompt,
             n_predict=self._ask.n_predict,
             sampling=self._ask.sampling,
             ignore_eog=self._ask.ignore_eog,
@@ -309,7 +305,7 @@ class _Session:
             nonce=nonce,
         )
 
-    def _prompt(self, side: Side, name: str) -> RequestPrompt:
+    def _prompt(self, side: Side, name: str) -> Request:
         return (side.prompts or self._sides[0].prompts)[name]
 
     def _answer(self, side: Side, name: str, nonce: int) -> ServerAnswer:
@@ -435,7 +431,7 @@ class _Session:
             endpoint.complete(msgspec.structs.replace(request, n_predict=1))
             return
         short = {"messages": (), "n_predict": _WARM_PREDICT, "ignore_eog": False}
-        words = prompt.tokens[:_WARM_TOKENS] or prompt.text[:20] or "Hello"
+        words = (prompt.prompt[:_WARM_TOKENS] if isinstance(prompt.prompt, tuple) else prompt.prompt[:20]) or "Hello"
         endpoint.complete(msgspec.structs.replace(request, prompt=words, **short))
 
     def _slot_request(self, side: Side, slot: Slot, n_predict: int) -> Request:
@@ -553,7 +549,7 @@ class _Session:
         return why
 
 
-def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> RequestPrompt:
+def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> Request:
     """A prompt as the server takes it; exactly `n_tokens` of it where it asks for that.
 
     Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
@@ -566,7 +562,7 @@ def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> RequestP
             f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
             hint="Give a shorter one, or a whole text.",
         )
-    return RequestPrompt(tokens=tokens[: prompt.n_tokens] if prompt.n_tokens else tokens, text=prompt.text)
+    return Request(prompt=(tokens[: prompt.n_tokens] if prompt.n_tokens else tokens) or prompt.text)
 
 
 def _check_same_model(plain: Server, other: Server) -> None:
@@ -592,12 +588,8 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
 
 
 def _counted(answer: ServerAnswer, grown: Counters | None) -> ServerAnswer:
-    if grown is None:
-        return answer
-    known = {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
-    return msgspec.structs.replace(
-        answer, **{name: value for name, value in known.items() if getattr(answer, name) is None}
-    )
+    known = {} if grown is None else {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
+    return msgspec.structs.replace(answer, **{n: value for n, value in known.items() if getattr(answer, n) is None})
 
 
 def _output(answer: ServerAnswer) -> object:

@@ -18,7 +18,7 @@ from mlsd.outside import Count, Milliseconds
 from mlsd.records import Record
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Endpoint, Request, RequestPrompt, Server, ServerAnswer, as_chat, nanoseconds
+from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import Completion, Counters, Counts, Tokenized, prometheus
 
 _SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
@@ -221,7 +221,7 @@ class Vllm(OpenAI):
     def tokenize(self, text: str) -> tuple[int, ...]:
         return self._connection.post("/tokenize", {"model": self._id, "prompt": text}, Tokenized).tokens
 
-    def chat(self, messages: tuple[str, ...]) -> RequestPrompt:
+    def chat(self, messages: tuple[str, ...]) -> Request:
         """The template that the server has, put on here: a completion never gets it again."""
         body = {"model": self._id, "messages": as_chat(messages), "add_generation_prompt": True}
-        return RequestPrompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
+        return Request(prompt=self._connection.post("/tokenize", body, Tokenized).tokens)

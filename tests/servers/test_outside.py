@@ -139,37 +139,26 @@ def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monke
         assert time.monotonic() - started < 30  # a hang is what is looked for, not a time
 
 
-def test_a_stream_whose_tokens_stop_ends_though_its_events_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.TOKEN_S.variable, "1")
-    empty = b'data: {"content": "", "tokens": [], "stop": false}\n\n'
-
-    def raw(path: str, send: Send) -> bool:
-        if path == "/completion":
-            after(STREAM + EVENT, again(empty, 0.02))(send)
-        return path == "/completion"
-
-    with FakeServer() as server:
-        server.raw = raw
-        with pytest.raises(ServerError, match="nothing of use for 1 s"):
-            connect(server.url, 60.0).complete(Request(prompt=(1, 2), n_predict=10_000))
-
-
+@pytest.mark.parametrize("begun", [STREAM, STREAM + EVENT], ids=["before a token", "after one"])
 @pytest.mark.parametrize("nothing", [b": ping\n\n", b'data: {"content": "", "tokens": [], "stop": false}\n\n'])
-def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(nothing: bytes) -> None:
+def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(
+    nothing: bytes, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(limits.TOKEN_S.variable, "1")
     asked = []
 
     def raw(path: str, send: Send) -> bool:
         if path == "/completion":
             asked.append(path)
-            after(STREAM, again(nothing, 0.05))(send)
+            after(begun, again(nothing, 0.05))(send)
         return path == "/completion"
 
     with FakeServer() as server:
         server.raw = raw
-        endpoint = connect(server.url, 1.0)
+        endpoint = connect(server.url, 1.0 if begun == STREAM else 60.0)
         for _ in range(8):
             with pytest.raises(ServerError, match="nothing of use for 1 s"):
-                endpoint.complete(Request(prompt=(1, 2), n_predict=10))
+                endpoint.complete(Request(prompt=(1, 2), n_predict=10_000))
     assert len(asked) == 1  # each further one would wait as long again
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mlsd.analysis.results.server_arms import recommend
 from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.records import Sampling
@@ -85,6 +86,22 @@ def test_a_greedy_case_is_one_for_every_seed_of_the_order(behind: Measure) -> No
     assert {one.case.sampling for one in result.trials} == {Sampling()}
 
 
+def test_sampled_answers_are_timed_and_not_judged(behind: Measure) -> None:
+    result = behind(lambda event: event, repeats=1, sampling=Sampling(temperature=1.0))
+    assert not reasons(result) and set(verdicts(result)) == {None}
+
+
+def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path: Path) -> None:
+    with FakeServer(draft=True) as one, FakeServer() as other:
+        ends = connect(one.url, 5.0), connect(other.url, 5.0)
+        result = pair(*ends, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
+        assert ["should be plain" in reason for reason in reasons(result, "ar")] == [True]
+        assert any("two plain servers" in note for note in result.notes)
+        other.value = lambda path, value: {"data": [{"meta": {"n_vocab": 99}}]} if path == "/v1/models" else value
+        with pytest.raises(InputError, match="different models"):
+            pair(ends[0], connect(other.url, 5.0), tmp_path / "s.sqlite")
+
+
 def test_one_altered_token_in_an_answer_is_found_every_time(behind: Measure) -> None:
     result = behind(altered(N_PREDICT - 2))
     assert set(verdicts(result)) == {"diverged"} and len(reasons(result)) == TIMES
@@ -139,6 +156,8 @@ def test_half_a_stream_is_a_failed_trial_with_its_reason(behind: Measure) -> Non
     result = behind(late(cut), repeats=2)
     assert reasons(result) and not reasons(result, "ar")
     assert all("half an answer" in reason for reason in reasons(result))
+    (advice,) = recommend(result.results)  # of a server that crashes nothing is known, so nothing is switched off
+    assert advice.startswith("No usable measurement: ") and "half an answer" in advice
 
 
 def test_an_answer_that_breaks_off_in_the_middle_is_one_message() -> None:
@@ -208,8 +227,8 @@ def test_a_template_is_told_the_day_that_every_template_is_told() -> None:
     with FakeServer() as server:
         server.value = lambda path, value: {**value, "chat_template": template} if path == "/props" else value
         with closing(connect(server.url, 5.0)) as endpoint:
-            tokens = endpoint.chat(("Why?",)).tokens
-    assert bytes(token - 1 for token in tokens) == b"2024 Why?"
+            tokens = endpoint.chat(("Why?",)).prompt
+    assert bytes(int(token) - 1 for token in tokens) == b"2024 Why?"
 
 
 @pytest.mark.parametrize(
