@@ -14,8 +14,8 @@ import pytest
 from mlsd.children import start_child
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import WorkerError
-from mlsd.measure.messages import Probed, ProbeJob
-from mlsd.measure.process import ask, run_info
+from mlsd.measure.messages import ModelJob, Probed
+from mlsd.measure.process import call, run_info
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
 
@@ -92,7 +92,7 @@ def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
     model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
     with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
-        ask(ProbeJob(model=model, engine=ENGINE), Probed)
+        call("serve:probe_model", ModelJob(model=model, engine=ENGINE), Probed)
     assert "smaller model" not in caught.value.hint
     assert "models verify" in caught.value.hint
 

@@ -238,6 +238,25 @@ def check_model(open_session: OpenSession, options: SessionOptions) -> None:
         check_finite(session.logits())
 
 
+def _wide(options: SessionOptions, gamma: int, n_beyond: int = 0) -> SessionOptions:
+    """A context from which nothing is taken back; `n_beyond`: of a text that leaves the window of its layers."""
+    n_rows = max(gamma + 1, *NOISE_WIDTHS)
+    return msgspec.structs.replace(
+        options, n_ctx=256 + 2 * n_rows + n_beyond, max_outputs=n_rows, device_sampling=False,
+        checked=True, n_snapshots=0, n_rungs=0, rungs_on_device=False, tree="off", n_sequences=1,
+    )  # fmt: skip
+
+
+def probe_contexts(options: SessionOptions, strategy: str, gamma: int) -> tuple[SessionOptions, SessionOptions]:
+    """What is open at once, at most, while a strategy is tried for an arm with these options.
+
+    A context from which nothing is taken back, and one as long as the arm's, of whose memory there is a copy.
+    """
+    wide, gamma = _wide(options, max(gamma, _GAMMA)), max(gamma, _GAMMA)
+    tried = msgspec.structs.replace(wide, n_ctx=max(wide.n_ctx, options.n_ctx if options.n_ctx > _LONG_FROM else 0))
+    return wide, rollback_options(strategy, tried, gamma)
+
+
 class _TestBench:
     """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
 
@@ -263,13 +282,7 @@ class _TestBench:
         self._sessions.clear()
 
     def _wide(self, **others: int | bool | str) -> SessionOptions:
-        """Contexts from which nothing is taken back."""
-        n_rows = max(self._gamma + 1, *NOISE_WIDTHS)
-        options = msgspec.structs.replace(
-            self._options, n_ctx=256 + 2 * n_rows + len(self._beyond), max_outputs=n_rows, device_sampling=False,
-            checked=True, n_snapshots=0, n_rungs=0, rungs_on_device=False, tree="off", n_sequences=1,
-        )  # fmt: skip
-        return msgspec.structs.replace(options, **others)
+        return msgspec.structs.replace(_wide(self._options, self._gamma, len(self._beyond)), **others)
 
     def _session(self, options: SessionOptions) -> Session:
         """One that holds nothing. Beside the one from which nothing is taken back, the last one stays open."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
-from mlsd.measure.messages import BlockMeasured, LogitsRead, ReadJob
-from mlsd.measure.process import ask, run_job
+from mlsd.measure.messages import BlockMeasured, ReadJob
+from mlsd.measure.process import read_logits, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
@@ -148,7 +148,7 @@ def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAga
 
 def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...], width: int) -> Losslessness:
     """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
-    alone = ask(ReadJob(job=job, tokens=tokens), LogitsRead)
-    wide = ask(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), LogitsRead)
+    alone = read_logits(ReadJob(job=job, tokens=tokens))
+    wide = read_logits(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)))
     rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]
     return of_recorded(tokens, reference, *rows)

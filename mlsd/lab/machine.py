@@ -169,7 +169,7 @@ def measure(
     """
     unfit = True
     try:
-        here = state.get("card") or card(piece.job.slots[0].case.engine, may_pull=may_pull)
+        here = state.get("card") or card(piece.job.engine, may_pull=may_pull)
         assert isinstance(here, Card)
         if found := differences(here.origin, piece.origin):
             return f"This machine measures for no other installation: {'; '.join(found)}.", unfit

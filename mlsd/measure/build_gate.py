@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,15 @@ from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, read_json, write_atomically
 from mlsd.measure.builds import THIS, Build, find_build, installed
 from mlsd.measure.messages import BuildFits, BuildJob
-from mlsd.measure.process import ask
-from mlsd.records import BackendInfo, Record
+from mlsd.measure.process import call, run_info
+from mlsd.planning.job import Job
+from mlsd.records import BackendInfo, EngineOptions, Record
 from mlsd.version import __version__
 
+# A build's first start on a Mac compiles Metal's kernels, which may take minutes; one that hangs is another platform's.
+_START_S, _PATIENCE_S = (600.0 if sys.platform == "darwin" else 50.0), 1_200.0
+# Loading a build takes about as long as all passes of the embedded model, on an idle processor as on a busy one.
+_CHECK_STARTS, _CHECK_S = 20.0, 30.0
 _OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
 _OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
@@ -50,7 +56,7 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
             return msgspec.structs.replace(known, name=build.name)
     verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint)
     try:
-        verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))
+        verdict = msgspec.structs.replace(verdict, fits=check_build(build))
     except MlsdError as error:
         hint = (
             "The build ends its process or never answers: a damaged file, one made for another processor, or a "
@@ -61,6 +67,18 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
         return msgspec.structs.replace(verdict, problem=error.message, hint=hint)
     write_atomically(path, msgspec.json.encode(verdict).decode())
     return verdict
+
+
+def check_build(build: Build, job: Job | None = None) -> BuildFits:
+    """Ask a worker that loads the build. Raises: the worker's own MlsdError, WorkerError when it dies or hangs."""
+    variables, patience_s = build.variables(), _PATIENCE_S
+    if job is None:
+        began_s = time.monotonic()
+        backend = run_info(EngineOptions(), variables=variables, patience_s=_START_S)
+        if backend.backend == "CPU":  # where no GPU compiles kernels
+            patience_s = max(_CHECK_S, _CHECK_STARTS * (time.monotonic() - began_s))
+    words = "checking the build"
+    return call("build_check:check_build", BuildJob(job=job), BuildFits, variables, doing=words, patience_s=patience_s)
 
 
 def use_build(name: str) -> Build:

@@ -1,12 +1,11 @@
-"""What crosses to a worker and back: a Job in, Events out, all plain serializable data."""
+"""What crosses to a worker and back: a `Call` of one of its functions in, Events out, all plain serializable data."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
-import sys
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,8 +16,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
 
 
 class Turn(Record, frozen=True, kw_only=True):
@@ -27,32 +25,37 @@ class Turn(Record, frozen=True, kw_only=True):
     slots: tuple[int, ...] = ()  # places of one block in `Job.slots`
 
 
-class ProbeJob(Record, frozen=True, kw_only=True, tag=True):
-    """Test one model's rollback strategies."""
+class Call(Record, frozen=True, kw_only=True):
+    """A function of the worker, and the record that it is given.
+
+    It takes the record and `Alive`, and returns its answer or yields answers: each is sent as `Found`.
+    """
+
+    function: str  # module:name under mlsd.measure.worker
+    record: msgspec.Raw
+
+
+Alive = Callable[[str], None]  # hears what a worker is at, behind passes that are not timed one by one
+
+
+def silent(doing: str) -> None:
+    """Nobody waits for a sign of life."""
+
+
+class ModelJob(Record, frozen=True, kw_only=True):
+    """A model to open."""
 
     model: ModelFile
     engine: EngineOptions
 
 
-class Probed(Record, frozen=True, kw_only=True, tag=True):
-    """What a probe job found."""
+class Probed(Record, frozen=True, kw_only=True):
+    """What the test of a model's rollback strategies found."""
 
     model: ModelRef
     backend: str
     device: str
     report: ProbeReport
-
-
-class InfoJob(Record, frozen=True, kw_only=True, tag=True):
-    """Ask which build of the native library runs on which device."""
-
-    engine: EngineOptions
-
-
-class Info(Record, frozen=True, kw_only=True, tag=True):
-    """The answer to an info job."""
-
-    backend: BackendInfo
 
 
 class PairJob(Record, frozen=True, kw_only=True):
@@ -68,11 +71,10 @@ class PairJob(Record, frozen=True, kw_only=True):
         own: dict[str, Any] = msgspec.to_builtins(self)
         own |= {role: own[role] and own[role]["ref"] for role in ("target", "draft")}
         own["text"] = hashlib.sha256(self.text.encode()).hexdigest()
-        del own["type"]
         return {"command": command, **own}
 
 
-class CalibrateJob(PairJob, frozen=True, kw_only=True, tag=True):
+class CalibrateJob(PairJob, frozen=True, kw_only=True):
     """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
 
     rows: tuple[int, ...] = (*range(1, 34), 48, 64)  # k of T(k)
@@ -106,7 +108,7 @@ class Spent(Record, frozen=True, kw_only=True, tag=True):
     rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
 
 
-class DistanceJob(PairJob, frozen=True, kw_only=True, tag=True):
+class DistanceJob(PairJob, frozen=True, kw_only=True):
     """Ask how well a target and its draft predict a text, and how far apart they are there.
 
     Without `engine.n_ctx` a window, after which both start afresh, has 512 tokens.
@@ -117,17 +119,9 @@ class DistanceJob(PairJob, frozen=True, kw_only=True, tag=True):
     n_tokens: int | None = None  # at most so many of the text's tokens; None: all
 
 
-class DistanceFound(Record, frozen=True, kw_only=True, tag=True):
-    """The answer to a distance job."""
-
-    distance: DraftDistance
-
-
-class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
+class LayerSearchJob(ModelJob, frozen=True, kw_only=True):
     """Look for the blocks that a model drafts best without, on its own continuation of a text."""
 
-    model: ModelFile
-    engine: EngineOptions
     text: str
     method: Literal["greedy", "conflayers"]
     fraction: float  # share of blocks to leave out; conflayers may leave out up to a quarter of all more
@@ -135,7 +129,7 @@ class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
     gamma: int = 2  # of the rounds that measure what is accepted
 
 
-class LayersFound(Record, frozen=True, kw_only=True, tag=True):
+class LayersFound(Record, frozen=True, kw_only=True):
     """The blocks to leave out, and what a draft without them gets accepted on a part of the text not searched on."""
 
     skipped: tuple[int, ...]
@@ -151,19 +145,13 @@ class LayersFound(Record, frozen=True, kw_only=True, tag=True):
         return "layer-skip:mode=sync,skip=" + "+".join(map(str, self.skipped))
 
 
-class BreakdownJob(PairJob, frozen=True, kw_only=True, tag=True):
+class BreakdownJob(PairJob, frozen=True, kw_only=True):
     """Profile passes of a target, and a draft step beside them: the share of each part of the network."""
 
     drafter: DrafterSpec = DrafterSpec()  # a method whose draft network is cut out of the target
     rows: tuple[int, ...]  # positions of the target's passes
     depth: int  # positions in the context before a pass
     repeats: int  # turns of plain and profiled passes
-
-
-class SharesFound(Record, frozen=True, kw_only=True, tag=True):
-    """The shares of each pass that was profiled."""
-
-    shares: tuple[PassShares, ...]
 
 
 class ContextsWanted(Record, frozen=True, kw_only=True):
@@ -174,24 +162,24 @@ class ContextsWanted(Record, frozen=True, kw_only=True):
     shape: str | None = None  # a name of `gguf_tools.shapes.FULL`
     method: DrafterSpec | None = None
     head_path: str | None = None  # of a method whose head has a file of its own
-    options: tuple[SessionOptions, ...]
+    options: tuple[SessionOptions, ...] = ()
 
 
-class FootprintJob(Record, frozen=True, kw_only=True, tag=True):
+class FootprintJob(Record, frozen=True, kw_only=True):
     """Ask what contexts would take of memory, and what the device has."""
 
     wanted: tuple[ContextsWanted, ...]
     n_gpu_layers: int = -1
 
 
-class FootprintsFound(Record, frozen=True, kw_only=True, tag=True):
+class FootprintsFound(Record, frozen=True, kw_only=True):
     """The answers in order; None for a model that llama.cpp cannot plan."""
 
     backend: BackendInfo
     found: tuple[tuple[Footprint, ...] | None, ...]
 
 
-class SelfCheckJob(Record, frozen=True, kw_only=True, tag=True):
+class SelfCheckJob(Record, frozen=True, kw_only=True):
     """Ask whether machine, build and device do what mlsd takes for granted."""
 
     models: tuple[ModelFile, ...]  # small ones, which are opened
@@ -209,20 +197,20 @@ class Check(Record, frozen=True, kw_only=True):
     figures: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class SelfChecked(Record, frozen=True, kw_only=True, tag=True):
+class SelfChecked(Record, frozen=True, kw_only=True):
     """What a self-check found."""
 
     backend: BackendInfo
     checks: tuple[Check, ...]
 
 
-class BuildJob(Record, frozen=True, kw_only=True, tag=True):
+class BuildJob(Record, frozen=True, kw_only=True):
     """Ask whether a build of llama.cpp can be measured, and where there is a job whether it opens every arm."""
 
     job: Job | None = None
 
 
-class BuildFits(Record, frozen=True, kw_only=True, tag=True):
+class BuildFits(Record, frozen=True, kw_only=True):
     """It can."""
 
     backend: BackendInfo
@@ -233,7 +221,7 @@ class BuildFits(Record, frozen=True, kw_only=True, tag=True):
     rollback: str  # the strategy that is exact for the embedded model
 
 
-class ReadJob(Record, frozen=True, kw_only=True, tag=True):
+class ReadJob(Record, frozen=True, kw_only=True):
     """Ask what a target says to the prompt of a job's first slot and then, pass by pass, to the tokens behind it."""
 
     job: Job
@@ -242,7 +230,7 @@ class ReadJob(Record, frozen=True, kw_only=True, tag=True):
     width: int = 1  # tokens that go in at once
 
 
-class LogitsRead(Record, frozen=True, kw_only=True, tag=True):
+class LogitsRead(Record, frozen=True, kw_only=True):
     """The logits before each of the tokens."""
 
     ids: tuple[tuple[int, ...], ...]  # the token itself first, the others from the likeliest down
@@ -334,55 +322,26 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
         return error
 
 
+class Found(Record, frozen=True, kw_only=True, tag=True):
+    """An answer to a call."""
+
+    value: msgspec.Raw
+
+
 class Finished(Record, frozen=True, kw_only=True, tag=True):
-    """Every slot that was chosen was visited."""
+    """The call is over; of a job, every slot that was chosen was visited."""
 
 
 Event = (
-    Loaded | Started | Progress | Working | HeatReading | Resting | Silent | BlockMeasured | Refused | Finished | Probed
-    | Info | Passes | Covered | Spent | DistanceFound | LayersFound | SharesFound | SelfChecked | FootprintsFound |
-    BuildFits | LogitsRead
-)  # fmt: skip
-Work = (
-    Job | ProbeJob | InfoJob | CalibrateJob | DistanceJob | LayerSearchJob | BreakdownJob | SelfCheckJob |
-    FootprintJob | BuildJob | ReadJob
+    Loaded | Started | Progress | Working | HeatReading | Resting | Silent | BlockMeasured | Refused | Found | Finished
 )  # fmt: skip
 
 
-def models_of(work: Work) -> Iterator[ModelFile]:
-    """The target, the draft or the one model of any work."""
+def models_of(record: Record) -> Iterator[ModelFile]:
+    """The target, the draft or the one model of what is asked."""
     for name in ("target", "draft", "model"):
-        if isinstance(file := getattr(work, name, None), ModelFile):
+        if isinstance(file := getattr(record, name, None), ModelFile):
             yield file
-
-
-class WorkKind(NamedTuple):
-    """A kind of work with one answer: what gives it in a worker, and how its caller waits for it."""
-
-    handler: str  # module:function under mlsd.measure.worker, from the work to its answer
-    doing: str  # what the worker was at, for one that dies of it
-    patience: float = 1.0  # times the usual one
-    start_patience: float | None = None  # until it sends `Info`, which says that llama.cpp started; None: it sends none
-    most_starts: float | None = None  # of the embedded model: times what the start took, where no GPU compiles kernels
-
-
-# A build's first start on a Mac compiles Metal's kernels, which may take minutes; one that hangs is another platform's.
-_START = 1.0 if sys.platform == "darwin" else 1 / 12
-# Loading a build takes about as long as all passes of the embedded model, on an idle processor as on a busy one.
-_CHECK_STARTS = 20.0
-
-# A further kind of work is a record above, its line here and the function that answers it.
-QUESTIONS: dict[type, WorkKind] = {
-    ProbeJob: WorkKind("serve:probe_model", "probing a model"),
-    InfoJob: WorkKind("serve:find_backend", "starting llama.cpp"),
-    DistanceJob: WorkKind("perplexity:measure_distance", "reading the text", 6),
-    LayerSearchJob: WorkKind("layer_search:search_layers", "looking for blocks to leave out", 6),
-    BreakdownJob: WorkKind("breakdown:break_down", "profiling passes", 6),
-    SelfCheckJob: WorkKind("self_check:self_check", "checking this machine", 2),
-    FootprintJob: WorkKind("footprints:find_footprints", "planning contexts"),
-    BuildJob: WorkKind("build_check:check_build", "checking the build", 2, _START, _CHECK_STARTS),
-    ReadJob: WorkKind("build_check:read_logits", "reading logits"),
-}
 
 
 def now() -> str:

@@ -14,9 +14,10 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, probe
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
+from mlsd.measure.messages import Alive, silent
 from mlsd.records import ModelRef
 
 _FORMAT = 5  # raise it when the probe changes what it tests
@@ -28,21 +29,27 @@ _Found = TypeVar("_Found", ProbeReport, StrategyResult)
 class ProbeCache:
     """One small file for a question to a model, a build, a device and all options of a context."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = (folder or cache_dir()) / "probe"
+    def __init__(self, folder: Path | None = None, alive: Alive = silent) -> None:
+        """`alive` hears of the passes of a probe."""
+        self._folder, self._alive = (folder or cache_dir()) / "probe", alive
+
+    def _open(self, model: LlamaModel, options: SessionOptions) -> Session:
+        session = open_session(model, options)
+        session.on_pass = partial(self._alive, f"trying how {model.path.stem} rolls back")
+        return session
 
     def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
         """The stored report, or that of a probe now, which is then stored if the model has a hash."""
         path = self._path(ref, options)
         report = None if fresh else _read(path, ProbeReport)
-        return report or _kept(path, probe(partial(open_session, model), options))
+        return report or _kept(path, probe(partial(self._open, model), options))
 
     def check(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, question: Question) -> StrategyResult:
         """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
         length = options.n_ctx if question.where == "long text" else 0
         path = self._path(ref, options, question, length)
         found = _read(path, StrategyResult)
-        return found or _kept(path, check(partial(open_session, model), options, question))
+        return found or _kept(path, check(partial(self._open, model), options, question))
 
     def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
         """The stored report, if there is one."""

@@ -10,39 +10,39 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, Self, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from mlsd.children import end_session, signal_name, start_child
-from mlsd.errors import WorkerError
-from mlsd.measure.contexts import check_contexts
+from mlsd.errors import InputError, WorkerError
+from mlsd.gguf_tools.source import Source
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import (
-    QUESTIONS,
     BlockMeasured,
-    CalibrateJob,
-    Covered,
+    Call,
     Event,
     Finished,
+    Found,
     HeatReading,
-    Info,
-    InfoJob,
-    Passes,
+    LogitsRead,
     Progress,
+    ReadJob,
     Refused,
     Silent,
-    Spent,
     Started,
     Turn,
-    Work,
+    Working,
     failed_trial,
+    models_of,
 )
 from mlsd.planning.job import Job
-from mlsd.records import BackendInfo, EngineOptions
+from mlsd.records import BackendInfo, EngineOptions, Record
 from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 _PATIENCE_S = 600.0
-_CHECK_S = 30.0  # for the passes of the embedded model at least
+_RUN_SLOTS = "serve:run_slots"  # what measures a job, turn by turn
 
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
@@ -86,7 +86,7 @@ def run_job(
     while turn := turn or list(next(coming, ())):
         todo = todo or turn.copy()
         started, last = None, None
-        with (hire or _Worker)(job, variables) as worker:
+        with (hire or partial(_Worker, _RUN_SLOTS))(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
                 if isinstance(event, Finished):
@@ -147,52 +147,80 @@ def _doing(job: Job, last: Event | None) -> str:
     return f"loading {names}" if last is None else f"opening contexts of {names}, or trying how they roll back"
 
 
-def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
-    """The answer of a worker process to work that has one; see `messages.QUESTIONS`.
+def call(
+    function: str,
+    record: Record,
+    kind: type[T],
+    variables: Variables = None,
+    *,
+    doing: str = "at work",
+    patience_s: float = _PATIENCE_S,
+) -> T:
+    """The answer of a function of the worker, in a process of its own; see `answers`."""
+    with closing(answers(function, record, kind, variables, doing=doing, patience_s=patience_s)) as found:
+        answer: T = next(found)
+        return answer
 
-    Raises: the worker's own MlsdError, WorkerError when it dies.
+
+def answers(
+    function: str,
+    record: Record,
+    kind: Any,
+    variables: Variables = None,
+    *,
+    doing: str = "at work",
+    patience_s: float = _PATIENCE_S,
+) -> Generator[Any]:
+    """Every answer, of that `kind`, of a function ``module:name`` of the worker that is given this record.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies or is silent for so long; what was yielded stands.
     """
-    question = QUESTIONS[type(work)]
-    began, most_s = time.monotonic(), question.patience * _PATIENCE_S
-    with _Worker(work, variables) as worker:
-        for starting in (True, False) if question.start_patience else (False,):
-            for event in worker.events((question.start_patience or 1.0) * _PATIENCE_S if starting else most_s):
-                if isinstance(event, Silent):
-                    _LOG.info(
-                        f"The worker has been silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}"
-                    )
-                if isinstance(event, kind):
-                    return event
-                if isinstance(event, Info):  # it started
-                    if question.most_starts and event.backend.backend == "CPU" and getattr(work, "job", None) is None:
-                        most_s = min(most_s, max(_CHECK_S, question.most_starts * (time.monotonic() - began)))
-                    break
-            else:
-                break
-        raise worker.died(question.doing)
-
-
-def run_calibration(job: CalibrateJob, *, variables: Variables = None) -> Iterator[Passes | Covered | Spent]:
-    """Calibrate in a worker process and yield each repeat's passes, the experts of a mixture, and what it all took.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies; what was yielded before stands.
-    """
-    with _Worker(job, variables) as worker:
-        for event in worker.events(_PATIENCE_S):
+    decoder = msgspec.json.Decoder(kind)
+    with _Worker(function, record, variables) as worker:
+        for event in worker.events(patience_s):
             if isinstance(event, Finished):
                 return
-            if isinstance(event, Passes | Covered | Spent):
-                yield event
-        raise worker.died(f"it timed {job.target.ref.id}")
+            if isinstance(event, Found):
+                yield decoder.decode(event.value)
+            elif isinstance(event, Working):
+                _LOG.info(f"Still {event.doing}")
+            elif isinstance(event, Silent):
+                _LOG.info(f"The worker has been silent for {event.silent_s:.0f} s while {doing}{_FIRST_START}")
+        reason = worker.obituary()
+        raise WorkerError(f"The worker process died while {doing}: {reason}", hint=worker.advice())
 
 
-def run_info(engine: EngineOptions, *, variables: Variables = None) -> BackendInfo:
+def read_logits(job: ReadJob, variables: Variables = None) -> LogitsRead:
+    """What a build says to a text, pass by pass."""
+    return call("build_check:read_logits", job, LogitsRead, variables, doing="reading logits")
+
+
+def run_info(engine: EngineOptions, *, variables: Variables = None, patience_s: float = _PATIENCE_S) -> BackendInfo:
     """Ask a worker for the native build and device, so this process never loads the library. Raises: WorkerError."""
     try:
-        return ask(InfoJob(engine=engine), Info, variables).backend
+        return call(
+            "serve:find_backend", engine, BackendInfo, variables, doing="starting llama.cpp", patience_s=patience_s
+        )
     except WorkerError as error:
         error.hint = error.hint or "Reinstall llama-cpp-python; see the README."
         raise
+
+
+def check_context(record: Record) -> None:
+    """Check the context that a user asked for, before a worker loads anything: llama.cpp would try, and be killed.
+
+    Raises: InputError when it is longer than the target was trained for. What it takes of memory the worker asks.
+    """
+    record = getattr(record, "job", None) or record
+    engine, target = getattr(record, "engine", None), next(models_of(record), None)
+    if engine is None or engine.n_ctx is None or target is None:
+        return
+    trained = Source(Path(target.path)).count("context_length", None)
+    if trained is not None and engine.n_ctx > trained:
+        raise InputError(
+            f"A context of {engine.n_ctx:,} positions is beyond the {trained:,} that {target.ref.id} was trained for.",
+            hint=f"Give --n-ctx {trained} or less; without it a context is as long as the run needs.",
+        )
 
 
 class Lines(Protocol):
@@ -256,8 +284,8 @@ def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
 class _Worker:
     """One worker process; leaving the block ends it."""
 
-    def __init__(self, work: Work, variables: Variables = None) -> None:
-        check_contexts(work)
+    def __init__(self, function: str, record: Record, variables: Variables = None) -> None:
+        check_context(record)
         self._log, self._hung = b"", False
         pipe = subprocess.PIPE
         self._process = start_child("mlsd.measure.worker", stdin=pipe, stdout=pipe, stderr=pipe, variables=variables)
@@ -265,9 +293,9 @@ class _Worker:
         threading.Thread(target=self._read, daemon=True).start()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self.send(work)
+        self.send(Call(function=function, record=msgspec.Raw(msgspec.json.encode(record))))
 
-    def send(self, message: Work | Turn) -> None:
+    def send(self, message: Call | Turn) -> None:
         """Say one thing more to the worker."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
@@ -320,9 +348,6 @@ class _Worker:
         if self._hung:
             return "Try again on an idle machine; a smaller context or model answers sooner."
         return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."
-
-    def died(self, doing: str) -> WorkerError:
-        return WorkerError(f"The worker process died while {doing}: {self.obituary()}", hint=self.advice())
 
     def __enter__(self) -> Self:
         return self

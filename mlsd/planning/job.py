@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from mlsd.models.library import LocalModel
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Anchors, Case, ModelRef, PromptRef, Record
+from mlsd.records import Anchors, Case, EngineOptions, ModelRef, PromptRef, Record
 
 TrialRole = Literal["study", "baseline"]
 
@@ -71,7 +71,7 @@ class Reference(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
 
 
-class Job(Record, frozen=True, kw_only=True, tag=True):
+class Job(Record, frozen=True, kw_only=True):
     """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
 
     target: ModelFile
@@ -84,6 +84,11 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     keep_text: bool = True
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
+
+    @property
+    def engine(self) -> EngineOptions:
+        """The same for all arms."""
+        return self.slots[0].case.engine
 
     @property
     def files(self) -> tuple[ModelFile, ...]:

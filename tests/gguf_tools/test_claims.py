@@ -19,7 +19,6 @@ from mlsd.gguf_tools.read import model_facts, source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, choose_layers, plan_cut, refuse_unloadable, state_layers
 from mlsd.gguf_tools.synthetic.synth import from_gguf
-from mlsd.measure.contexts import context_bytes
 from mlsd.records import ModelRef
 
 Keys = dict[str, tuple[Any, Type]]
@@ -60,7 +59,6 @@ def read_everything(path: Path) -> None:
     model_facts(path, ref=ModelRef(id="x"))
     source_weight(source)
     source.count("context_length", None)
-    context_bytes(source, 64)
     attention_layers(source)
     state_layers(source)
     from_gguf(source)
@@ -138,14 +136,14 @@ def test_a_name_that_is_no_text_is_the_same_error(tmp_path: Path, what: bytes) -
 def test_no_heads_is_what_converters_write_for_models_without_attention(tmp_path: Path, heads: int | list[int]) -> None:
     changed = dict.fromkeys(("attention.head_count", "attention.head_count_kv"), (heads, Type.UINT32))
     path = model(tmp_path / "m.gguf", changed, architecture="mamba2")
-    assert context_bytes(Source(path), 4096) == 0
+    assert attention_layers(Source(path)) == ()
     read_everything(path)
 
 
 def test_heads_listed_for_each_block_are_counted_by_block(tmp_path: Path) -> None:
     changed = {"attention.head_count": ([0, 4], Type.UINT32), "attention.head_count_kv": ([0, 2], Type.UINT32)}
     path = model(tmp_path / "m.gguf", changed, architecture="jamba")
-    assert context_bytes(Source(path), 10) == 10 * 2 * (8 + 8) * 2
+    assert attention_layers(Source(path)) == (1,)
 
 
 def test_a_head_with_wrong_values_is_refused_as_damaged(tmp_path: Path) -> None:

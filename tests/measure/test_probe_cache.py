@@ -55,3 +55,10 @@ def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(
     paths = {cache._path(NAMED, msgspec.structs.replace(options, **other)) for other in ({}, *others)}
     assert len(paths) == 1 + len(others)
     assert cache._path(NAMED, msgspec.structs.replace(options, n_ctx=512)) in paths
+
+
+def test_a_probe_gives_signs_of_life(tiny: Path, tmp_path: Path) -> None:
+    heard = list[str]()
+    with LlamaModel(tiny / "llama.gguf") as model:
+        ProbeCache(tmp_path, heard.append).get(NAMED, SessionOptions(n_ctx=256, n_threads=1), model)
+    assert len(heard) > 10 and set(heard) == {"trying how llama rolls back"}

@@ -12,7 +12,7 @@ from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, say, working
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
-from mlsd.measure.messages import DistanceFound, DistanceJob
+from mlsd.measure.messages import DistanceJob
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import DRAFT_MODEL, EngineOptions
@@ -38,8 +38,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
     distance. With --db the result is kept for `mlsd claims`; `mlsd run --distances` does it for every draft of a suite.
     """
-    from mlsd.measure.process import ask
-    from mlsd.measure.run.distances import shipped_text
+    from mlsd.measure.run.distances import read_distance, shipped_text
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
     drafting = _drafting(shared.model_file(model), options)
@@ -54,7 +53,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
         n_tokens=options["n_tokens"],
     )
     with working("Reading the text"):
-        found = ask(job, DistanceFound).distance
+        found = read_distance(job)
     if options["db"] is not None:
         with Store.open(options["db"]) as store:
             store.add_distance(found)

@@ -183,7 +183,7 @@ def subset(
     measured on the second half. In hybrids one block with attention always stays.
     """
     from mlsd.drafters.layer_skip.subset import Options, plan
-    from mlsd.measure.process import ask
+    from mlsd.measure.process import call
 
     file, found = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit", "fraction", "component")}
@@ -197,7 +197,7 @@ def subset(
         job = LayerSearchJob(
             model=file, engine=engine, text=prompt_from_file(text).text, method=search, fraction=fraction
         )
-        found = ask(job, LayersFound)
+        found = call("layer_search:search_layers", job, LayersFound, doing="looking for blocks to leave out")
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))
     if all(choice is None for choice in choices.values()):

@@ -27,11 +27,12 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
     """
     shared.check_models(target)
-    from mlsd.measure.messages import Probed, ProbeJob
-    from mlsd.measure.process import ask
+    from mlsd.measure.messages import ModelJob, Probed
+    from mlsd.measure.process import call
 
     with working(f"Rolling {target} back in every way"):
-        result = ask(ProbeJob(model=shared.model_file(target), engine=engine), Probed)
+        job = ModelJob(model=shared.model_file(target), engine=engine)
+        result = call("serve:probe_model", job, Probed, doing="probing a model")
     if as_json:
         figures = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*figures, "target", "draft")}

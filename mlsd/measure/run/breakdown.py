@@ -10,8 +10,8 @@ import msgspec
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, BreakdownJob, SharesFound
-from mlsd.measure.process import ask, run_info, run_job
+from mlsd.measure.messages import BlockMeasured, BreakdownJob
+from mlsd.measure.process import call, run_info, run_job
 from mlsd.measure.run.calibration import check_rows
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.planning.job import Job
@@ -84,7 +84,7 @@ def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] 
     environment, plan = read_environment(run_info(job.engine)), job.plan("breakdown")
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
-        shares = ask(job, SharesFound).shares
+        shares = call("breakdown:break_down", job, tuple[PassShares, ...], doing="profiling passes")
         store.add_figures(run_id, shares)
     return shares
 

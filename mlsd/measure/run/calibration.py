@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
-from mlsd.measure.process import run_calibration, run_info
+from mlsd.measure.process import Variables, answers, run_info
 from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
@@ -85,6 +85,12 @@ def check_rows(rows: Sequence[int]) -> None:
     """Raises: InputError for widths of passes that cannot be."""
     if not rows or min(rows) < 1:
         raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,5,9.")
+
+
+def run_calibration(job: CalibrateJob, variables: Variables = None) -> Iterator[Passes | Covered | Spent]:
+    """Each repeat's passes, the experts of a mixture, and what it all took, from a worker; see `answers`."""
+    doing = f"timing {job.target.ref.id}"
+    return answers("calibrate:calibrate", job, Passes | Covered | Spent, variables, doing=doing)
 
 
 def time_and_store(

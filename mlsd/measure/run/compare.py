@@ -24,10 +24,12 @@ from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
+from mlsd.measure.build_gate import check_build
 from mlsd.measure.builds import Build, find_build
 from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, Event, HeatReading, LogitsRead, Passes, ReadJob
-from mlsd.measure.process import ask, run_calibration, run_job
+from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes, ReadJob
+from mlsd.measure.process import read_logits, run_job
+from mlsd.measure.run.calibration import run_calibration
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import RunInProgress, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.run.runs import check_database, conclude
@@ -160,7 +162,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
         asked = request.other if place and request.other is not None else request.bench
         _, (job,) = fit_here(plan_bench(asked).loads)
         try:
-            fits = ask(BuildJob(job=job), BuildFits, build.variables())
+            fits = check_build(build, job)
         except MlsdError as error:
             error.message = f"Build {build.name} cannot be measured. {error.message}"
             if isinstance(error, WorkerError):
@@ -294,7 +296,7 @@ def _read_both(base: _Side, side: _Side, case: Case, own: tuple[int, ...], other
         prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
         return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
 
-    ours = ask(ReadJob(job=job(base), tokens=other), LogitsRead, base.build.variables())
-    theirs = ask(ReadJob(job=job(side), tokens=other, ids=ours.ids), LogitsRead, side.build.variables())
+    ours = read_logits(ReadJob(job=job(base), tokens=other), base.build.variables())
+    theirs = read_logits(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
     rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
     return of_other_build(other, own, rows[0], rows[1])

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import drafting_file, drafting_key
-from mlsd.measure.messages import DistanceFound, DistanceJob
-from mlsd.measure.process import ask
+from mlsd.measure.messages import DistanceJob
+from mlsd.measure.process import call
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
@@ -61,6 +61,11 @@ def study_draftings(cases: Iterable[Case], paths: Mapping[str, Path]) -> list[Dr
     return list(found.values())
 
 
+def read_distance(job: DistanceJob) -> DraftDistance:
+    """Both models over the text, in a worker."""
+    return call("perplexity:measure_distance", job, DraftDistance, doing="reading the text")
+
+
 def measure_distances(
     draftings: Iterable[Drafting], engine: EngineOptions, keep: Callable[[Drafting, DraftDistance], None]
 ) -> None:
@@ -75,4 +80,4 @@ def measure_distances(
             text=text,
             n_tokens=_N_TOKENS,
         )
-        keep(drafting, ask(job, DistanceFound).distance)
+        keep(drafting, read_distance(job))

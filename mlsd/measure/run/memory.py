@@ -1,26 +1,24 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
-head's own, and the one in which a verdict is found, with a copy of its memory; with the weights a draft that is cut out
-of its target. Not counted are what mlsd itself keeps (a search index, the target's rows for a head), nor contexts of
-the probe, which are closed before the arm opens that they are for, though other arms may be open beside them.
+head's own, and the one in which a verdict is found, with a copy of its memory; the two in which a rollback is tried
+before its arm opens, while others are open; with the weights a draft that is cut out of its target. What mlsd itself
+keeps is not counted (a search index, the target's rows for a head).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from mlsd.drafters import drafting_key, find_method, recipe
-from mlsd.drafters.recipe import Context, opening_of
+from mlsd.drafters.recipe import opening_of
 from mlsd.engine.losslessness import judge_options
-from mlsd.engine.probe import Role, assumed_strategy
+from mlsd.engine.probe import Role, assumed_strategy, probe_contexts
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
@@ -32,26 +30,22 @@ from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
-from mlsd.measure.process import ask, run_info
+from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import ModelEntry
 from mlsd.planning.job import Job, prompt_key
+from mlsd.planning.known_shapes import bits_of, quant_of
 from mlsd.planning.prompts import Prompt
 from mlsd.records import BackendInfo, Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
+from mlsd.stats import grouped
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
 
-_Known = Mapping[tuple[tuple[str, str | None], SessionOptions], Footprint]
-
-# Bits per weight of whole files, as llama.cpp's quantizer documents them for Llama-3.1-8B (tools/quantize/README.md).
-_BITS_PER_WEIGHT = {
-    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.89, "Q4_K_S": 4.67,
-    "Q4_0": 4.64, "Q3_K_M": 4.0, "Q2_K": 3.16,
-}  # fmt: skip
 _ESTIMATE_MARGIN = 1.05  # files of one quantization differ by a few per cent from model to model
 _SNAPSHOTS = "qwen35"  # architectures that begin so keep snapshots; others with states save and replay them
 _LEAST_BYTES_OF_A_TOKEN = 3  # of text, where nobody has counted
+_IN_TURN = ("probing", "judging")  # what is open beside arms, for one of them at a time
 
 
 class Sized(Record, frozen=True, kw_only=True):
@@ -79,7 +73,7 @@ class Sized(Record, frozen=True, kw_only=True):
 
 
 class ArmMemory(Record, frozen=True, kw_only=True):
-    """What is open for one arm, or for judging."""
+    """What is open for one arm, or in turn for probing and for judging."""
 
     arm: str
     kv_bytes: int
@@ -87,6 +81,9 @@ class ArmMemory(Record, frozen=True, kw_only=True):
     compute_bytes: int
     output_bytes: int
     total_bytes: int
+
+
+Arms = tuple[ArmMemory, ...]
 
 
 class LoadMemory(Record, frozen=True, kw_only=True):
@@ -104,7 +101,7 @@ class LoadMemory(Record, frozen=True, kw_only=True):
     verdict: Fit
     why: str
     estimated: bool  # the size of a model was estimated
-    arms: tuple[ArmMemory, ...] = ()  # judging comes last
+    arms: Arms = ()  # what is open in turn comes last
 
 
 def size_models(
@@ -155,46 +152,35 @@ def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
 
 def estimated_bytes(entry: ModelEntry) -> int | None:
     """Bytes from parameters and quantization, a little high; None where either says too little."""
-    bits = _BITS_PER_WEIGHT.get(entry.quantization)
-    if bits is None or entry.parameters is None:
+    quant = quant_of(entry.quantization)
+    if quant is None or entry.parameters is None:
         return None
-    return round(entry.parameters * bits / 8 * _ESTIMATE_MARGIN)
+    return round(entry.parameters * bits_of(quant) / 8 * _ESTIMATE_MARGIN)
 
 
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _OpenContext:
+class _Opened(NamedTuple):
     """One context that will be open, or what a method opens beside one, and what is saved of it meanwhile."""
 
-    model: str
+    of: ContextsWanted  # whose, without options
     options: SessionOptions
     saved: Literal["nothing", "states", "all"] = "nothing"
-    method: DrafterSpec | None = None
-
-    @property
-    def key(self) -> tuple[str, str | None]:
-        return self.model, None if self.method is None else content_id(self.method)
 
 
-@dataclass(frozen=True)
-class _Contexts:
-    """What a load opens: of each arm, and of each verdict, one of which is sought at a time."""
+class _Contexts(NamedTuple):
+    """What a load opens: for each arm, named for people; of `_IN_TURN` one is open at a time."""
 
-    arms: list[tuple[str, list[_OpenContext]]]  # each with its name for people
-    verdicts: list[list[_OpenContext]]
-    cut_bytes: dict[str, int]  # weights of each draft that is cut out of the target
-
-    def all(self) -> list[_OpenContext]:
-        return [context for opened in (*(own for _, own in self.arms), *self.verdicts) for context in opened]
+    opened: list[tuple[str, list[_Opened]]]
+    cut_bytes: int  # weights of the drafts that are cut out of the target
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """The device, and of each load its arms, judging last; none where a model cannot be planned."""
+    """The device, and of each load its arms, what is open in turn last; none where a model cannot be planned."""
 
     backend: BackendInfo
-    arms: tuple[tuple[ArmMemory, ...], ...]
+    arms: tuple[Arms, ...]
     cut_bytes: tuple[int, ...] = ()  # weights of the drafts that each load cuts out of its target
 
 
@@ -203,35 +189,36 @@ def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: Engine
 
     Raises: WorkerError when the native library does not even start.
     """
-    opened = [_contexts(load, models) for load in loads]
-    methods: dict[tuple[str, str | None], DrafterSpec | None] = {}
-    options: dict[tuple[str, str | None], dict[SessionOptions, None]] = defaultdict(dict)
-    for contexts in opened:
-        for context in contexts.all() if contexts else ():
-            methods[context.key] = context.method
-            options[context.key].setdefault(context.options)
-    wanted = tuple(_wanted(models, key[0], methods[key], tuple(asked)) for key, asked in options.items())
-    cut_bytes = tuple(sum(contexts.cut_bytes.values()) if contexts else 0 for contexts in opened)
+    found = [_contexts(load, models) for load in loads]
+    contexts = [context for one in found if one for _, opened in one.opened for context in opened]
+    wanted = tuple(
+        msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
+        for same in grouped(contexts, lambda one: one.of.key).values()
+    )
+    job = FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers)
     try:
-        answer = ask(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers), FootprintsFound)
+        answer = call("footprints:find_footprints", job, FootprintsFound, doing="planning contexts")
     except MlsdError:  # a model that ends the process says so when it is run
         return Asked(backend=run_info(engine), arms=tuple(() for _ in loads))
     known = {
-        (key, one): footprint
-        for (key, asked), found in zip(options.items(), answer.found, strict=True)
-        for one, footprint in zip(asked, found or (), strict=False)
+        (of.key, options): footprint
+        for of, footprints in zip(wanted, answer.found, strict=True)
+        for options, footprint in zip(of.options, footprints or (), strict=False)
     }
-    arms = tuple(_arms(contexts, known) for contexts in opened)
-    return Asked(backend=answer.backend, arms=arms, cut_bytes=cut_bytes)
+    return Asked(
+        backend=answer.backend,
+        arms=tuple(_arms(one.opened, known) if one else () for one in found),
+        cut_bytes=tuple(one.cut_bytes if one else 0 for one in found),
+    )
 
 
-def _wanted(
-    models: Mapping[str, Sized], id_: str, method: DrafterSpec | None, options: tuple[SessionOptions, ...]
-) -> ContextsWanted:
+def _wanted(models: Mapping[str, Sized], id_: str, method: DrafterSpec | None = None) -> ContextsWanted:
+    """The contexts of a model, or what a method opens beside them or cuts out of it."""
     model, key, head = models[id_], models[id_].key, None
-    if method is not None and method.draft is not None:
-        key, head = f"{key} {models[method.draft.id].key}", models[method.draft.id].path
-    return ContextsWanted(key=key, path=model.path, shape=model.shape, method=method, head_path=head, options=options)
+    if method is not None:
+        draft = None if method.draft is None else models[method.draft.id]
+        key, head = f"{key} {content_id(method)} {draft and draft.key}", draft.path if draft is not None else None
+    return ContextsWanted(key=key, path=model.path, shape=model.shape, method=method, head_path=head)
 
 
 def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
@@ -240,10 +227,9 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
     if None in keeps.values():
         return None
     cases = load.cases
-    first = next(iter(cases.values()))
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
-    shared = session_options(first.engine, n_tokens)
-    found = _Contexts(arms=[], verdicts=[], cut_bytes={})
+    shared = session_options(load.engine, n_tokens)
+    found, cut_bytes = list[tuple[str, list[_Opened]]](), dict[str, int]()
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
@@ -253,14 +239,25 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
             contexts = recipe(opening_of(case, shared, *strategies))
         except UnsupportedError:  # such an arm will not open
             continue
-        cut = _cut(spec, models[target], found.cut_bytes)
-        # A file that is not here tells of no head.
-        known = [one for one in contexts if one.whose != "head" or models[target].path is not None]
-        opened = [_opened(one, target, draft, spec, cut=cut) for one in known]
-        found.arms.append((arm_of(case).setting, opened))
+        of_draft = spec if _cut(spec, models[target], cut_bytes) else None
+        opened = list[_Opened]()
+        for one in contexts:
+            if one.whose == "head" and models[target].path is None:  # a file that is not here tells of no head
+                continue
+            if one.whose == "head":
+                opened.append(_Opened(_wanted(models, target, spec), one.options))
+                continue
+            of = _wanted(models, target) if one.whose == "target" else _wanted(models, draft, of_draft)
+            options = msgspec.structs.replace(one.options, kind="plain")
+            opened.append(_Opened(of, options, "states" if one.saves else "nothing"))
+            if one.rollback in STRATEGIES and case.arm == "sd":
+                clean, tried = probe_contexts(options, one.rollback, case.gamma)
+                found.append(("probing", [_Opened(of, clean), _Opened(of, tried, "all")]))
+        found.append((arm_of(case).setting, opened))
         if case.sampling.greedy:
-            found.verdicts.append([_OpenContext(target, judge_options(shared, case.gamma + 1), "all")])
-    return found
+            of = _wanted(models, target)
+            found.append(("judging", [_Opened(of, judge_options(shared, case.gamma + 1), "all")]))
+    return _Contexts(found, sum(cut_bytes.values()))
 
 
 def _assumed(role: Role, keeps: str | None) -> str:
@@ -272,16 +269,6 @@ def _strategy(case: Case, keeps: str | None) -> str:
     if case.arm == "ar":
         return "trim"
     return case.rollback if case.rollback in STRATEGIES else _assumed("target", keeps)
-
-
-def _opened(context: Context, target: str, draft: str, spec: DrafterSpec, *, cut: bool) -> _OpenContext:
-    saved: Literal["nothing", "states"] = "states" if context.saves else "nothing"
-    if context.whose == "head":
-        return _OpenContext(target, context.options, method=spec)
-    options = msgspec.structs.replace(context.options, kind="plain")
-    if context.whose == "target":
-        return _OpenContext(target, options, saved)
-    return _OpenContext(draft, options, saved, spec if cut else None)
 
 
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
@@ -304,22 +291,26 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
-def _arms(contexts: _Contexts | None, known: _Known) -> tuple[ArmMemory, ...]:
-    if contexts is None or any((context.key, context.options) not in known for context in contexts.all()):
+def _arms(opened: Sequence[tuple[str, list[_Opened]]], known: Mapping[tuple[str, SessionOptions], Footprint]) -> Arms:
+    if any((context.of.key, context.options) not in known for _, contexts in opened for context in contexts):
         return ()
-    arms = [_sum(name, opened, known) for name, opened in contexts.arms]
-    verdicts = [_sum("judging", opened, known) for opened in contexts.verdicts]
-    return (*arms, *sorted(verdicts, key=lambda one: one.total_bytes)[-1:])
+    sums = [_sum(name, contexts, known) for name, contexts in opened]
+    largest = (max((one for one in sums if one.arm == name), key=_total, default=None) for name in _IN_TURN)
+    return (*(one for one in sums if one.arm not in _IN_TURN), *filter(None, largest))
 
 
-def _sum(name: str, opened: Sequence[_OpenContext], known: _Known) -> ArmMemory:
+def _total(arm: ArmMemory) -> int:
+    return arm.total_bytes
+
+
+def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, SessionOptions], Footprint]) -> ArmMemory:
     kv = states = compute = output = 0
-    for context in opened:
-        found = known[context.key, context.options]
-        kv += found.kv_bytes * (2 if context.saved == "all" else 1)
+    for of, options, saved in contexts:
+        found = known[of.key, options]
+        kv += found.kv_bytes * (2 if saved == "all" else 1)
         states += found.states_bytes
-        if context.saved != "nothing":
-            states += found.states_bytes // (context.options.n_snapshots + 1) * max(1, context.options.n_rungs)
+        if saved != "nothing":
+            states += found.states_bytes // (options.n_snapshots + 1) * max(1, options.n_rungs)
         compute += found.compute_bytes
         output += found.output_bytes
     return ArmMemory(
@@ -368,7 +359,7 @@ def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...
     """The machine at hand, and what each load takes of it, refused or not; all files are here. Raises: WorkerError."""
     files = {file.ref.id: file for load in loads for file in load.files}
     models = {id_: _of_files(id_, (Path(file.path),), file.ref.n_bytes) for id_, file in files.items()}
-    asked = ask_memory(loads, models, loads[0].slots[0].case.engine)
+    asked = ask_memory(loads, models, loads[0].engine)
     environment = read_environment(asked.backend)
     return environment, judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
 
@@ -376,7 +367,7 @@ def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...
 def _judge_load(
     load: Job,
     models: Mapping[str, Sized],
-    arms: tuple[ArmMemory, ...],
+    arms: Arms,
     cut_bytes: int,
     budget: MemoryBudget | None,
 ) -> LoadMemory:
@@ -387,9 +378,9 @@ def _judge_load(
     sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in arms) for name in terms} if arms else {}
     total = least = weights
     if arms and weights is not None:
-        judging = sum(arm.total_bytes for arm in arms if arm.arm == "judging")
+        in_turn = sum(arm.total_bytes for arm in arms if arm.arm in _IN_TURN)
         total = weights + sum(sums.values())
-        least = weights + judging + max((arm.total_bytes for arm in arms if arm.arm != "judging"), default=0)
+        least = weights + in_turn + max((arm.total_bytes for arm in arms if arm.arm not in _IN_TURN), default=0)
     names = tuple(model.id for model in own)
     estimated = any(model.estimated for model in own)
     about, rest = "about " if estimated else "", "" if arms else " of weights"

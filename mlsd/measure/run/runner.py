@@ -18,8 +18,8 @@ import msgspec
 from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
-from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
+from mlsd.measure.process import check_context
 from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot, prompt_key
@@ -177,7 +177,7 @@ def run_plan(
     """
     settings, watcher = settings or RunSettings(), watcher or Watcher()
     for load in plan.loads:
-        check_contexts(load)
+        check_context(load)
     going: RunInProgress | None = None
     try:
         with begun(plan, store, settings, watcher) as going:

@@ -14,7 +14,7 @@ from mlsd.errors import InputError
 from mlsd.folders import asset_path, write_atomically
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
-from mlsd.measure.process import ask
+from mlsd.measure.process import call
 from mlsd.measure.run.checks import condition_warnings
 from mlsd.models.library import Library
 from mlsd.planning.job import ModelFile
@@ -48,7 +48,7 @@ def check_machine() -> SelfCheck:
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
     job = SelfCheckJob(models=tuple(files), at_hand=tuple(_at_hand()), expected_backend=expected_backend())
-    found = ask(job, SelfChecked)
+    found = call("self_check:self_check", job, SelfChecked, doing="checking this machine")
     environment = read_environment(found.backend)
     return SelfCheck(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

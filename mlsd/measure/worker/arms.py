@@ -68,7 +68,7 @@ class Arms:
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
-        engine, started_ns = job.slots[0].case.engine, clock.now_ns()
+        engine, started_ns = job.engine, clock.now_ns()
         self._n_predict = max(case.n_predict for case in job.cases.values())
         try:
             self._models = Models(job, self._stack)

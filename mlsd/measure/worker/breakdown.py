@@ -19,7 +19,7 @@ from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.session import session_options
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
-from mlsd.measure.messages import BreakdownJob, SharesFound
+from mlsd.measure.messages import Alive, BreakdownJob, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.passes import PassBench, check_room
 from mlsd.store.pass_shares import PassShares
@@ -28,14 +28,14 @@ from mlsd.store.rows import model_key
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 
 
-def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache | None = None) -> SharesFound:
+def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ...]:
     """Profile the target's passes, then a step of the model that drafts where the job names one.
 
     Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
     """
     # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
     os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"
-    clock, cache = clock or MonotonicClock(), cache or ProbeCache()
+    clock, cache = MonotonicClock(), ProbeCache(alive=alive)
     found: list[PassShares] = []
     with ExitStack() as stack:
         target = _open(stack, job.target.path, job)
@@ -48,6 +48,7 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
             snapshots = report.target == "snapshots"
         key = model_key(job.target.ref.sha256, job.target.ref.id)
         for rows in job.rows:
+            alive("profiling passes")
             found.append(_profile(target, job, clock, text, rows, snapshots=snapshots, key=key))
         network = _draft_network(job)
         if network is not None:
@@ -55,7 +56,7 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
             draft = _open(stack, path, job)
             if draft.architecture not in HEADS:
                 found.append(_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part))
-    return SharesFound(shares=tuple(found))
+    return tuple(found)
 
 
 def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:

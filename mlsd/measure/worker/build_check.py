@@ -22,7 +22,7 @@ from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
-from mlsd.measure.messages import BuildFits, BuildJob, LogitsRead, ReadJob
+from mlsd.measure.messages import Alive, BuildFits, BuildJob, LogitsRead, ReadJob, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.records import EngineOptions
@@ -38,18 +38,18 @@ _KNOWN = (
 )
 
 
-def check_build(job: BuildJob) -> BuildFits:
+def check_build(job: BuildJob, alive: Alive = silent) -> BuildFits:
     """See that a known pass gives what it should, that memory saved is memory loaded, and that every arm opens.
 
     Names and structures were seen when the library was loaded. Raises: NativeError for a build that does not fit,
     ModelFileError for a model that it does not know, and what else keeps an arm from being opened.
     """
-    asked = EngineOptions() if job.job is None else job.job.slots[0].case.engine
+    asked = EngineOptions() if job.job is None else job.job.engine
     # Other settings are another pass than the one that is stored.
     engine = EngineOptions(n_threads=asked.n_threads or 1, n_gpu_layers=asked.n_gpu_layers)
     distance, rollback = _known_model(engine)
     if job.job is not None:
-        with Arms(job.job, MonotonicClock(), ProbeCache()) as arms:
+        with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
             for case in {slot.case_id: slot.case for slot in job.job.slots}.values():
                 arms.check(case)
     native = library()
@@ -105,18 +105,19 @@ def known_logits(session: LlamaSession) -> Logits:
     return row[::_KNOWN_STEP]
 
 
-def read_logits(job: ReadJob) -> LogitsRead:
+def read_logits(job: ReadJob, alive: Alive = silent) -> LogitsRead:
     """The logits before each token of a text that is fed in passes of one width."""
     case = job.job.slots[0].case
     ids: list[tuple[int, ...]] = []
     logits: list[tuple[float, ...]] = []
-    with Arms(job.job, MonotonicClock(), ProbeCache()) as arms:
+    with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
         prompt = arms.prompt(case)
         options = _reading(case.engine, len(prompt) + len(job.tokens), job.width)
         with open_session(arms.target, options) as session:
             session.decode(prompt)
             before = check_finite(session.logits()).copy()
             for start in range(0, len(job.tokens), job.width):
+                alive("reading logits")
                 part = job.tokens[start : start + job.width]
                 session.decode(part, n_outputs=len(part))
                 rows = np.concatenate([before, check_finite(session.logits())])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.clock import Clock
+from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
@@ -27,7 +27,7 @@ from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError
 from mlsd.measure.cool_down import idles_cold
-from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
+from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget, check_room
@@ -58,11 +58,20 @@ class _Visit(Record, frozen=True, kw_only=True):
     widths: tuple[int, ...]  # in this order; empty: the draft's context
 
 
+def calibrate(job: CalibrateJob, alive: Alive) -> Iterator[Passes | Covered | Spent]:
+    """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
+    with closing(Calibration(job, MonotonicClock(), ProbeCache(alive=alive), alive)) as calibration:
+        yield from calibration.repeats()
+        if job.windows and job.n_experts:
+            yield calibration.coverage()
+        yield calibration.spent()
+
+
 class Calibration:
     """One target and perhaps a draft, open for timing. Close it after use."""
 
-    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache) -> None:
-        self._job, self._clock, self._cache = job, clock, cache
+    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
+        self._job, self._clock, self._cache, self._alive = job, clock, cache, alive
         self._ledger, self._assumed = Ledger(clock), False
         n_ctx = max(job.depths) + 3 * max(job.rows) + _ROOM
         self.options = session_options(job.engine, n_ctx)
@@ -135,6 +144,7 @@ class Calibration:
         while visits and not (timed and budget.is_over):
             share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
             visit = visits.popleft()
+            self._alive("timing passes")
             first = not repeat and not timed
             if not first and budget.left_ns <= self._fill_ns.get((visit.depth, not visit.widths), 0):
                 continue  # another context may take less to fill

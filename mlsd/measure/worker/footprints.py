@@ -13,25 +13,44 @@ from mlsd.drafters import find_method
 from mlsd.engine.llama.footprint import attached_footprints, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
-from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
-from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
+from mlsd.hardware.budget import host_budget
+from mlsd.measure.messages import Alive, ContextsWanted, FootprintJob, FootprintsFound, models_of
+from mlsd.records import BackendInfo, DrafterSpec, EngineOptions, Footprint, Record, content_id
+from mlsd.units import format_bytes
 
 _FORMAT = 1  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
 _MOST_BEYOND = 8192
 
 
-def find_footprints(job: FootprintJob) -> FootprintsFound:
+def find_footprints(job: FootprintJob, alive: Alive) -> FootprintsFound:
     """Answer what is known at once, and ask llama.cpp for the rest."""
     backend = backend_info(job.n_gpu_layers)
     found = tuple(_find(wanted, backend, job.n_gpu_layers) for wanted in job.wanted)
     return FootprintsFound(backend=backend, found=found)
+
+
+def check_memory(record: Record) -> None:
+    """Plan contexts of the length that a user asked for. Raises: InputError for more than this machine's memory."""
+    engine: EngineOptions | None = getattr(getattr(record, "job", None) or record, "engine", None)
+    if engine is None or engine.n_ctx is None:
+        return
+    n_bytes, most = 0, host_budget().most_bytes
+    for file in models_of(record):
+        with LlamaModel(Path(file.path), simulated=True, n_gpu_layers=engine.n_gpu_layers) as model:
+            n_bytes += footprints(model, [session_options(engine, 1)])[0].kv_bytes
+    if n_bytes > most:
+        raise InputError(
+            f"A context of {engine.n_ctx:,} positions needs {format_bytes(n_bytes)}; this machine has "
+            f"{format_bytes(most)}.",
+            hint="Give a smaller --n-ctx; without it a context is as long as the run needs.",
+        )
 
 
 def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tuple[Footprint, ...] | None:

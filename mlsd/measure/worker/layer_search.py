@@ -8,6 +8,7 @@ spread evenly, on a part of the text that was not searched on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import log
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
-from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.measure.messages import Alive, LayerSearchJob, LayersFound, silent
 from mlsd.measure.worker.perplexity import log_softmax
 from mlsd.trials.sums import sums
 
@@ -45,7 +46,7 @@ _CONF_MOST_STEPS = 400
 Score = tuple[float, float]  # share of tokens kept, and their mean log-probability, which breaks ties
 
 
-def search_layers(job: LayerSearchJob) -> LayersFound:
+def search_layers(job: LayerSearchJob, alive: Alive = silent) -> LayersFound:
     """Run the search of the job.
 
     Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
@@ -67,6 +68,7 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
             max_outputs=max(job.n_tokens, job.gamma + 1),
         )
         with TappedSession(model, options) as session:
+            session.on_pass = partial(alive, "looking for blocks to leave out")
             lab = _Lab(session, job, source)
             lab.read(tokens[:n_prompt])
             started_ns = MonotonicClock().now_ns()

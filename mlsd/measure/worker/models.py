@@ -26,7 +26,7 @@ class Models:
     def __init__(self, job: Job, stack: ExitStack) -> None:
         self.path = Path(job.target.path)
         self._stack = stack
-        self._engine = job.slots[0].case.engine
+        self._engine = job.engine
         self._open: dict[tuple[Path, int | None], LlamaModel] = {}
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in job.files}

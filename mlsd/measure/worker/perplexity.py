@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import exp, sqrt
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import check_finite, session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
-from mlsd.measure.messages import DistanceFound, DistanceJob
+from mlsd.measure.messages import Alive, DistanceJob
 from mlsd.planning.prompts import text_sha256
 from mlsd.store.rows import DraftDistance, model_key
 
@@ -49,7 +50,7 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
     return distances
 
 
-def measure_distance(job: DistanceJob) -> DistanceFound:
+def measure_distance(job: DistanceJob, alive: Alive) -> DraftDistance:
     """Both models over the text in windows that each start afresh; every token but a window's first counts.
 
     Raises: InputError for a text too short, VocabularyError for a draft of another tokenizer.
@@ -62,7 +63,9 @@ def measure_distance(job: DistanceJob) -> DistanceFound:
         sessions: list[LlamaSession] = []
         for file in (job.target, job.draft):
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
-            sessions.append(stack.enter_context(open_session(model, options)))
+            session = stack.enter_context(open_session(model, options))
+            session.on_pass = partial(alive, "reading the text")
+            sessions.append(session)
         check_vocabularies(sessions[0].tokenizer, sessions[1].tokenizer)
         tokens = sessions[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
@@ -75,7 +78,7 @@ def measure_distance(job: DistanceJob) -> DistanceFound:
     target, draft = (np.concatenate([part.surprise[i] for part in parts]) for i in (0, 1))
     ratio, reach = float((draft - target).mean()), _Z95 * _error(draft - target)
     distance = np.concatenate([part.distance for part in parts])
-    found = DraftDistance(
+    return DraftDistance(
         target_key=model_key(job.target.ref.sha256, job.target.ref.id),
         drafting_key=job.drafting_key,
         text_sha256=text_sha256(job.text),
@@ -89,7 +92,6 @@ def measure_distance(job: DistanceJob) -> DistanceFound:
         total_variation_error=_error(distance),
         agreement=float(np.concatenate([part.agrees for part in parts]).mean()),
     )
-    return DistanceFound(distance=found)
 
 
 class _Part(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.measure.messages import Alive, Check, SelfChecked, SelfCheckJob
 from mlsd.planning.job import ModelFile
 from mlsd.units import MIB, NS_PER_MS
 
@@ -48,9 +48,9 @@ LEAST_GROWTH = 2.0
 Supports = Callable[[int], bool]  # whether a device has a kernel for a node of a graph, by its address
 
 
-def self_check(job: SelfCheckJob, clock: Clock | None = None) -> SelfChecked:
+def self_check(job: SelfCheckJob, alive: Alive) -> SelfChecked:
     """Ask everything; a check that cannot be made is one that failed, with its reason."""
-    clock = clock or MonotonicClock()
+    clock = MonotonicClock()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_synthetic(real := folder / f"{REAL_SHAPE.name}.gguf", from_shape(REAL_SHAPE, quant="Q4_K_M"))
@@ -59,6 +59,7 @@ def self_check(job: SelfCheckJob, clock: Clock | None = None) -> SelfChecked:
         checks = [_device(job.expected_backend), *operations(models, job.at_hand, device_supports())]
         for model in models:
             for ask in (_first_passes, _rollback, _sampling, _noise, _repeats):
+                alive("checking this machine")
                 checks.append(_guarded(ask, model, clock))
         checks.append(_guarded(_synchronised, models[0], clock))
         checks += _memory(models, folder)

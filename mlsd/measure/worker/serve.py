@@ -1,4 +1,4 @@
-"""The worker process: one Job in on standard input, then its turns; Events out, one JSON text a line.
+"""The worker process: a Call in on standard input, and of a job its turns; Events out, one JSON text a line.
 
 All native work happens here, so that a crash costs one trial. It ends itself when its parent does: standard input
 closes.
@@ -11,8 +11,8 @@ import os
 import secrets
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,30 +28,28 @@ from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import (
-    QUESTIONS,
+    Alive,
     BlockMeasured,
-    CalibrateJob,
+    Call,
     Event,
     Finished,
-    Info,
-    InfoJob,
+    Found,
     Loaded,
+    ModelJob,
     Probed,
-    ProbeJob,
     Progress,
     Refused,
     Started,
     Turn,
-    Work,
     Working,
     failed_trial,
     models_of,
 )
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
-from mlsd.measure.worker.calibrate import Calibration
+from mlsd.measure.worker.footprints import check_memory
 from mlsd.planning.job import Job, Slot
-from mlsd.records import Anchors, Conditions, Status, Trial
+from mlsd.records import Anchors, BackendInfo, Conditions, EngineOptions, Status, Trial
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, 20_000_000_000
 
@@ -64,25 +62,29 @@ def main() -> None:
     _leave_here()
     out = _private_stdout()
     lines = end_with_parent()
-    work = msgspec.json.decode(lines.get(), type=Work)
+    call = msgspec.json.decode(lines.get(), type=Call)
 
     def send(event: Event) -> None:
         out.write(msgspec.json.encode(event) + b"\n")
 
+    pulse = Pulse(send, MonotonicClock())
     try:
-        for file in models_of(work):
+        module, _, name = call.function.partition(":")
+        function = getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)
+        kind = next(iter(typing.get_type_hints(function).values()))
+        record = msgspec.json.decode(call.record, type=kind)
+        for file in models_of(record):
             check_weights(Path(file.path), file.ref)
-        if isinstance(work, Job):
+        check_memory(record)
+        if isinstance(record, Job):
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
-            with Arms(work, MonotonicClock(), ProbeCache(), Pulse(send, MonotonicClock())) as arms:
-                run_slots(work, send, turns, arms, MonotonicClock())
-        elif isinstance(work, CalibrateJob):
-            calibrate(work, send)
+            with Arms(record, MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
+                run_slots(record, send, turns, arms, MonotonicClock())
         else:
-            module, _, name = QUESTIONS[type(work)].handler.partition(":")
-            if QUESTIONS[type(work)].start_patience is not None:
-                send(Info(backend=backend_info()))
-            send(getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)(work))
+            found = function(record, pulse)
+            for answer in found if isinstance(found, Iterator) else (found,):
+                send(Found(value=msgspec.Raw(msgspec.json.encode(answer))))
+            send(Finished())
     except MlsdError as error:
         send(Refused.of(error))
 
@@ -132,28 +134,17 @@ def run_slots(
     send(Finished())
 
 
-def find_backend(job: InfoJob) -> Info:
+def find_backend(engine: EngineOptions, alive: Alive) -> BackendInfo:
     """The native build and device."""
-    return Info(backend=backend_info(job.engine.n_gpu_layers))
+    return backend_info(engine.n_gpu_layers)
 
 
-def probe_model(job: ProbeJob) -> Probed:
+def probe_model(job: ModelJob, alive: Alive) -> Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        report = ProbeCache().get(job.model.ref, session_options(job.engine, 1), model, fresh=True)
+        report = ProbeCache(alive=alive).get(job.model.ref, session_options(job.engine, 1), model, fresh=True)
     info = backend_info(job.engine.n_gpu_layers)
     return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
-
-
-def calibrate(job: CalibrateJob, send: Callable[[Event], None]) -> None:
-    """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
-    with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
-        for repeat in calibration.repeats():
-            send(repeat)
-        if job.windows and job.n_experts:
-            send(calibration.coverage())
-        send(calibration.spent())
-    send(Finished())
 
 
 class _BlockRunner:

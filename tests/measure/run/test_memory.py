@@ -10,8 +10,13 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_file
-from mlsd.engine.llama.footprint import allocated_bytes
+from mlsd.engine.llama.footprint import allocated_bytes, footprints
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import check, probe_contexts, questions
+from mlsd.engine.rollback import rollback_options
+from mlsd.engine.session import Session, SessionOptions
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
@@ -36,6 +41,7 @@ from tests.measure.examples import ENVIRONMENT
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
 PUBLISHED_MB = {16: 11_453.25, 24: 17_179.89, 32: 22_906.50, 48: 38_654.71, 64: 51_539.61, 128: 103_079.22}
+IN_TURN = ("probing", "judging")
 MACHINES = (16, 24, 32, 48, 64, 128, 192)
 
 
@@ -99,7 +105,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
 
 
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(shallow: Judged) -> None:
-    arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm != "judging"]
+    arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm not in IN_TURN]
     assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"
     assert 0.1 * GB < sum(arm.compute_bytes for arm in arms) < 0.5 * GB
 
@@ -205,7 +211,7 @@ def test_arms_with_heads_and_cut_drafts_take_what_was_counted_for_them(
     job, load = bench(tiny / f"{name}.gguf", *([] if head is None else [head]), drafters=(method,))
     target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
     opened, cut_bytes = opened_bytes(job, tmp_path / "cache")
-    counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
+    counted = sum(arm.total_bytes for arm in load.arms if arm.arm not in IN_TURN)
     assert counted == pytest.approx(opened, rel=0.05)
     assert load.weights_bytes is not None
     assert load.weights_bytes - target_bytes == pytest.approx(cut_bytes, rel=0.05)
@@ -227,3 +233,25 @@ def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_th
             assert len(arms._arms) == (1 if job.one_arm else 3)
             assert arms.is_open(job.slots[-1].case)
     assert found[0] == found[1] and all(valid for _, _, valid in found[0])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
+def test_what_is_open_while_a_rollback_is_tried_is_counted(tiny: Path, name: str) -> None:
+    strategy = {"llama": "trim", "qwen35": "snapshots", "falcon-h1": "checkpoint"}[name]
+    options = rollback_options(strategy, SessionOptions(n_ctx=768, n_threads=1), 4)
+    together, now_open = set[frozenset[SessionOptions]](), list[SessionOptions]()
+    with LlamaModel(tiny / f"{name}.gguf") as model:
+
+        def opened(wanted: SessionOptions) -> Session:
+            session = open_session(model, wanted)
+            now_open.append(wanted)
+            together.add(frozenset(now_open))
+            close = session.close
+            session.close = lambda: (now_open.remove(wanted), close())[1]  # type: ignore[method-assign]
+            return session
+
+        for question in questions(options, strategy, "target", 4):
+            assert check(opened, options, question).exact
+        counted = sum(one.total_bytes for one in footprints(model, probe_contexts(options, strategy, 4)))
+        most = max(sum(one.total_bytes for one in footprints(model, tuple(own))) for own in together)
+    assert not now_open and most == counted

@@ -70,12 +70,12 @@ def counted(request: BenchRequest) -> Opened:
     contexts = memory._contexts(load, models)
     assert contexts is not None
     found: Opened = Counter()
-    for context in (context for _, own in contexts.arms for context in own):
-        path = Path(str(models[context.model].path))
-        is_head = context.method is not None and context.options.kind != "plain"
-        if context.method is not None and not is_head:
-            path = second_file(context.method, path) or path
-        found["head" if is_head else "context", path, _plain(context.options)] += 1
+    arms = (own for name, own in contexts.opened if name not in ("probing", "judging"))
+    for of, options, _ in (context for own in arms for context in own):
+        path, is_head = Path(str(of.path)), of.method is not None and options.kind != "plain"
+        if of.method is not None and not is_head:
+            path = second_file(of.method, path) or path
+        found["head" if is_head else "context", path, _plain(options)] += 1
     return found
 
 

@@ -19,8 +19,8 @@ from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, Probed, ProbeJob, Started
-from mlsd.measure.process import ask, run_job
+from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, ModelJob, Probed, Started
+from mlsd.measure.process import call, run_job
 from mlsd.measure.run.runner import Choice, RunPlan, Watcher, machine_lock, run_plan
 from mlsd.planning.job import Block, Job, ModelFile
 from mlsd.records import EngineOptions, ModelRef, Status, Trial
@@ -255,7 +255,7 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
     write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
     aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
     with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
-        ask(ProbeJob(model=aborting, engine=EngineOptions(n_threads=1)), Probed)
+        call("serve:probe_model", ModelJob(model=aborting, engine=EngineOptions(n_threads=1)), Probed)
 
 
 def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time
 ) -> None:
     start = process._Worker.__init__
 
-    def hired(worker: process._Worker, work: Any, variables: Any = None) -> None:
-        job = work.job if isinstance(work, BuildJob) else work
+    def hired(worker: process._Worker, function: str, record: Any, variables: Any = None) -> None:
+        job = record.job if isinstance(record, BuildJob) else record
         if isinstance(job, Job):
             assert job.one_arm
             raise JobReceived
-        start(worker, work, variables)
+        start(worker, function, record, variables)
 
     monkeypatch.setattr(process._Worker, "__init__", hired)
     monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))

@@ -7,12 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
-from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.breakdown import profile_and_store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.planning.job import ModelFile
@@ -40,7 +38,7 @@ def job(target: Path, **changes: object) -> BreakdownJob:
 
 
 def profiled(work: BreakdownJob) -> tuple[PassShares, ...]:
-    return break_down(work, MonotonicClock(), ProbeCache()).shares
+    return break_down(work)
 
 
 def key(path: Path) -> str:
