@@ -16,7 +16,7 @@ import msgspec
 
 from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
-from mlsd.planning.job import Block, Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrides, Setting
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
@@ -68,25 +68,6 @@ class Plan(Record, frozen=True, kw_only=True):
     def models(self) -> dict[str, ModelRef]:
         return {ref.id: ref for load in self.loads for ref in load.refs}
 
-    def from_repeat(self, first: int) -> Plan:
-        """The same blocks as repeats from `first` on: in a new order, as each has another number."""
-        later = [
-            msgspec.structs.replace(
-                load,
-                slots=_ordered(
-                    {
-                        first + repeat: [
-                            [(s.case, s.case_id, s.role) for s in sorted(b.slots, key=_by_case)] for b in blocks
-                        ]
-                        for repeat, blocks in grouped(load.blocks, lambda block: block.repeat).items()
-                    },
-                    self.seed,
-                ),
-            )
-            for load in self.loads
-        ]
-        return msgspec.structs.replace(self, loads=tuple(later)) if first else self
-
     @property
     def study_trials(self) -> dict[str, int]:
         """Trials of the study by suite; a suite that is left out counts 0."""
@@ -129,17 +110,18 @@ def expand(
     )
 
 
-def plan_bench(request: BenchRequest) -> Plan:
+def plan_bench(request: BenchRequest, *, first: int = 0, side: str = "") -> Plan:
     """One target, plain and with every method at each of its gammas, in a block of every prompt.
 
-    Every method and every prompt stand in one interleaved order, all models in memory at once. Raises: SuiteError.
+    Every method and every prompt stand in one interleaved order, all models in memory at once. Repeats count from
+    `first`; of a `side` blocks are its own, though another side may have the same cases. Raises: SuiteError.
     """
     repeats, prompts = request.repeats if request.goal is None else MOST_BLOCKS, {p.key: p for p in request.prompts}
     _check_size(request.suite, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in request.arms)))
     plains = [_plain(request.suite, request.target.ref, p.ref, request.n_predict, request) for p in request.prompts]
     cases = [_cases(plain, "baseline" if request.arms else "study", request.rollback, request.arms) for plain in plains]
-    drafts, blocks = tuple(map(file_of, request.models)), dict.fromkeys(range(repeats), cases)
-    load = _job(file_of(request.target), drafts, blocks, request.seed, prompts.__getitem__)
+    drafts, blocks = tuple(map(file_of, request.models)), dict.fromkeys(range(first, first + repeats), cases)
+    load = _job(file_of(request.target), drafts, blocks, request.seed, prompts.__getitem__, side)
     return Plan(profile=None, suites=(request.suite,), seed=request.seed, loads=(load,))
 
 
@@ -342,8 +324,9 @@ def _job(
     repeats: Mapping[int, list[_Cases]],
     seed: int,
     load: LoadPrompt,
+    side: str = "",
 ) -> Job:
-    slots = _ordered(repeats, seed)
+    slots = in_order(repeats, seed, side)
     prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
     texts = {key: load(prompt.key) for key, prompt in prompts.items()}
     return Job(target=target, models=drafts, prompts=texts, slots=slots)
@@ -358,46 +341,41 @@ def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice
     return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
-def _ordered(repeats: Mapping[int, list[_Cases]], seed: int) -> tuple[Slot, ...]:
-    """Repeats outermost; within a repeat the blocks, and within a block the arms, in random order from the seed."""
+def in_order(
+    repeats: Mapping[int, Iterable[Sequence[tuple[Case, str, TrialRole]]]],
+    seed: int,
+    side: str = "",
+    turn: Callable[[str], object] = str,
+) -> tuple[Slot, ...]:
+    """Repeats outermost; within a repeat the blocks, and within a block the turns, in random order from the seed.
+
+    `turn` says by a case's id which of its block it belongs to; by itself each case is a turn of its own.
+    """
     slots: list[Slot] = []
     for repeat, blocks in repeats.items():
-        once = [_block(cases, repeat, seed) for cases in blocks]
+        once = [_block(cases, repeat, seed, side, turn) for cases in blocks]
         random.Random(f"{seed} {repeat}").shuffle(once)
         slots += itertools.chain.from_iterable(once)
     return tuple(slots)
 
 
-def block_number(repeat: int, case_ids: Iterable[str]) -> int:
-    """The number of the block that measures these cases in a repeat."""
-    content = " ".join([str(repeat), *sorted(case_ids)])
+def block_number(repeat: int, case_ids: Iterable[str], side: str = "") -> int:
+    """The number of the block that measures these cases in a repeat, on a side where there are several."""
+    content = " ".join([str(repeat), *sorted(case_ids), *filter(None, (side,))])
     return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
 
 
-def block_in_order(cases: Sequence[Case], repeat: int) -> Block:
-    """The block of these cases in the order in which they stand."""
-    number = block_number(repeat, (case.id for case in cases))
-    return Block(
-        slots=tuple(
-            Slot(case=case, case_id=case.id, block=number, repeat=repeat, position=position)
-            for position, case in enumerate(cases)
-        )
-    )
-
-
-def _block(cases: _Cases, repeat: int, seed: int) -> list[Slot]:
+def _block(
+    cases: Sequence[tuple[Case, str, TrialRole]], repeat: int, seed: int, side: str, turn: Callable[[str], object]
+) -> list[Slot]:
     """One repeat of a block; its number and its order depend on nothing but its own content and the seed."""
-    number = block_number(repeat, (case_id for _, case_id, _ in cases))
-    order = list(cases)
+    number = block_number(repeat, (case_id for _, case_id, _ in cases), side)
+    order = list(grouped(cases, lambda one: turn(one[1])).values())
     random.Random(f"{seed} {number}").shuffle(order)
     return [
         Slot(case=case, case_id=case_id, block=number, repeat=repeat, position=position, role=role)
-        for position, (case, case_id, role) in enumerate(order)
+        for position, (case, case_id, role) in enumerate(itertools.chain.from_iterable(order))
     ]
-
-
-def _by_case(slot: Slot) -> str:
-    return slot.case_id
 
 
 def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:

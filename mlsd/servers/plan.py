@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mlsd.errors import InputError
-from mlsd.planning.job import Block
-from mlsd.planning.plan import block_in_order
+from mlsd.planning.job import Block, TrialRole, blocks_of
+from mlsd.planning.plan import in_order
 from mlsd.planning.prompts import Prompt
 from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, EngineOptions, Record, Sampling
@@ -42,22 +41,19 @@ class ServerPlan(NamedTuple):
 
 
 def plan_servers(n_servers: int, ask: Ask, prompts: Sequence[Prompt], cases: CasesOf, first_repeat: int) -> ServerPlan:
-    """Repeats outermost; blocks in random order, arms in random order within, the first server first at first."""
-    made: list[Block] = []
+    """A block for each group of prompts that are asked for at once, with a turn for every arm."""
     arm_of: dict[str, Arm] = {}
-    for repeat in range(first_repeat, first_repeat + (MOST_BLOCKS if ask.goal else ask.repeats)):
-        groups = [(n, group) for n in ask.parallel for group in _groups(prompts, n)]
-        random.Random(f"{ask.seed} {repeat}").shuffle(groups)
-        for number, (n, group) in enumerate(groups):
-            arms: list[Arm] = [*range(n_servers), *([None] if ask.with_engine and n == 1 else [])]
-            random.Random(f"{ask.seed} {repeat} {number}").shuffle(arms)
-            if repeat == first_repeat:
-                arms.sort(key=lambda arm: arm != 0)
-            suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
-            ordered = [(arm, case) for arm in arms for prompt in group for case in cases(arm, prompt, suite)]
-            arm_of |= {case.id: arm for arm, case in ordered}
-            made.append(block_in_order([case for _, case in ordered], repeat))
-    return ServerPlan(tuple(made), arm_of)
+    blocks = list[list[tuple[Case, str, TrialRole]]]()
+    for n in ask.parallel:
+        arms: list[Arm] = [*range(n_servers), *([None] if ask.with_engine and n == 1 else [])]
+        suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
+        for group in _groups(prompts, n):
+            own = [(arm, case) for arm in arms for prompt in group for case in cases(arm, prompt, suite)]
+            arm_of |= {case.id: arm for arm, case in own}
+            blocks.append([(case, case.id, "study") for _, case in own])
+    last = first_repeat + (MOST_BLOCKS if ask.goal else ask.repeats)
+    slots = in_order(dict.fromkeys(range(first_repeat, last), blocks), ask.seed, turn=arm_of.__getitem__)
+    return ServerPlan(blocks_of(slots), arm_of)
 
 
 def _groups(prompts: Sequence[Prompt], n: int) -> list[tuple[Prompt, ...]]:

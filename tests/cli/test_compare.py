@@ -46,10 +46,10 @@ def test_a_build_against_itself_is_the_same_or_undecided_and_an_interrupted_sess
 
     whole = compare._block
 
-    def stop(sides: Any, planned: int, *rest: Any) -> None:
-        if planned == 1:
+    def stop(sides: Any, repeat: int, *rest: Any) -> None:
+        if repeat == 5:  # the second of this session
             raise KeyboardInterrupt
-        whole(sides, planned, *rest)
+        whole(sides, repeat, *rest)
 
     monkeypatch.setattr(compare, "_block", stop)
     stopped = mlsd("compare", ".", ".", "tiny-dense", *QUICK, "--json")

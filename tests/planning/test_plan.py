@@ -216,18 +216,6 @@ def test_what_may_be_used_is_known_before_anything_is_expanded(names):
     assert used_models([small_suite()], PROFILE, given) == ("t", "e", "d")
 
 
-@settings(max_examples=30)
-@given(first=st.integers(0, 9), repeats=st.integers(1, 4))
-def test_later_repeats_hold_the_same_blocks_under_their_own_numbers(first, repeats):
-    plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=repeats))
-    later = plan.from_repeat(first)
-    longer = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=first + repeats))
-    assert {slot.repeat for slot in later.slots()} == set(range(first, first + repeats))
-    numbers = {(slot.block, slot.case_id, slot.repeat) for slot in longer.slots() if slot.repeat >= first}
-    assert {(slot.block, slot.case_id, slot.repeat) for slot in later.slots()} == numbers
-    assert [slot.position for slot in later.slots()] == [0, 1, 2] * (len(numbers) // 3)
-
-
 # --- roles, overrides, bad input ----------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from mlsd.planning.request import bench_request, study_request
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
     given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gammas": (1, 4)}
-    return plan_bench(bench_request(**{**given, **changes})).from_repeat(first_repeat)  # type: ignore[arg-type]
+    return plan_bench(bench_request(**{**given, **changes}), first=first_repeat)  # type: ignore[arg-type]
 
 
 def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:

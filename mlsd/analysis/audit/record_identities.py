@@ -202,10 +202,11 @@ def _of_places(told: _Told) -> Found:
     ).items():
         if block < _COUNTED_BLOCKS or not all(told.runs[one.run_id].status == "finished" for one in others):
             continue
-        number = block_number(others[0].trial.repeat, {one.trial.case_id for one in others})
-        whole = block == number and {one.trial.position for one in others} == set(range(len(others)))
+        case_ids, sides = {one.trial.case_id for one in others}, ("", "1", "control")  # `compare`'s sides
+        numbers = [block_number(others[0].trial.repeat, case_ids, side) for side in sides]
+        whole = block in numbers and {one.trial.position for one in others} == set(range(len(others)))
         if not whole and not _raced(told, told.runs[others[0].run_id], [one.trial for one in others]):
-            yield "block", f"block {block} is not that of its cases and its repeat, {number}"
+            yield "block", f"block {block} is not that of its cases and its repeat, {numbers[0]}"
 
 
 def _raced(told: _Told, run: Run, own: Sequence[Trial]) -> bool:

@@ -33,12 +33,11 @@ from mlsd.measure.run.calibration import run_calibration
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import RunInProgress, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.run.runs import check_database, conclude
-from mlsd.planning.job import Block, Job, Slot, prompt_key
+from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
-from mlsd.stats import grouped
 from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
@@ -113,19 +112,22 @@ def compare(
         sides = _sides(request, builds, watcher)
         with Store.open(path) as store:
             n_blocks, interrupted = 0, False
+            first = max(next_repeat(store, side.environment, side.job.cases) for side in sides.values())
+            for side in sides.values():
+                plan = plan_bench(side.request, first=first, side=side.role.removeprefix("0"))
+                side.job = msgspec.structs.replace(side.job, slots=plan.loads[0].slots)
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
                     side.run = runs.enter_context(_run(side, store, session, request.looks, watcher))
-                first = max(next_repeat(store, side.environment, side.job.cases) for side in sides.values())
-                watcher.begin(sum(len(_slots(side, 0)) for side in sides.values()) * request.bench.repeats, 0)
+                watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
                 began = time.monotonic()
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)
                     spent = time.monotonic() - began
                     if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
                         break
-                    _block([sides[role] for role in roles], n_blocks, first + n_blocks, request, store)
+                    _block([sides[role] for role in roles], first + n_blocks, request, store)
                     n_blocks += 1
                 _judge_outputs(sides, store)
                 interrupted = False
@@ -195,23 +197,11 @@ def _run(
 # --- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _slots(side: _Side, repeat: int) -> list[Slot]:
-    return [slot for slot in side.job.slots if slot.repeat == repeat]
-
-
-def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRequest, store: Store) -> None:
-    """One turn of every side in random order, stored as this repeat; the order of arms is that of the plan."""
-    order = list(range(len(sides)))
-    random.Random(f"{request.bench.seed} {repeat}").shuffle(order)
-    for place in order:
-        side = sides[place]
-        slots = _slots(side, planned)
-        if not side.run.ready(side.job, ()).references:
-            slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
-        # A side is what one process measures: its blocks are its own, though another side may have the same cases.
-        rank = ("0", "1", CONTROL).index(side.role)
-        turn = [msgspec.structs.replace(s, block=s.block ^ rank, repeat=repeat) for s in slots]
-        blocks = [Block(slots=tuple(own)) for own in grouped(turn, lambda slot: slot.block).values()]
+def _block(sides: list[_Side], repeat: int, request: CompareRequest, store: Store) -> None:
+    """One turn of every side in random order, stored as this repeat."""
+    random.Random(f"{request.bench.seed} {repeat}").shuffle(sides)
+    for side in sides:
+        blocks = [block for block in side.job.blocks if block.repeat == repeat]
         side.run.measure(side.job, blocks, side.drive)
         if side.times_passes:
             _passes(side, repeat, request, store)

@@ -222,8 +222,9 @@ def bench_into(
     choice: Choice = ALL,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
-    first = 0 if settings.fresh else next_repeat(store, environment, plan.cases())
-    plan = plan.from_repeat(first)
+    if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
+        (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
+        plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
     return _measure(plan, request.files, store, environment, settings, watcher, decides, choice=choice)
 
 
