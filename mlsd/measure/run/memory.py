@@ -375,12 +375,14 @@ def _judge_load(
     sizes = [model.n_bytes for model in own]
     weights = None if None in sizes else sum(size for size in sizes if size is not None) + cut_bytes
     terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
-    sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in arms) for name in terms} if arms else {}
+    known = [arm for arm in arms if arm.arm != _IN_TURN[0]]
+    sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in known) for name in terms} if arms else {}
     total = least = weights
     if arms and weights is not None:
-        in_turn = sum(arm.total_bytes for arm in arms if arm.arm in _IN_TURN)
-        total = weights + sum(sums.values())
-        least = weights + in_turn + max((arm.total_bytes for arm in arms if arm.arm not in _IN_TURN), default=0)
+        own = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
+        probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
+        total = weights + sum(sums.values()) + max(0, probing - min(own))  # the arm that it is for is not open yet
+        least = weights + judging + max(*own, probing)
     names = tuple(model.id for model in own)
     estimated = any(model.estimated for model in own)
     about, rest = "about " if estimated else "", "" if arms else " of weights"
