@@ -62,8 +62,12 @@ def generate(
     rng: np.random.Generator | None = None,
     on_round: Callable[[int], None] | None = None,
     prefill: Prefill | None = None,
+    warm: Callable[[], None] | None = None,
 ) -> Generation:
-    """Generate up to `n_predict` tokens after `prompt`; `on_round` receives the output's length after each round."""
+    """Generate up to `n_predict` tokens after `prompt`; `on_round` receives the output's length after each round.
+
+    `warm` is called once the prompt is there, directly before the clock of decoding starts.
+    """
     check_capacity(session.n_ctx, len(prompt), limits)
     rng, now = rng or np.random.default_rng(0), clock.now_ns
     rule = acceptance_rule(sampling or Sampling(), rng)
@@ -79,7 +83,10 @@ def generate(
     t2 = now()
     drafter.observe(first)
     rounds: list[Round] = []
-    t3 = loop.end_ns = now()
+    t3 = now()
+    if warm is not None:
+        warm()
+    t4 = loop.end_ns = now()
     while not loop.ended_by_eog and len(loop.output) < limits.n_predict:
         rounds.append(loop.round())
         if on_round is not None:
@@ -90,7 +97,7 @@ def generate(
         prefill_ns=None if known else t2 - t1,
         # A drafter that reads the target's own rows can take in the prompt only after the target has.
         draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
-        decode_ns=loop.end_ns - t3,
+        decode_ns=loop.end_ns - t4,
         ended_by_eog=loop.ended_by_eog,
         past=(*loop.output[: loop.n_before], *loop.kept),
     )

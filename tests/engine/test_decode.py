@@ -162,3 +162,18 @@ def test_sampled_output_repeats_with_the_seed() -> None:
 
     assert once(1) == once(1)
     assert once(1) != once(2)
+
+
+def test_what_warms_a_device_behind_the_prompt_is_in_no_time() -> None:
+    clock = FakeClock()
+    target = FakeSession(truth, SessionOptions(n_ctx=128), clock, FakeCosts(pass_ns=MS))
+    order = list[int]()
+
+    def warm() -> None:
+        order.append(target.n_past)
+        clock.advance(10**12)
+
+    limits = GenerationLimits(n_predict=20)
+    result = generate(target, NoDrafter(), make_rollback("trim", target), PROMPT, limits, clock, warm=warm)
+    assert result.tokens == run(n_predict=20).tokens and order == [len(PROMPT)]
+    assert max(result.decode_ns, result.prefill_ns or 0, result.draft_prefill_ns or 0) < 10**12

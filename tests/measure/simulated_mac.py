@@ -161,14 +161,16 @@ class MacArms:
         self._mac.clock.advance(span_ns)
         return span_ns
 
-    def warm_device(self, case: Case) -> None:
+    def _warm(self) -> None:
         self._mac.order.append("warm")
         self._pass(1)
 
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
 
-    def run(self, slot: Slot, *, conditions: Conditions, keep_text: bool, on_round: Callable[[int], None]) -> Trial:
+    def run(
+        self, slot: Slot, *, conditions: Conditions, keep_text: bool, on_round: Callable[[int], None], warm: bool
+    ) -> Trial:
         mac = self._mac
         mac.begin_trial()
         mac.order.append("trial")
@@ -183,9 +185,9 @@ class MacArms:
         draft = FakeSession(truth, SessionOptions(n_ctx=512), mac.clock)
         drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
         limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
-        run = generate(
-            session, drafter, make_rollback("trim", session), PROMPT, limits, mac.clock, on_round=on_round
-        )  # fmt: skip
+        rollback = make_rollback("trim", session)
+        warm_up = self._warm if warm else None
+        run = generate(session, drafter, rollback, PROMPT, limits, mac.clock, on_round=on_round, warm=warm_up)
         asleep_ns = 1_800_000_000_000 if mac.falls_asleep() else 0  # the parent sleeps as well, and so does its clock
         mac.measured.append((slot.block, slot.repeat, mac.is_hot or asleep_ns > 0))
         return trial_of(

@@ -18,7 +18,7 @@ from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelFacts, Record, Status, Trial
+from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import model_key
@@ -35,6 +35,22 @@ class Breakdown(Record, frozen=True, kw_only=True):
     shares: tuple[PassShares, ...]
     case: Case | None  # of the rounds; None: no drafting
     trials: tuple[Trial, ...]
+    backend: str | None = None  # that passes were profiled on
+
+    @property
+    def doubt(self) -> str | None:
+        """Why shares are in doubt; None: they are not."""
+        if not any(shares.in_doubt for shares in self.shares):
+            return None
+        if self.backend == "Metal":
+            return (
+                "Metal runs the parts of a pass ahead and side by side; a profiled pass waits for the GPU behind each "
+                "part and forbids their reordering, so its parts do not add up to T."
+            )
+        return (
+            "Profiling or other programs changed these passes too much: their parts differ from T by a quarter, or "
+            "the profiled pass took twice as long as T, as with tiny models."
+        )
 
     def network(self, shares: PassShares) -> str:
         """Whose pass it was."""
@@ -72,16 +88,20 @@ def breakdown(
         repeats=repeats,
     )
     with machine_lock():
-        path = db or newest_or_new()
+        path, backend = db or newest_or_new(), run_info(job.engine)
         facts = [model_facts(model.path, ref=model.ref) for model in request.files]
-        shares = profile_and_store(job, path, facts)
+        shares = profile_and_store(job, path, facts, backend)
         trials = () if case is None else _run(load, case)
-    return Breakdown(job=job, database=str(path), shares=shares, case=case, trials=trials)
+    return Breakdown(
+        job=job, database=str(path), shares=shares, case=case, trials=trials, backend=backend.backend
+    )
 
 
-def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
+def profile_and_store(
+    job: BreakdownJob, db: Path, models: Sequence[ModelFacts], backend: BackendInfo
+) -> tuple[PassShares, ...]:
     """Profile passes in a worker into a run of its own; the caller holds the machine's lock."""
-    environment, plan = read_environment(run_info(job.engine)), job.plan("breakdown")
+    environment, plan = read_environment(backend), job.plan("breakdown")
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
         shares = call("breakdown:break_down", job, tuple[PassShares, ...], doing="profiling passes")

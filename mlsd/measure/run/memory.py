@@ -1,7 +1,7 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
-head's own, and the one in which a verdict is found, with a copy of its memory; the two in which a rollback is tried
+head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the two in which a rollback is tried
 before its arm opens, while others are open; with the weights a draft that is cut out of its target. What mlsd itself
 keeps is not counted (a search index, the target's rows for a head).
 """
@@ -31,7 +31,7 @@ from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.measure.process import call, run_info
-from mlsd.measure.worker.arms import arm_key
+from mlsd.measure.worker.arms import arm_key, warm_options
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import ModelEntry
 from mlsd.planning.job import Job, prompt_key
@@ -254,9 +254,9 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
                 clean, tried = probe_contexts(options, one.rollback, case.gamma)
                 found.append(("probing", [_Opened(of, clean), _Opened(of, tried, "all")]))
         found.append((arm_of(case).setting, opened))
-        if case.sampling.greedy:
-            of = _wanted(models, target)
-            found.append(("judging", [_Opened(of, judge_options(shared, case.gamma + 1), "all")]))
+        of = _wanted(models, target)
+        judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []
+        found.append(("judging", [*judge, _Opened(of, warm_options(shared))]))
     return _Contexts(found, sum(cut_bytes.values()))
 
 

@@ -27,6 +27,7 @@ from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError
 from mlsd.hardware import machine_ns
+from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
@@ -84,6 +85,8 @@ class Arms:
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(engine, n_ctx)
+        self._warmer: LlamaSession | None = None
+        self._first = self.target.tokenize("a")[:1]
         is_sd = any(case.arm == "sd" for case in job.cases.values())
         self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
 
@@ -223,10 +226,17 @@ class Arms:
             one_ns, wide_ns = (self._timed(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
-    def warm_device(self, case: Case) -> None:
-        """A few untimed passes: a GPU is slow after any pause, and arms are to start alike."""
-        with self._using(case) as arm:
-            self._timed(arm.session, tuple(self.prompt(case))[:1], 1, 1)
+    def _warm(self) -> None:
+        """Passes in a context of their own until three agree: a GPU is slow after any pause, and arms start alike."""
+        if self._warmer is None:
+            self._warmer = self._stack.enter_context(open_session(self.target, warm_options(self._options)))
+        session, spans = self._warmer, list[int]()
+        session.clear()
+        while len(spans) < MOST_READINGS and not steady(spans):
+            started_ns = self._clock.now_ns()
+            session.decode(self._first)
+            session.greedy()
+            spans.append(self._clock.now_ns() - started_ns)
 
     def _timed(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
@@ -259,8 +269,9 @@ class Arms:
         conditions: Conditions | None = None,
         keep_text: bool = True,
         on_round: Callable[[int], None] | None = None,
+        warm: bool = False,
     ) -> Trial:
-        """Measure one trial. Raises what the engine raises; nothing is measured then, and the next starts anew."""
+        """Measure one trial, on a device that is warm. Raises what the engine raises; the next starts anew then."""
         case = slot.case
         with self._using(case) as arm:
             given = self._prompts.of(case, slot.repeat)
@@ -279,6 +290,7 @@ class Arms:
                     rng=trial_rng(case.sampling, slot.repeat),
                     on_round=on_round,
                     prefill=self._saved.target,
+                    warm=self._warm if warm else None,
                 )
             conditions = msgspec.structs.replace(
                 conditions or Conditions(),
@@ -345,6 +357,12 @@ class Arms:
 def arm_key(case: Case) -> bytes:
     """What decides which contexts and drafter a case needs; cases that differ only in the prompt share them."""
     return msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
+
+
+def warm_options(options: SessionOptions) -> SessionOptions:
+    """A small context for passes over one position."""
+    small = {"n_ctx": 256, "n_batch": 8, "n_ubatch": 8, "max_outputs": 1, "checked": False}
+    return msgspec.structs.replace(options, **small, device_sampling=False)
 
 
 def _limits(case: Case) -> GenerationLimits:

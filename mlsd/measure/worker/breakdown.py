@@ -12,6 +12,7 @@ import msgspec
 from mlsd.clock import Clock, MonotonicClock
 from mlsd.drafters import drafting_file, drafting_key
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import HEADS, open_session
 from mlsd.engine.llama.profiler import GraphTap, SpanTap
 from mlsd.engine.llama.taps import TappedSession
@@ -19,13 +20,14 @@ from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.session import session_options
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
+from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, BreakdownJob, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.passes import PassBench, check_room
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import model_key
 
-_BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
+_BURST = 2  # counted passes of a kind before the next kind's turn
 
 
 def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ...]:
@@ -94,10 +96,11 @@ def _profile(
         max_outputs=rows,
         n_snapshots=rows if snapshots and rows > 1 else 0,
     )
+    cold = idles_cold(backend_info(job.engine.n_gpu_layers).backend)
     plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
     with open_session(model, options) as session, TappedSession(model, options) as tapped:
         alone, watching = (
-            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (session, tapped)
+            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent, cold=cold) for one in (session, tapped)
         )
         alone.fill()
         watching.fill()
@@ -106,11 +109,14 @@ def _profile(
             watching.once(rows, rows)
         tap = SpanTap(graph.nodes, clock)
         for _ in range(job.repeats):
-            # The first pass of a width builds the graph anew and is not counted.
-            plain += [alone.once(rows, rows) for _ in range(_BURST + 1)][1:]
-            headless += [alone.once(rows, 0) for _ in range(_BURST + 1)][1:]
+            alone.warm(rows, rows)
+            plain += [alone.once(rows, rows) for _ in range(_BURST)]
+            alone.warm(rows, 0)
+            headless += [alone.once(rows, 0) for _ in range(_BURST)]
             with tapped.tapped(tap):
-                turn = [(watching.once(rows, rows), tap.take()) for _ in range(_BURST + 1)][1:]
+                watching.warm(rows, rows)
+                tap.take()
+                turn = [(watching.once(rows, rows), tap.take()) for _ in range(_BURST)]
             watched += [spent_ns for spent_ns, _ in turn]
             parts += [sums for _, sums in turn]
     return PassShares(

@@ -155,19 +155,29 @@ class PassBench:
         self._return()
         return spent_ns
 
+    def warm(self, width: int, n_outputs: int, limit: TimeBudget | None = None, *, must: bool = False) -> bool:
+        """Passes that do not count: the first of a width builds the graph anew, and a device that idled is cold.
+
+        False: the whole budget was over before, and there is no `must`.
+        """
+        spans = list[int]()
+        while len(spans) < self._most_untimed and not steady(spans):
+            if spans and not must and limit is not None and limit.is_over:
+                break
+            if self._budget.is_over and not must:
+                return False
+            spans.append(self.once(width, n_outputs))
+        return True
+
     def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
         """A few passes of one width, and the reading of their tokens.
 
         One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`. What
         warms the device does not count.
         """
-        warming, passes, samples = list[int](), list[int](), list[int]()
-        while len(warming) < self._most_untimed and not steady(warming) and (must or not warming or not limit.is_over):
-            if self._budget.is_over and not must:
-                return []
-            warming.append(self._pass(self._window(width), width))
-            self._session.greedy()
-            self._return()
+        passes, samples = list[int](), list[int]()
+        if not self.warm(width, width, limit, must=must):
+            return []
         while len(passes) < _BURST and not (passes and limit.is_over):
             if self._budget.is_over and not (must and not passes):
                 break

@@ -210,10 +210,10 @@ class _BlockRunner:
         return on_round
 
     def _measure(self, slot: Slot, conditions: Conditions, on_round: Callable[[int], None]) -> Trial:
-        if self._is_device:
-            self._arms.warm_device(slot.case)
         conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
-        trial = self._arms.run(slot, conditions=conditions, keep_text=self._job.keep_text, on_round=on_round)
+        trial = self._arms.run(
+            slot, conditions=conditions, keep_text=self._job.keep_text, on_round=on_round, warm=self._is_device
+        )
         if self._first:
             trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
             self._first = False

@@ -11,7 +11,8 @@ from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
-from mlsd.measure.run.breakdown import profile_and_store
+from mlsd.measure.process import run_info
+from mlsd.measure.run.breakdown import Breakdown, profile_and_store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
@@ -93,7 +94,8 @@ def test_text_and_depth_that_cannot_be_are_refused(tiny: Path) -> None:
 
 def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Path) -> None:
     work = job(tiny / "llama.gguf", rows=(2,))
-    shares = profile_and_store(work, tmp_path / "s.sqlite")
+    backend = run_info(work.engine)
+    shares = profile_and_store(work, tmp_path / "s.sqlite", (), backend)
     with Store.open(tmp_path / "s.sqlite") as store:
         (run,) = store.runs()
         assert list(store.figures(PassShares)) == [(run.id, one) for one in shares]
@@ -101,7 +103,7 @@ def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Pat
     assert str(tiny) not in msgspec.json.encode(run.plan).decode()
     broken = msgspec.structs.replace(work, target=ModelFile(ref=work.target.ref, path=str(tiny / "none.gguf")))
     with pytest.raises(ModelFileError):  # the worker's own error comes through
-        profile_and_store(broken, tmp_path / "s.sqlite")
+        profile_and_store(broken, tmp_path / "s.sqlite", (), backend)
     with Store.open(tmp_path / "s.sqlite") as store:
         assert [run.status for run in store.runs()] == ["finished", "interrupted"]
 
@@ -131,5 +133,11 @@ def test_shares_and_checks_are_what_their_formulas_say() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"profiled_ns": 2_100}, {"plain_ns": 1_300}, {"plain_ns": 790}])
-def test_shares_are_in_doubt_where_looking_changed_the_pass(changes: dict[str, int]) -> None:
+def test_shares_are_in_doubt_where_looking_changed_the_pass(tiny: Path, changes: dict[str, int]) -> None:
     assert made(**changes).in_doubt
+    found = {"job": job(tiny / "llama.gguf"), "database": "", "case": None, "trials": ()}
+    metal, cpu, sure = (
+        Breakdown(**found, shares=(made(**own),), backend=backend).doubt  # type: ignore[arg-type]
+        for own, backend in ((changes, "Metal"), (changes, "CPU"), ({}, "Metal"))
+    )
+    assert "waits for the GPU" in (metal or "") and "other programs" in (cpu or "") and sure is None
