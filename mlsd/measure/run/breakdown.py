@@ -92,9 +92,7 @@ def breakdown(
         facts = [model_facts(model.path, ref=model.ref) for model in request.files]
         shares = profile_and_store(job, path, facts, backend)
         trials = () if case is None else _run(load, case)
-    return Breakdown(
-        job=job, database=str(path), shares=shares, case=case, trials=trials, backend=backend.backend
-    )
+    return Breakdown(job=job, database=str(path), shares=shares, case=case, trials=trials, backend=backend.backend)
 
 
 def profile_and_store(

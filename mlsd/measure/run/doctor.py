@@ -19,6 +19,8 @@ from mlsd.planning.suite import Profile, Suite
 from mlsd.records import Conditions, EngineOptions, Environment, QualityWarning, Record
 from mlsd.units import format_bytes
 
+APART = "E"  # the suite whose drafts lie in memory all at once
+
 
 class ProfileFit(Record, frozen=True, kw_only=True):
     """Whether the models of a profile fit into this machine."""
@@ -77,26 +79,38 @@ def profile_fits(
     budget: MemoryBudget | None,
     free_disk_bytes: int,
 ) -> tuple[ProfileFit, ...]:
-    """Judge the load of each profile that is heaviest, and compare the bytes to download with the disk."""
+    """Judge the load of each profile that is heaviest, and compare the bytes to download with the disk.
+
+    A suite that holds all of its drafts at once is judged apart: the others are a study without it.
+    """
     models: dict[str, Sized] = {}
-    heaviest: dict[str, Job] = {}
+    heaviest: dict[tuple[str, bool], Job] = {}  # by profile, and whether it is of the suite that is judged apart
     wrong: dict[str, str] = {}
     for profile in profiles:
         try:
             models |= size_models(dict.fromkeys(profile.roles.values()), library)
-            loads = expand(suites, profile, known_models(library)).loads
-            models |= size_models({ref.id: None for load in loads for ref in load.refs}, library)  # some named by id
+            for apart in (False, True):
+                own = [suite for suite in suites if (suite.name == APART) is apart]
+                loads = expand(own, profile, known_models(library)).loads
+                models |= size_models({ref.id: None for load in loads for ref in load.refs}, library)  # named by id
+                for load in sorted(loads, key=lambda load: _weight(load, models)):
+                    heaviest[profile.name, apart] = load
         except (ManifestError, SuiteError) as error:
             wrong[profile.name] = error.message
             continue
-        if loads:
-            heaviest[profile.name] = max(loads, key=lambda load: _weight(load, models))
-        else:
+        if (profile.name, False) not in heaviest:
             wrong[profile.name] = "no suite uses its models"
     asked = ask_memory(tuple(heaviest.values()), models, EngineOptions())
     memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked, budget), strict=True))
     return tuple(
-        _fit(profile, models, memory.get(profile.name), wrong.get(profile.name, ""), free_disk_bytes)
+        _fit(
+            profile,
+            models,
+            memory.get((profile.name, False)),
+            memory.get((profile.name, True)),
+            wrong.get(profile.name, ""),
+            free_disk_bytes,
+        )
         for profile in profiles
     )
 
@@ -108,8 +122,14 @@ def _weight(load: Job, models: Mapping[str, Sized]) -> float:
 
 
 def _fit(
-    profile: Profile, models: Mapping[str, Sized], memory: LoadMemory | None, wrong: str, free_disk_bytes: int
+    profile: Profile,
+    models: Mapping[str, Sized],
+    own: LoadMemory | None,
+    apart: LoadMemory | None,
+    wrong: str,
+    free_disk_bytes: int,
 ) -> ProfileFit:
+    memory = own or apart
     ids = dict.fromkeys(profile.roles.values())
     own = [models[id_] for id_ in ids if id_ in models]
     to_get = [model.n_bytes for model in own if model.path is None]
@@ -120,6 +140,8 @@ def _fit(
             "does not fit",
             f"{format_bytes(missing)} to download or make, {format_bytes(free_disk_bytes)} of disk free",
         )
+    if own is not None and apart is not None and apart.verdict != own.verdict:
+        why = f"{why}; suite {APART}, all drafts at once, {apart.verdict}: {apart.why}"
     return ProfileFit(
         profile=profile.name,
         title=profile.title,

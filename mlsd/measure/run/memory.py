@@ -1,9 +1,9 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
-head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the two in which a rollback is tried
-before its arm opens, while others are open; with the weights a draft that is cut out of its target. What mlsd itself
-keeps is not counted (a search index, the target's rows for a head).
+head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the two in
+which a rollback is tried before its arm opens, while others are open; with the weights a draft that is cut out of its
+target. What mlsd itself keeps is not counted (a search index, the target's rows for a head).
 """
 
 from __future__ import annotations

@@ -63,6 +63,15 @@ def test_the_heaviest_pair_decides(tmp_path: Path, big_gb: int, verdict: str) ->
     assert (fit.n_models, fit.n_downloaded, fit.missing_bytes) == (3, 0, (big_gb + 3) * GB)
 
 
+def test_the_suite_with_all_drafts_at_once_is_judged_apart(tmp_path: Path) -> None:
+    every = tuple(DrafterChoice(draft=draft) for draft in ("draft", "small"))
+    part = Part(targets=("big",), prompts=("code",), drafters=every, gammas=(4,), one_load=True)
+    models = library(tmp_path, entry("big", 9 * GB), entry("small", 8 * GB), entry("draft", 1 * GB))
+    fit = profile_fits([PROFILE], [SUITE, Suite(name="E", title="", parts=(part,))], models, BUDGET, 100 * GB)[0]
+    assert fit.verdict == "fits" and fit.memory is not None and fit.memory.models == ("big", "draft")
+    assert "; suite E, all drafts at once, does not fit: big + " in fit.why
+
+
 def test_a_model_size_or_memory_that_nobody_knows_leaves_the_verdict_open(tmp_path: Path) -> None:
     small, draft = entry("small", 2 * GB), entry("draft", 1 * GB)
     fit = profile_fit(library(tmp_path, entry("big", None), small, draft), BUDGET)
