@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import (
     ALL,
     Choice,
+    Drive,
     RunOutcome,
     RunPlan,
     RunSettings,
@@ -66,6 +67,13 @@ def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
     with Store.open(Path(database), create=False, read_only=True) as store:
         session = sessions.of_run(store, run_id)
     return [] if session is None else session.results()
+
+
+class Done(NamedTuple):
+    """What a run did, and what speaks against it."""
+
+    outcome: RunOutcome
+    warnings: tuple[QualityWarning, ...]
 
 
 class BenchResult(Record, frozen=True, kw_only=True):
@@ -116,7 +124,8 @@ def run_study(
                 environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
                 part = msgspec.structs.replace(known.plan, loads=loads)
                 decides, models = suite_session(request, known.plan), known.models.values()
-                staged.add(*_measure(part, models, store, environment, settings, staged, decides, options))
+                run = recorded(part, models, environment, decides, options)
+                staged.add(*measure(run, store, settings, staged))
                 if staged.outcome.interrupted:
                     break
             if keep_distance is not None and not staged.outcome.interrupted:
@@ -195,17 +204,33 @@ def bench(
         race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
-            outcome, warnings = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
-            session = sessions.of_run(store, outcome.run_id)
-            trials = sessions.measured(store, TrialFilter(run_id=outcome.run_id))
+            done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
+            return result_of(store, path, *done, models=request.files, race=race)
+
+
+def result_of(
+    store: Store,
+    path: Path,
+    outcome: RunOutcome,
+    warnings: tuple[QualityWarning, ...],
+    *,
+    models: tuple[LocalModel, ...] = (),
+    race: Race | None = None,
+) -> BenchResult:
+    """What a run measured, and the results of the session that it went on with.
+
+    Raises: WorkerError when every trial failed.
+    """
+    session = sessions.of_run(store, outcome.run_id)
+    trials = tuple(sessions.measured(store, TrialFilter(run_id=outcome.run_id)))
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {trials[0].trial.reason}")
     return BenchResult(
         database=str(path),
         outcome=outcome,
         warnings=warnings,
-        trials=tuple(trials),
-        models=request.files,
+        trials=trials,
+        models=models,
         results=() if session is None else tuple(session.results()),
         stopped=None if race is None else race.stopped,
     )
@@ -220,12 +245,12 @@ def bench_into(
     watcher: Watcher,
     decides: SessionPlan,
     choice: Choice = ALL,
-) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
+) -> Done:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
         (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
         plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
-    return _measure(plan, request.files, store, environment, settings, watcher, decides, choice=choice)
+    return measure(recorded(plan, request.files, environment, decides), store, settings, watcher, choice)
 
 
 def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
@@ -244,23 +269,30 @@ def check_database(path: Path) -> None:
         Store.open(path, create=False).close()
 
 
-def _measure(
+def recorded(
     plan: Plan,
     models: Iterable[LocalModel],
-    store: Store,
     environment: Environment,
-    settings: RunSettings,
-    watcher: Watcher,
     decides: SessionPlan,
     options: Mapping[str, str] | None = None,
-    choice: Choice = ALL,
-) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
-    """Run the plan into the store, then record what speaks against the run."""
+) -> RunPlan:
+    """A plan as a run measures and records it."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
     record = plan_record(plan, options or {}, decides)
-    run = RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
-    outcome = run_plan(run, run_job, store, settings, watcher, choice)
-    return outcome, conclude(store, outcome.run_id, environment)
+    return RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
+
+
+def measure(
+    plan: RunPlan,
+    store: Store,
+    settings: RunSettings,
+    watcher: Watcher | None,
+    choice: Choice = ALL,
+    drive: Drive | None = None,
+) -> Done:
+    """Run the plan into the store, by default in worker processes, then record what speaks against the run."""
+    outcome = run_plan(plan, drive or run_job, store, settings, watcher, choice)
+    return Done(outcome, conclude(store, outcome.run_id, plan.environment))
 
 
 def conclude(store: Store, run_id: int, environment: Environment) -> tuple[QualityWarning, ...]:
