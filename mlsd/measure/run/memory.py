@@ -379,10 +379,10 @@ def _judge_load(
     sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in known) for name in terms} if arms else {}
     total = least = weights
     if arms and weights is not None:
-        own = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
+        each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
         probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
-        total = weights + sum(sums.values()) + max(0, probing - min(own))  # the arm that it is for is not open yet
-        least = weights + judging + max(*own, probing)
+        total = weights + sum(sums.values()) + max(0, probing - min(each))  # the arm that it is for is not open yet
+        least = weights + judging + max(*each, probing)
     names = tuple(model.id for model in own)
     estimated = any(model.estimated for model in own)
     about, rest = "about " if estimated else "", "" if arms else " of weights"
