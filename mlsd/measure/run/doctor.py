@@ -124,12 +124,12 @@ def _weight(load: Job, models: Mapping[str, Sized]) -> float:
 def _fit(
     profile: Profile,
     models: Mapping[str, Sized],
-    own: LoadMemory | None,
+    study: LoadMemory | None,
     apart: LoadMemory | None,
     wrong: str,
     free_disk_bytes: int,
 ) -> ProfileFit:
-    memory = own or apart
+    memory = study or apart
     ids = dict.fromkeys(profile.roles.values())
     own = [models[id_] for id_ in ids if id_ in models]
     to_get = [model.n_bytes for model in own if model.path is None]
@@ -140,7 +140,7 @@ def _fit(
             "does not fit",
             f"{format_bytes(missing)} to download or make, {format_bytes(free_disk_bytes)} of disk free",
         )
-    if own is not None and apart is not None and apart.verdict != own.verdict:
+    if study is not None and apart is not None and apart.verdict != study.verdict:
         why = f"{why}; suite {APART}, all drafts at once, {apart.verdict}: {apart.why}"
     return ProfileFit(
         profile=profile.name,
