@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -32,38 +32,58 @@ class ProbeCache:
     def __init__(self, folder: Path | None = None, alive: Alive = silent) -> None:
         """`alive` hears of the passes of a probe."""
         self._folder, self._alive = (folder or cache_dir()) / "probe", alive
+        # Here too: no file holds anything of a model that is made on the spot, and arms are opened again.
+        self._answers: dict[tuple[Path, SessionOptions, Question | None], ProbeReport | StrategyResult] = {}
+
+    def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
+        """The stored report, or that of a probe now, which is then stored if the model has a hash."""
+        return self._asked(ProbeReport, ref, options, model, None, fresh=fresh)
+
+    def check(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, question: Question) -> StrategyResult:
+        """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
+        return self._asked(StrategyResult, ref, options, model, question)
+
+    def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
+        """The stored report, if there is one."""
+        return _read(self._path(ref, options), ProbeReport)
+
+    def _asked(
+        self,
+        kind: type[_Found],
+        ref: ModelRef,
+        options: SessionOptions,
+        model: LlamaModel,
+        question: Question | None,
+        *,
+        fresh: bool = False,
+    ) -> _Found:
+        key = model.path, options, question
+        known = None if fresh else self._answers.get(key)
+        if not isinstance(known, kind):
+            path = self._path(ref, options, question)
+            known = None if fresh else _read(path, kind)
+            if known is None:
+                ask = probe if question is None else partial(check, question=question)
+                known = cast("_Found", ask(partial(self._open, model), options))
+                if path is not None:
+                    with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
+                        write_atomically(path, msgspec.json.encode(known).decode())
+            self._answers[key] = known
+        return known
 
     def _open(self, model: LlamaModel, options: SessionOptions) -> Session:
         session = open_session(model, options)
         session.on_pass = partial(self._alive, f"trying how {model.path.stem} rolls back")
         return session
 
-    def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
-        """The stored report, or that of a probe now, which is then stored if the model has a hash."""
-        path = self._path(ref, options)
-        report = None if fresh else _read(path, ProbeReport)
-        return report or _kept(path, probe(partial(self._open, model), options))
-
-    def check(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, question: Question) -> StrategyResult:
-        """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
-        length = options.n_ctx if question.where == "long text" else 0
-        path = self._path(ref, options, question, length)
-        found = _read(path, StrategyResult)
-        return found or _kept(path, check(partial(self._open, model), options, question))
-
-    def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
-        """The stored report, if there is one."""
-        return _read(self._path(ref, options), ProbeReport)
-
-    def _path(
-        self, ref: ModelRef, options: SessionOptions, question: Question | None = None, length: int = 0
-    ) -> Path | None:
+    def _path(self, ref: ModelRef, options: SessionOptions, question: Question | None = None) -> Path | None:
         """Where an answer is kept; None for a model without a hash."""
         if ref.sha256 is None:
             return None
         info = backend_info(options.n_gpu_layers)
         build = (info.build, info.binding_version, info.backend, info.device)
-        kernels = msgspec.structs.replace(options, n_ctx=length)
+        is_long = question is not None and question.where == "long text"
+        kernels = options if is_long else msgspec.structs.replace(options, n_ctx=0)
         parts = (_FORMAT, ref.sha256, *build, kernels, question)
         return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
 
@@ -73,13 +93,6 @@ def _read(path: Path | None, kind: type[_Found]) -> _Found | None:
         return None if path is None else msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def _kept(path: Path | None, found: _Found) -> _Found:
-    if path is not None:
-        with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
-            write_atomically(path, msgspec.json.encode(found).decode())
-    return found
 
 
 def check_weights(path: Path, ref: ModelRef) -> None:

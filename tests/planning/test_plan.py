@@ -1,5 +1,3 @@
-from collections import Counter
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -125,30 +123,15 @@ def test_only_suite_g_ignores_failed_rollbacks_and_at_the_studys_gammas() -> Non
     assert {case.gamma for case in drafted} == {4, 8, 16}
 
 
-def test_the_same_seed_gives_the_same_order_and_another_seed_another_one_of_the_same_cases():
-    one, again, other = study_plan(["B"]), study_plan(["B"]), study_plan(["B"], seed=1)
-    assert one == again
-    assert orders(one) != orders(other)
+def test_order_depends_on_the_seed_and_numbers_on_the_content_alone():
+    one, other, whole = study_plan(["B"]), study_plan(["B"], seed=1), study_plan([*STUDY, "E"])
+    assert one == study_plan(["B"]) and orders(one) != orders(other)
     assert set(one.cases()) == set(other.cases())
     assert {slot.block for slot in one.slots()} == {slot.block for slot in other.slots()}
-
-
-def test_arms_take_every_place_of_a_block():
-    plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=40))
-    places = {(trial.case.gamma, place) for block in blocks_of(plan) for place, trial in enumerate(block)}
-    assert places == {(gamma, place) for gamma in (0, 4, 8) for place in range(3)}
-
-
-def test_no_arm_is_favoured_in_the_first_repeat():
+    numbers = [block[0].block for block in blocks_of(whole)]
+    assert len(set(numbers)) == len(numbers) and max(numbers) < 2**53, "a double holds it"
     first = [block for block in blocks_of(study_plan()) if block[0].repeat == 0 and len(block) == 4]
-    leading = Counter(block[0].case.gamma for block in first)
-    assert len(first) >= 12 and set(leading) == {0, 4, 8, 16}
-
-
-def test_block_numbers_are_unique_and_fit_a_double():
-    numbers = [block[0].block for block in blocks_of(study_plan([*STUDY, "E"]))]
-    assert len(set(numbers)) == len(numbers)
-    assert max(numbers) < 2**53
+    assert len(first) >= 12 and {block[0].case.gamma for block in first} == {0, 4, 8, 16}, "no arm is favoured"
 
 
 def test_a_block_keeps_its_number_and_order_in_any_plan_that_holds_it():
@@ -161,23 +144,29 @@ def test_a_block_keeps_its_number_and_order_in_any_plan_that_holds_it():
     assert all(alone[number] == block for number, block in shorter.items())
 
 
-def test_a_changed_setting_gives_another_case_and_another_block():
-    plans = [study_plan(["B"]), study_plan(["B"], n_predict=32), study_plan(["B"], sampling=Sampling(temperature=0.8))]
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert not set(plans[one].cases()) & set(plans[other].cases())
-        assert not {s.block for s in plans[one].slots()} & {s.block for s in plans[other].slots()}
+WARM = [Sampling(temperature=1.0, seed=seed) for seed in (0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({}, {"n_predict": 32}, False),
+        ({}, {"sampling": Sampling(temperature=0.8)}, False),
+        ({"sampling": WARM[0]}, {"sampling": WARM[1]}, False),
+        ({}, {"seed": 5}, True),  # greedy decoding ignores it
+    ],
+)
+def test_what_can_change_a_number_gives_other_cases_and_blocks(one, other, is_same):
+    plans = [study_plan(["B"], **asked) for asked in (one, other)]
+    assert (plans[0].cases().keys() == plans[1].cases().keys()) is is_same
+    assert bool(set(plans[0].cases()) & set(plans[1].cases())) is is_same
+    assert bool({s.block for s in plans[0].slots()} & {s.block for s in plans[1].slots()}) is is_same
 
 
 def test_more_gammas_make_new_blocks_of_known_cases():
     few, many = study_plan(["B"], gammas=(4,)), study_plan(["B"], gammas=(4, 8))
     assert set(few.cases()) < set(many.cases())
     assert not {s.block for s in few.slots()} & {s.block for s in many.slots()}
-
-
-def test_a_seed_changes_a_sampled_case_but_not_a_greedy_one():
-    assert set(study_plan(["A"]).cases()) == set(study_plan(["A"], seed=5).cases())
-    warm = [study_plan(["A"], sampling=Sampling(temperature=1.0, seed=seed)) for seed in (0, 5)]
-    assert not set(warm[0].cases()) & set(warm[1].cases())
 
 
 def test_another_file_under_the_same_id_makes_other_cases():
@@ -219,19 +208,15 @@ def test_what_may_be_used_is_known_before_anything_is_expanded(names):
 # --- roles, overrides, bad input ----------------------------------------------------------------------------------
 
 
-def test_a_role_without_a_model_is_left_out_with_the_profiles_reason():
+def test_what_a_profile_cannot_measure_is_left_out_with_the_reason():
     suite = small_suite(targets=("moe-q4", "dense-l"))
     plan = expand([suite], msgspec.structs.replace(PROFILE, left_out={"dense-l": "too large"}), MODELS)
     (left,) = plan.left_out
     assert (left.role, left.n_trials, left.reason) == ("dense-l", 8, "too large")
     (left,) = expand([suite], PROFILE, MODELS).left_out
     assert left.reason == "profile p binds no model to dense-l"
-
-
-def test_a_draft_that_is_its_own_target_is_left_out():
-    plan = expand([small_suite(drafters=(DrafterChoice(draft="draft-cross"),))], PROFILE, MODELS)
-    assert not plan.loads
-    assert plan.left_out[0].reason == "the draft is the target itself in this profile"
+    own = expand([small_suite(drafters=(DrafterChoice(draft="draft-cross"),))], PROFILE, MODELS)
+    assert not own.loads and own.left_out[0].reason == "the draft is the target itself in this profile"
 
 
 def test_two_roles_played_by_one_model_are_measured_once():

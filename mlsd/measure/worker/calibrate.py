@@ -139,7 +139,7 @@ class Calibration:
         )
 
     def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
-        visits = collections.deque(self._first_visits() if repeat == 0 else self._all_visits(rng))
+        visits = collections.deque(self._visits(None if repeat == 0 else rng))
         timed: list[_Spans] = []
         while visits and not (timed and budget.is_over):
             share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
@@ -157,25 +157,17 @@ class Calibration:
                 visits.append(msgspec.structs.replace(visit, widths=left))
         return _points(timed, repeat)
 
-    def _first_visits(self) -> list[_Visit]:
-        """Every context, those of widths that matter most first, and in each that width first; the draft's second."""
+    def _visits(self, rng: random.Random | None) -> list[_Visit]:
+        """Every context: in random order, or those of widths that matter most first, and the draft's second."""
         depths, groups = self._job.depths, contexts(self._job.rows)
         for group in groups:
-            group.sort(key=lambda width: (width not in _FIRST_WIDTHS, width))
-        groups.sort(key=lambda group: (group[0] not in _FIRST_WIDTHS, group[0]))
+            group.sort(key=_importance if rng is None else lambda _: rng.random())
+        groups.sort(key=lambda group: _importance(group[0]))
         visits = [_Visit(depth=depth, widths=tuple(group)) for group in groups for depth in depths]
         if self.draft is not None:
             visits[len(depths) : len(depths)] = [_Visit(depth=depth, widths=()) for depth in depths]
-        return visits
-
-    def _all_visits(self, rng: random.Random) -> list[_Visit]:
-        visits = []
-        for depth in self._job.depths:
-            for group in contexts(self._job.rows):
-                visits.append(_Visit(depth=depth, widths=tuple(rng.sample(group, len(group)))))
-            if self.draft is not None:
-                visits.append(_Visit(depth=depth, widths=()))
-        rng.shuffle(visits)
+        if rng is not None:
+            rng.shuffle(visits)
         return visits
 
     def _target_passes(
@@ -303,6 +295,10 @@ class _Tally:
             for spans in self._cells.values()
         ]
         return float(max(widths))
+
+
+def _importance(width: int) -> tuple[bool, int]:
+    return width not in _FIRST_WIDTHS, width
 
 
 def contexts(widths: Sequence[int]) -> list[list[int]]:

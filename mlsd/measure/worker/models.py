@@ -9,7 +9,7 @@ from pathlib import Path
 from mlsd.drafters import find_method, second_file
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.probe import ProbeReport, Question, Role, StrategyResult, choose_strategy, questions
+from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
@@ -62,15 +62,9 @@ class Strategies:
 
     def __init__(self, models: Models, options: SessionOptions, cache: ProbeCache, *, is_sd: bool) -> None:
         self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
-        self._reports: dict[Path, ProbeReport] = {}
-        # Kept here too: the cache holds nothing of a model that is made on the spot, and arms are opened again.
-        self._checked: dict[tuple[Path, SessionOptions, Question], StrategyResult] = {}
 
     def report(self, path: Path) -> ProbeReport:
-        if path not in self._reports:
-            ref, model = self._models.ref(path), self._models.open(path)
-            self._reports[path] = self._cache.get(ref, self._options, model)
-        return self._reports[path]
+        return self._cache.get(self._models.ref(path), self._options, self._models.open(path))
 
     @cached_property
     def samples_on_device(self) -> bool:
@@ -97,13 +91,9 @@ class Strategies:
 
     def _check(self, path: Path, options: SessionOptions, name: str, role: Role, gamma: int) -> StrategyResult:
         """Every question about a strategy, up to the first that it does not stand."""
-        found: StrategyResult | None = None
+        ref, model, found = self._models.ref(path), self._models.open(path), list[StrategyResult]()
         for question in questions(options, name, role, gamma):
-            if found is None or found.exact:
-                key = path, options, question
-                if key not in self._checked:
-                    ref, model = self._models.ref(path), self._models.open(path)
-                    self._checked[key] = self._cache.check(ref, options, model, question)
-                found = self._checked[key]
-        assert found is not None
-        return found
+            found.append(self._cache.check(ref, options, model, question))
+            if not found[-1].exact:
+                break
+        return found[-1]
