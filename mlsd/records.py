@@ -214,6 +214,7 @@ class Trial(Record, frozen=True, kw_only=True):
     started_at: str  # ISO 8601, UTC
     reason: str | None = None  # why it is not valid, or what was hot
     n_prompt: Few | None = None
+    prompt_sha256: str | None = None  # of the tokens that the target read, as 32-bit numbers
     tokens: tuple[Token, ...] = ()  # the output, first token included
     text: str | None = None
     prefill_ns: Count | None = None  # target prefill, up to the first output token

@@ -66,7 +66,7 @@ def blocks_of(slots: Iterable[Slot]) -> tuple[Block, ...]:
 class Reference(Record, frozen=True, kw_only=True):
     """The greedy output of the target on one prompt, known from an earlier run."""
 
-    prompt: str  # key in `Job.prompts`
+    prompt_sha256: str  # of the tokens that it read: a text may be other tokens under another template
     n_predict: int
     tokens: tuple[int, ...]
 

@@ -40,7 +40,7 @@ from mlsd.trials.sums import Sums, sums
 _PLAIN = (
     "case_id", "position", "status", "reason", "started_at", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns",
     "load_ns", "rollback_target", "rollback_draft", "timed", "fell_back", "failed_native_calls", "peak_rss_bytes",
-    "text",
+    "text", "prompt_sha256",
 )  # fmt: skip
 _OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
 # What an error or a person wrote, which may name folders of this machine.

@@ -11,6 +11,7 @@ History (`PRAGMA user_version`):
     8  trial.disturbed, which was the beginning of invalid_reason
     9  block, and trial.block_id: trials of different runs are never in one block; one status and one reason of a trial;
        its rounds are one column, and their sums are stored; round became a view; imported stays where it is, unread
+   10  trial.prompt_sha256: the tokens that the target read
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/later.sql` gets rows of it.
 """
@@ -443,8 +444,11 @@ FROM current_trial AS trial
 JOIN "case" ON "case".id = trial.case_id;
 """
 
+_VERSION_10 = "ALTER TABLE trial ADD COLUMN prompt_sha256 TEXT;"
+
 MIGRATIONS: tuple[str, ...] = (
     _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9,
+    _VERSION_10,
 )  # fmt: skip
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 

@@ -95,6 +95,7 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         started_at="2026-03-01T12:00:00.000+00:00",
         reason="passes became slower",
         n_prompt=64,
+        prompt_sha256="e" * 64,
         tokens=(5, 6, 7, 8, 9, 10, 11, 12),
         text="a \u2019quoted\u2019 output \U0001f600",
         prefill_ns=10_000,

@@ -22,7 +22,7 @@ from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
 from mlsd.measure.process import check_context
 from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.names import clean
-from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot, prompt_key
+from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
 from mlsd.planning.plan import Plan
 from mlsd.records import Environment, ModelFacts, Record, Status, Trial
 from mlsd.store.rows import TrialFilter, environment_key
@@ -269,13 +269,13 @@ class RunInProgress:
         found: dict[tuple[str, int], Reference] = {}
         here = environment_key(self.environment)
         for case_id, case in load.cases.items():
-            key = (prompt_key(case.prompt), case.n_predict)
-            if case.arm != "ar" or key in found or not case.sampling.greedy:
+            if case.arm != "ar" or not case.sampling.greedy:
                 continue
-            chosen = TrialFilter(case_id=case_id, failed=False)
-            earlier = (t.trial for t in self._store.trials(chosen, rounds=False) if t.environment_key == here)
-            if (first := next(earlier, None)) is not None:
-                found[key] = Reference(prompt=key[0], n_predict=key[1], tokens=first.tokens)
+            for stored in self._store.trials(TrialFilter(case_id=case_id, failed=False), rounds=False):
+                read, tokens = stored.trial.prompt_sha256, stored.trial.tokens
+                if stored.environment_key == here and read is not None:
+                    known = Reference(prompt_sha256=read, n_predict=case.n_predict, tokens=tokens)
+                    found.setdefault((read, case.n_predict), known)
         return tuple(found.values())
 
     def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:

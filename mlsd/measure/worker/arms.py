@@ -98,8 +98,7 @@ class Arms:
         self._judge = Judge(open_to_judge, self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
-            prompt = self._prompts.greedy(known.prompt)
-            if prompt is not None:
+            if (prompt := self._prompts.greedy(known.prompt_sha256)) is not None:
                 self._references[prompt, known.n_predict] = known.tokens
 
     @property
@@ -308,6 +307,7 @@ class Arms:
                 reason=reason,
                 started_at=started_at,
                 n_prompt=len(given.tokens),
+                prompt_sha256=given.sha256,
                 tokens=result.tokens,
                 text=self._text(case, result.tokens) if keep_text else None,
                 prefill_ns=result.prefill_ns,

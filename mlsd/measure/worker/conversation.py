@@ -6,6 +6,7 @@ temperature that of the plain arm in the same repeat. Each trial records the his
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -38,6 +39,11 @@ class PromptTokens(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
     earlier: tuple[str, ...] = ()  # the target's answers inside it
 
+    @property
+    def sha256(self) -> str:
+        """Of the tokens as little-endian 32-bit numbers."""
+        return hashlib.sha256(np.asarray(self.tokens, dtype="<i4").tobytes()).hexdigest()
+
 
 class Prompts:
     """The prompts of all slots of a job, known before anything is measured."""
@@ -67,10 +73,10 @@ class Prompts:
         name = prompt_key(case.prompt)
         return next(prompt.tokens for key, prompt in self._known.items() if key[0] == name)
 
-    def greedy(self, name: str) -> tuple[int, ...] | None:
-        """Tokens of the prompt of that key under greedy decoding, if the job has it."""
-        found = self._known.get((name, _GREEDY, 0))
-        return None if found is None else found.tokens
+    def greedy(self, sha256: str) -> tuple[int, ...] | None:
+        """The prompt of that hash under greedy decoding, if the job has it."""
+        own = (known for (_, sampling, _), known in self._known.items() if sampling == _GREEDY)
+        return next((known.tokens for known in own if known.sha256 == sha256), None)
 
 
 class PlainAnswers:

@@ -15,13 +15,16 @@ import msgspec
 import psutil
 import pytest
 
+from mlsd.clock import MonotonicClock
 from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, ModelJob, Probed, Started
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import call, run_job
-from mlsd.measure.run.runner import Choice, RunPlan, Watcher, machine_lock, run_plan
+from mlsd.measure.run.runner import Choice, RunPlan, RunSettings, Watcher, begun, machine_lock, run_plan
+from mlsd.measure.worker.arms import Arms
 from mlsd.planning.job import Block, Job, ModelFile
 from mlsd.records import EngineOptions, ModelRef, Status, Trial
 from mlsd.store.rows import TrialFilter
@@ -300,3 +303,17 @@ def test_a_worker_that_dies_between_turns_is_replaced_and_the_next_turn_runs(tin
 
     done = [event.slots for event in run_job(job, turns=turns()) if isinstance(event, BlockMeasured)]
     assert done == [(0, 1), (3,)]
+
+
+def test_a_known_output_belongs_to_the_tokens_that_were_read(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny, repeats=1)[1]
+    plan = RunPlan(loads=(job,), environment=read_environment())
+    with Store.open(tmp_path / "study.sqlite") as store:
+        run_plan(plan, run_job, store)
+        with begun(plan, store, RunSettings(), Watcher()) as going:
+            (known,) = going.ready(job, job.blocks).references
+    other = msgspec.structs.replace(known, prompt_sha256="0" * 64)  # as a changed template makes of the same text
+    for reference, used in ((known, [known.tokens]), (other, [])):
+        given = msgspec.structs.replace(job, references=(reference,))
+        with Arms(given, MonotonicClock(), ProbeCache()) as arms:
+            assert list(arms._references.values()) == used
