@@ -66,17 +66,8 @@ def plan_study(
 
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
-    prepared = prepare_study(request)
-    earlier = db or study_path(request.profile.name)
-    return prepared, _forecast(request, prepared, earlier if earlier.exists() else None, cool_down_s, here=here)
-
-
-def _forecast(
-    request: StudyRequest, prepared: Prepared, earlier: Path | None, cool_down_s: float | None, *, here: bool
-) -> Forecast:
-    """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
-    environment = read_environment()
-    plan, library = prepared.plan, request.library
+    prepared, earlier = prepare_study(request), db or study_path(request.profile.name)
+    environment, plan, library = read_environment(), prepared.plan, request.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
     asked = ask_memory(plan.loads, models, request.overrides.engine)
@@ -84,7 +75,7 @@ def _forecast(
         environment, backend=asked.backend.backend, llama_cpp_build=asked.backend.build
     )
     chips = _chips(request, environment, here=here)
-    tok_s = _tok_s(request, environment, earlier, list(chips.values()))
+    tok_s = _tok_s(request, environment, earlier if earlier.exists() else None, list(chips.values()))
     mac_gib = None if here or environment.os.startswith("macOS") else request.profile.memory_gib
     if mac_gib is None:
         budget = memory_budget(environment, asked.backend.memory_bytes)
@@ -94,7 +85,7 @@ def _forecast(
     found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
-    return Forecast(
+    return prepared, Forecast(
         memory=judge_loads(plan.loads, models, asked, budget),
         times=tuple(estimate_time([load], tok_s, warmed=warmed, rest_s=rest_s) for load in plan.loads),
         budget=budget,

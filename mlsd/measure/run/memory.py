@@ -177,11 +177,10 @@ class _Contexts(NamedTuple):
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """The device, and of each load its arms, what is open in turn last; none where a model cannot be planned."""
+    """The device, and of each load its arms, what is open in turn last, none where a model cannot be planned."""
 
     backend: BackendInfo
-    arms: tuple[Arms, ...]
-    cut_bytes: tuple[int, ...] = ()  # weights of the drafts that each load cuts out of its target
+    loads: tuple[tuple[Arms, int], ...]  # with the weights of the drafts that a load cuts out of its target
 
 
 def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions) -> Asked:
@@ -199,17 +198,14 @@ def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: Engine
     try:
         answer = call("footprints:find_footprints", job, FootprintsFound, doing="planning contexts")
     except MlsdError:  # a model that ends the process says so when it is run
-        return Asked(backend=run_info(engine), arms=tuple(() for _ in loads))
+        return Asked(backend=run_info(engine), loads=(((), 0),) * len(loads))
     known = {
         (of.key, options): footprint
         for of, footprints in zip(wanted, answer.found, strict=True)
         for options, footprint in zip(of.options, footprints or (), strict=False)
     }
-    return Asked(
-        backend=answer.backend,
-        arms=tuple(_arms(one.opened, known) if one else () for one in found),
-        cut_bytes=tuple(one.cut_bytes if one else 0 for one in found),
-    )
+    asked = (((), 0) if one is None else (_arms(one.opened, known), one.cut_bytes) for one in found)
+    return Asked(backend=answer.backend, loads=tuple(asked))
 
 
 def _wanted(models: Mapping[str, Sized], id_: str, method: DrafterSpec | None = None) -> ContextsWanted:
@@ -326,9 +322,8 @@ def judge_loads(
     loads: Sequence[Job], models: Mapping[str, Sized], asked: Asked, budget: MemoryBudget | None
 ) -> tuple[LoadMemory, ...]:
     """Add up each load and compare it with what there is; where contexts are not known, the weights alone."""
-    cut_bytes = asked.cut_bytes or (0,) * len(asked.arms)
-    found = zip(loads, asked.arms, cut_bytes, strict=True)
-    return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
+    found = zip(loads, asked.loads, strict=True)
+    return tuple(_judge_load(load, models, arms, cut_bytes, budget) for load, (arms, cut_bytes) in found)
 
 
 def fit_here(

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -44,6 +44,7 @@ from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan
 
+Done = tuple[RunOutcome, tuple[QualityWarning, ...]]  # what a run did, and what speaks against it
 Pull = Callable[[str], object]  # brings the model of an id to this machine
 
 
@@ -67,13 +68,6 @@ def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
     with Store.open(Path(database), create=False, read_only=True) as store:
         session = sessions.of_run(store, run_id)
     return [] if session is None else session.results()
-
-
-class Done(NamedTuple):
-    """What a run did, and what speaks against it."""
-
-    outcome: RunOutcome
-    warnings: tuple[QualityWarning, ...]
 
 
 class BenchResult(Record, frozen=True, kw_only=True):
@@ -205,22 +199,14 @@ def bench(
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
-            return result_of(store, path, *done, models=request.files, race=race)
+            return result_of(store, path, done, models=request.files, race=race)
 
 
 def result_of(
-    store: Store,
-    path: Path,
-    outcome: RunOutcome,
-    warnings: tuple[QualityWarning, ...],
-    *,
-    models: tuple[LocalModel, ...] = (),
-    race: Race | None = None,
+    store: Store, path: Path, done: Done, *, models: tuple[LocalModel, ...] = (), race: Race | None = None
 ) -> BenchResult:
-    """What a run measured, and the results of the session that it went on with.
-
-    Raises: WorkerError when every trial failed.
-    """
+    """What a run measured, and every arm of its session. Raises: WorkerError when every trial failed."""
+    outcome, warnings = done
     session = sessions.of_run(store, outcome.run_id)
     trials = tuple(sessions.measured(store, TrialFilter(run_id=outcome.run_id)))
     if outcome.n_failed and not outcome.n_ok:
@@ -292,7 +278,7 @@ def measure(
 ) -> Done:
     """Run the plan into the store, by default in worker processes, then record what speaks against the run."""
     outcome = run_plan(plan, drive or run_job, store, settings, watcher, choice)
-    return Done(outcome, conclude(store, outcome.run_id, plan.environment))
+    return outcome, conclude(store, outcome.run_id, plan.environment)
 
 
 def conclude(store: Store, run_id: int, environment: Environment) -> tuple[QualityWarning, ...]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from mlsd.cli.start.bench import bench as command
 from mlsd.measure.run.race import Race
 from mlsd.planning.job import Block, Slot, blocks_of
 from mlsd.planning.request import Goal
@@ -187,18 +183,3 @@ def test_earlier_trials_count_as_blocks_of_their_own() -> None:
     ]
     fresh, informed = Race(Goal()), Race(Goal(), earlier=before)
     assert len(run(informed, later, noisy())) < len(run(fresh, planned_blocks(40), noisy()))
-
-
-def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:
-    quick = ["--n-predict", "8", "--gamma", "1,4", "--n-threads", "1", "--db", str(tmp_path / "b.sqlite")]
-    asked = [str(tiny / "llama.gguf"), "--drafter", "pld", *quick, "--until", "decided", "--budget-s", "1"]
-    done = CliRunner().invoke(command, [*asked, "--json"])
-    assert done.exit_code == 0, done.output
-    answer = json.loads(done.stdout)
-    assert answer["stopped"] in ("decided", "budget", "blocks")
-    assert {(one["gamma"], bool(one["decision"])) for one in answer["summary"]} == {(0, False), (1, True), (4, True)}
-    assert [one["prompt"] for one in answer["answers"]] == ["code"]
-    shown = CliRunner().invoke(command, asked)
-    assert "Answer for code: " in shown.stdout
-    assert "Stopped: " in shown.stderr
-    assert CliRunner().invoke(command, [*asked[:-4], "--budget-s", "5"]).exit_code == 2
