@@ -111,6 +111,8 @@ class RunPlan(Record, frozen=True, kw_only=True):
     environment: Environment
     facts: tuple[ModelFacts, ...] = ()
     record: Mapping[str, Any] = msgspec.field(default_factory=dict)  # names and counts; the cases have their own table
+    n_slots: int | None = None  # of the whole plan, where this is a part of it
+    before: RunOutcome | None = None  # of the parts before
 
 
 @contextmanager
@@ -181,7 +183,7 @@ def run_plan(
     going: RunInProgress | None = None
     try:
         with begun(plan, store, settings, watcher) as going:
-            watcher.begin(going.n_total, going.n_skipped)
+            watcher.begin(going.n_total, going.n_total - going.outcome().n_left)
             for load, blocks in going.todo:
                 if blocks:
                     going.measure(load, blocks, drive, choice)
@@ -218,8 +220,9 @@ class RunInProgress:
             return whole and all(slot.case_id in found.statuses for slot in block.slots)  # type: ignore[union-attr]
 
         self.todo = [(load, tuple(block for block in load.blocks if not is_done(block))) for load in plan.loads]
-        self.n_total = sum(len(load.slots) for load in plan.loads)
-        self.n_skipped = self.n_total - sum(len(block.slots) for _, blocks in self.todo for block in blocks)
+        n_own = sum(len(load.slots) for load in plan.loads)
+        self.n_total, self._before = plan.n_slots or n_own, plan.before
+        self.n_skipped = n_own - sum(len(block.slots) for _, blocks in self.todo for block in blocks)
         self.done: dict[BlockKey, tuple[Trial, ...]] = {}  # by this run
         on_device = plan.environment.backend != "CPU"
         self._judge = BlockJudge(on_device=on_device, tries=store.tries(plan.environment))
@@ -229,16 +232,13 @@ class RunInProgress:
         return sum(map(len, self.done.values()))
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
-        """What it has done so far."""
+        """What it has done so far, and the parts before."""
         n_failed = sum(trial.status is Status.FAILED for own in self.done.values() for trial in own)
-        return RunOutcome(
-            run_id=self.run_id,
-            n_ok=self.n_run - n_failed,
-            n_failed=n_failed,
-            n_skipped=self.n_skipped,
-            n_left=self.n_total - self.n_skipped - self.n_run,
-            interrupted=interrupted,
-        )
+        counts = {"n_ok": self.n_run - n_failed, "n_failed": n_failed, "n_skipped": self.n_skipped}
+        if self._before is not None:
+            counts = {name: n + getattr(self._before, name) for name, n in counts.items()}
+        n_left = self.n_total - sum(counts.values())
+        return RunOutcome(run_id=self.run_id, **counts, n_left=n_left, interrupted=interrupted)
 
     def add(self, block: Block, trials: Sequence[Trial], process: str | None = None, again: str = "") -> list[Measured]:
         """Store a measurement of the block; it is the last one, unless the block is to be measured `again`."""

@@ -110,22 +110,23 @@ def run_study(
         if not prepared.plan.loads:
             prepare_study(request, make=True)  # which says why
         watcher.planned(prepared.plan)
-        staged = _Staged(watcher)
+        outcome, warnings = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0), list[QualityWarning]()
         fits = fit_here(prepared.plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
         with Store.open(path) as store:
             for known, loads in _stages(request, prepared, pull):
-                prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
                 environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
-                part = msgspec.structs.replace(known.plan, loads=loads)
-                decides, models = suite_session(request, known.plan), known.models.values()
-                run = recorded(part, models, environment, decides, options)
-                staged.add(*measure(run, store, settings, staged))
-                if staged.outcome.interrupted:
+                prepared, plan, decides = known, known.plan, suite_session(request, known.plan)
+                part = msgspec.structs.replace(plan, loads=loads)
+                run = recorded(part, prepared.models.values(), environment, decides, options)
+                run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
+                outcome, found = measure(run, store, settings, watcher)
+                warnings += found
+                if outcome.interrupted:
                     break
-            if keep_distance is not None and not staged.outcome.interrupted:
+            if keep_distance is not None and not outcome.interrupted:
                 _distances(request.overrides.engine, prepared, store, keep_distance)
-    answer = answer_of(results_of(path, staged.outcome.run_id))
-    return StudyResult(database=str(path), outcome=staged.outcome, warnings=tuple(staged.warnings), answer=answer)
+    answer = answer_of(results_of(path, outcome.run_id))
+    return StudyResult(database=str(path), outcome=outcome, warnings=tuple(warnings), answer=answer)
 
 
 def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Iterator[tuple[Prepared, tuple[Job, ...]]]:
@@ -148,32 +149,6 @@ def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Ite
 
 def _names(load: Job) -> tuple[str, ...]:
     return tuple(ref.id for ref in load.refs)
-
-
-class _Staged(Watcher):
-    """Runs of parts of one plan, to who watches like one run."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher, self.n_total = watcher, 0
-        self.outcome = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0)
-        self.warnings: list[QualityWarning] = []
-        self.tell, self.job = watcher.tell, watcher.job  # type: ignore[method-assign]
-        self.event, self.trial = watcher.event, watcher.trial  # type: ignore[method-assign]
-
-    @property
-    def _n_done(self) -> int:
-        return self.outcome.n_ok + self.outcome.n_failed + self.outcome.n_skipped
-
-    def begin(self, n_total: int, n_skipped: int) -> None:
-        self._watcher.begin(self.n_total, self._n_done + n_skipped)
-
-    def add(self, done: RunOutcome, warnings: Sequence[QualityWarning]) -> None:
-        """Another part is over."""
-        before = self.outcome
-        counts = {name: getattr(before, name) + getattr(done, name) for name in ("n_ok", "n_failed", "n_skipped")}
-        self.outcome = msgspec.structs.replace(done, **counts)
-        self.outcome = msgspec.structs.replace(self.outcome, n_left=self.n_total - self._n_done)
-        self.warnings += warnings
 
 
 def bench(
