@@ -10,19 +10,17 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_file
-from mlsd.engine.llama.footprint import allocated_bytes, footprints
+from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import check, probe_contexts, questions
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import Session, SessionOptions
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
-from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
-from mlsd.measure.probe_cache import ProbeCache, check_weights
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
 from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
@@ -35,8 +33,6 @@ from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef
 from mlsd.servers.open import load_of
 from mlsd.units import GB, GIB, MIB
-from tests.gguf_tools.adapters import write_adapter
-from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from tests.measure.examples import ENVIRONMENT
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
@@ -149,72 +145,12 @@ def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[
     return loads[0], judge_loads(loads, models, asked, mac_budget(16 * GIB))[0]
 
 
-def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
-    """What llama.cpp says to have allocated for the arms of a job, and for the weights of a draft that is cut.
-
-    Strategies are known before, for every gamma: what the probe opens, it closes before an arm opens.
-    """
-    cases = {slot.case_id: slot.case for slot in job.slots}.values()
-    with Arms(job, MonotonicClock(), ProbeCache(cache)) as arms:
-        cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
-        with LOG.everything() as checking:
-            for file in cut:
-                check_weights(file, ModelRef(id=file.name))
-        with LOG.everything() as lines:
-            for file in cut:
-                arms.strategies.report(file)
-        # Once to be checked, as above, and once to stay.
-        once, twice = (
-            allocated_bytes([line for line in "".join(told).splitlines() if "model buffer" in line])
-            for told in (checking, lines)
-        )
-        cut_bytes = twice - once
-        for case in cases:
-            arms.check(case)
-            arms._arms.popitem()[1].opened.close()
-        with LOG.everything() as lines:
-            for case in cases:
-                arms.check(case)
-        rest = [line for line in "".join(lines).splitlines() if "model buffer" not in line]
-        return allocated_bytes(rest), cut_bytes
-
-
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        ("llama", "draft-model"),
-        ("qwen35moe", "pld"),
-        ("llama", "eagle3"),
-        ("llama", "eagle3-tree:top_k=4"),
-        ("llama", "dflash"),
-        ("qwen35", "eagle3"),
-        ("qwen35-mtp", "mtp"),
-        ("llama", "kangaroo:adapter={adapter},exit=2"),
-        ("llama", "layer-skip:mode=own,exit=2"),
-    ],
-)
-def test_arms_with_heads_and_cut_drafts_take_what_was_counted_for_them(
-    tiny: Path, tmp_path: Path, name: str, method: str
-) -> None:
-    head = None
-    if name == "qwen35-mtp":
-        tiny = tmp_path
-        write_random(tiny / f"{name}.gguf", msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
-    elif method == "draft-model":
-        head = tiny / f"{name}-noise01.gguf"
-    elif method.startswith(("eagle3", "dflash")):
-        head = tmp_path / "head.gguf"
-        write = write_random_dflash if method == "dflash" else write_random_eagle3
-        write(head, Source(tiny / f"{name}.gguf"), (1, 3, 5))
-    elif "{adapter}" in method:
-        method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
-    job, load = bench(tiny / f"{name}.gguf", *([] if head is None else [head]), drafters=(method,))
-    target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
-    opened, cut_bytes = opened_bytes(job, tmp_path / "cache")
-    counted = sum(arm.total_bytes for arm in load.arms if arm.arm not in IN_TURN)
-    assert counted == pytest.approx(opened, rel=0.05)
-    assert load.weights_bytes is not None
-    assert load.weights_bytes - target_bytes == pytest.approx(cut_bytes, rel=0.05)
+def test_a_draft_that_is_cut_out_of_its_target_counts_with_its_weights(tiny: Path) -> None:
+    target = tiny / "llama.gguf"
+    plain, cut = (bench(target, drafters=own)[1].weights_bytes for own in ((), ("layer-skip:mode=own,exit=2",)))
+    file = drafting_file(DrafterSpec(name="layer-skip", options={"mode": "own", "exit": 2}), target)
+    assert file is not None and plain and cut
+    assert cut - plain == pytest.approx(source_weight(Source(file)).total.n_bytes, rel=0.05)
 
 
 def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
