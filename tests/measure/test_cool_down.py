@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.messages import BlockMeasured, HeatReading, Resting
 from mlsd.measure.process import run_job
@@ -180,7 +179,8 @@ def test_a_rest_counts_in_the_budget(tmp_path: Path) -> None:
     ("asked", "backend", "model", "rest"),
     [
         (None, "CPU", "Mac16,10", 0.0),
-        (None, "CPU", "Mac16,12", None),  # no fan
+        *((None, "CPU", air, None) for air in ("Mac16,12", "MacBookAir10,1", "Mac17,3", "Mac17,5")),  # no fan
+        *((None, "CPU", other, 0.0) for other in ("Mac17,2", "Mac18,1", None)),
         (None, "Metal", "Mac16,10", None),
         (None, "RPC", None, 0.0),
         (5.0, "Metal", None, 5.0),
@@ -191,14 +191,3 @@ def test_heat_is_watched_on_graphics_devices_and_without_a_fan(
 ) -> None:
     environment = msgspec.structs.replace(ENVIRONMENT, backend=backend, hardware_model=model)
     assert cool_down_of(asked, environment) == rest
-
-
-@pytest.mark.parametrize(
-    ("model", "fanless"),
-    [
-        *(("Mac16,12", True), ("MacBookAir10,1", True), ("Mac17,3", True), ("Mac17,4", True), ("Mac17,5", True)),
-        *(("Mac16,10", False), ("Mac17,2", False), ("Mac18,1", False), (None, False)),
-    ],
-)
-def test_a_macbook_air_or_neo_has_no_fan(model: str | None, fanless: bool) -> None:
-    assert has_no_fan(model) is fanless

@@ -39,13 +39,9 @@ def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
     found = estimate_time(PLAN.loads, tok_s)
     assert found.seconds == pytest.approx(6 * (10 + 1) + 6 * (5 + 1))  # 2 prompts x 3 repeats of each arm
     assert (found.n_trials, found.n_unknown, found.sources) == (12, 0, {"results": 12})
-
-
-def test_an_unknown_rate_stays_unknown_and_is_counted():
-    found = estimate_time(PLAN.loads, lambda of: None)
-    assert (found.seconds, found.n_unknown) == (None, 12)
-    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="results") if not of.gamma else None)
-    assert (some.seconds, some.n_unknown) == (pytest.approx(60), 6)
+    some = estimate_time(PLAN.loads, lambda of: tok_s(of) if not of.gamma else None)
+    assert (some.seconds, some.n_unknown) == (pytest.approx(66), 6)
+    assert estimate_time(PLAN.loads, lambda of: None).seconds is None
 
 
 def test_results_give_the_median_of_the_same_case_before_that_of_a_like_one():
@@ -57,13 +53,9 @@ def test_results_give_the_median_of_the_same_case_before_that_of_a_like_one():
     assert like.decode_tok_s == pytest.approx(50)
     assert like.prefill_ns is None
     assert tok_s(case(4)) is None
-
-
-def test_results_of_another_model_or_failed_trials_are_no_rate():
     other = case(0, target=ModelRef(id="t", sha256="0" * 64))
-    rows = [row(other, 10), row(case(0), 10, status="failed"), row(case(0), 10, decode_ns=None)]
-    tok_s = rates_from_results(rows, {other.id: other, case(0).id: case(0)})
-    assert tok_s(case(0)) is None
+    useless = [row(other, 10), row(case(0), 10, status="failed"), row(case(0), 10, decode_ns=None)]
+    assert rates_from_results(useless, {other.id: other, case(0).id: case(0)})(case(0)) is None
 
 
 WORKS = {

@@ -106,30 +106,28 @@ def test_failed_trials_are_counted_by_reason() -> None:
     assert [w.message for w in warnings] == ["2 trials failed: killed", "1 trials failed: hung"]
 
 
-def test_failed_native_calls_and_divergence_are_named_once_each() -> None:
-    diverged = Losslessness(verdict="diverged", first_difference=3)
-    assert codes(good(failed_native_calls=7, status=Status.INVALID)) == ["failed_native_calls"]
-    assert codes(good(losslessness=diverged, status=Status.INVALID)) == ["diverged"]
-    assert codes(good(status=Status.INVALID, reason="rollback strategy unchecked")) == ["invalid_trials"]
+OTHER = {"tokens": tuple(range(1, 102))}
 
 
-def test_greedy_repeats_that_differ_are_named() -> None:
-    other = tuple(range(1, 102))
-    assert codes(good(), good(tokens=other)) == ["unstable_output"]
-    assert codes(good(losslessness=None), good(losslessness=None, tokens=other)) == []
-
-
-def test_short_trials_are_named_with_the_shortest() -> None:
-    (warning,) = check_run([good(tok_s=5_000), good(tok_s=4_900)])
-    assert warning.code == "too_short"
-    assert "2 of 2 trials" in warning.message
-    assert "20.0 ms" in warning.message
-
-
-def test_a_wide_spread_is_named_with_its_case() -> None:
-    warnings = check_run([good(100), good(130), good(100)])
-    assert [(w.code, w.case_id) for w in warnings] == [("wide_spread", case(0).id)]
-    assert codes(good(100), good(103), good(100)) == []
+@pytest.mark.parametrize(
+    ("trials", "code", "words"),
+    [
+        ([good(failed_native_calls=7, status=Status.INVALID)], "failed_native_calls", "7 llama.cpp calls failed"),
+        ([good(losslessness=Losslessness(verdict="diverged"), status=Status.INVALID)], "diverged", "1 outputs"),
+        ([good(status=Status.INVALID, reason="unchecked")], "invalid_trials", "not valid: unchecked"),
+        ([good(), good(**OTHER)], "unstable_output", "2 different outputs"),
+        ([good(losslessness=None), good(losslessness=None, **OTHER)], None, ""),
+        ([good(5_000), good(4_900)], "too_short", "2 of 2 trials decoded for less than 100 ms (the shortest for 20.0"),
+        ([good(100), good(130), good(100)], "wide_spread", "The 3 repeats spread"),
+        ([good(100), good(103), good(100)], None, ""),
+        ([good(), good(status=Status.DISTURBED, reason="it waited for 6.0 s")], "disturbed", "it waited for 6.0 s"),
+    ],
+)
+def test_what_speaks_against_trials_is_named_once(trials: list[Trial], code: str | None, words: str) -> None:
+    found = check_run(trials, EIGHT_CORES)
+    assert [warning.code for warning in found] == ([] if code is None else [code])
+    assert all(words in warning.message and warning.advice for warning in found)
+    assert code != "wide_spread" or found[0].case_id == case(0).id
 
 
 # --- drift ------------------------------------------------------------------------------------------------------
@@ -221,10 +219,3 @@ def test_on_a_graphics_device_the_one_trial_that_reads_the_prompt_is_not_disturb
     read = took(5, 0.2)
     whole = msgspec.structs.replace(read.conditions or CALM, generation_ns=25_000_000_000)
     assert not disturbed([msgspec.structs.replace(read, conditions=whole), took(5, 0.2), took(5, 0.2)], on_device=True)
-
-
-def test_disturbed_trials_raise_one_doubt_with_advice_to_repeat() -> None:
-    reason = "the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"
-    warnings = check_run([good(), good(status=Status.DISTURBED, reason=reason)], EIGHT_CORES)
-    assert [w.code for w in warnings] == ["disturbed"]
-    assert "again" in warnings[0].advice
