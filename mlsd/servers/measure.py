@@ -14,15 +14,14 @@ import msgspec
 from mlsd.drafters import METHODS
 from mlsd.engine.losslessness import first_difference
 from mlsd.engine.threads import threads_of
-from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
+from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import BlockMeasured, Event, Started, failed_trial, now, trial_of
 from mlsd.measure.process import run_info, run_job
-from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.race import Race
-from mlsd.measure.run.runner import ALL, RunPlan, RunSettings, Watcher, machine_lock, next_repeat, run_plan
-from mlsd.measure.run.runs import BenchResult, check_database
+from mlsd.measure.run.runner import ALL, RunPlan, RunSettings, Watcher, machine_lock, next_repeat
+from mlsd.measure.run.runs import BenchResult, check_database, conduct, result_of
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -48,7 +47,6 @@ from mlsd.servers.protocols import Counters
 from mlsd.stats import grouped
 from mlsd.store import sessions
 from mlsd.store.newest import study_path
-from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
@@ -155,27 +153,17 @@ def measure(
             def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
                 return (event for chosen in turns for event in session.measure(job, planned.arm_of, chosen))
 
-            outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, race or ALL)
-            measured = sessions.measured(store, TrialFilter(run_id=outcome.run_id))
-            own = [one.trial for one in measured]
-            decided = sessions.of_run(store, outcome.run_id)
+            outcome, doubts = conduct(plan, store, RunSettings(seed=ask.seed), watcher, race or ALL, drive)
             advice = "See the page on servers in the documentation."
-            noted = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
-            warnings = (*check_run(own, environment), *noted)
-            store.add_warnings(outcome.run_id, warnings)
-    if own and all(trial.status is Status.FAILED for trial in own):
-        raise WorkerError(f"Every request failed: {own[0].reason}")
+            noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
+            store.add_warnings(outcome.run_id, noted)
+            found = result_of(store, path, (outcome, (*doubts, *noted)), race=race)
     return ServerResult(
-        database=str(path),
-        outcome=outcome,
-        trials=tuple(measured),
-        warnings=warnings,
+        **msgspec.structs.asdict(found),
         notes=tuple(session.notes),
         deterministic=session.deterministic,
         base=session.base if rivals else "",
         agreement=tuple(session.agreement()) if rivals else (),
-        results=() if decided is None else tuple(decided.results()),
-        stopped=None if race is None else race.stopped,
     )
 
 

@@ -119,7 +119,7 @@ def run_study(
                 part = msgspec.structs.replace(plan, loads=loads)
                 run = recorded(part, prepared.models.values(), environment, decides, options)
                 run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
-                outcome, found = measure(run, store, settings, watcher)
+                outcome, found = conduct(run, store, settings, watcher)
                 warnings += found
                 if outcome.interrupted:
                     break
@@ -211,7 +211,7 @@ def bench_into(
     if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
         (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
         plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
-    return measure(recorded(plan, request.files, environment, decides), store, settings, watcher, choice)
+    return conduct(recorded(plan, request.files, environment, decides), store, settings, watcher, choice)
 
 
 def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
@@ -243,7 +243,7 @@ def recorded(
     return RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
 
 
-def measure(
+def conduct(
     plan: RunPlan,
     store: Store,
     settings: RunSettings,
