@@ -30,7 +30,7 @@ from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
 from mlsd.stats import grouped
-from mlsd.store.rows import CalibrationPoint, model_key
+from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.results import Measured, SessionPlan, arm_results
 from mlsd.trials.sums import Sums, counts_of
 
@@ -74,7 +74,7 @@ def predict(target: Path, draft: Path, n_predict: int, slices: int) -> list[Pred
         points += calibrate(files, part)
         for prompt in PROMPTS:
             trials += bench(files, prompt, n_predict, part)
-    key = model_key(files[0].ref.sha256, files[0].ref.id)
+    key = files[0].ref.key
     costs = costs_from_points([p for p in points if p.model_key == key], [p for p in points if p.model_key != key])
     by_prompt = grouped(arm_results(trials, SessionPlan()), lambda arm: arm.text).values()
     return [one for arms in by_prompt for one in leave_one_gamma_out(arms, costs)]

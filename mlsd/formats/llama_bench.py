@@ -14,7 +14,7 @@ import msgspec
 
 from mlsd.records import Case, Environment, ModelFacts
 from mlsd.stats import grouped
-from mlsd.store.rows import TrialFilter, model_key
+from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
 from mlsd.trials.sums import speed
@@ -39,7 +39,7 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
         plain = [one for arm in session.results() if arm.is_plain for one in arm.trials if one.trial.valid]
         for own in grouped(plain, lambda one: one.trial.case_id).values():
             case, first = own[0].case, own[0].trial
-            facts = models.get(model_key(case.target.sha256, case.target.id))
+            facts = models.get(case.target.key)
             setup = _setup(case, environments[session.run_ids[-1]], facts) | {"test_time": first.started_at}
             n_prompt = first.n_prompt or 0
             if n_prompt and (prefills := [one.trial.prefill_ns for one in own if one.trial.prefill_ns]):

@@ -103,7 +103,7 @@ class StoredWarning(Record, frozen=True, kw_only=True):
 class CalibrationPoint(Record, frozen=True, kw_only=True):
     """One timed pass of one kind on one model."""
 
-    model_key: str  # see `model_key`
+    model_key: str  # see `ModelRef.key`
     kind: PassKind
     rows: Few  # k: positions in the pass
     depth: Few  # positions already in the context
@@ -161,7 +161,7 @@ class TimedPass(Record, frozen=True, kw_only=True):
 class DraftDistance(Record, frozen=True, kw_only=True):
     """How far the model that drafts lies from its target on one text, measured without any drafting."""
 
-    target_key: str  # see `model_key`
+    target_key: str  # see `ModelRef.key`
     drafting_key: str  # see `mlsd.drafters.drafting_key`
     text_sha256: str
     n_tokens: Few  # that were predicted
@@ -176,11 +176,6 @@ class DraftDistance(Record, frozen=True, kw_only=True):
 
 
 # --- what may be averaged with what -----------------------------------------------------------------------------
-
-
-def model_key(sha256: str | None, model_id: str) -> str:
-    """What identifies a model in the store: its hash, or its id while no hash is known."""
-    return sha256 or f"id:{model_id}"
 
 
 def environment_key(environment: Environment) -> str:
@@ -202,7 +197,7 @@ def comparability_key(case: Case, environment_key: str) -> str:
     options, and the server where one decoded. Drafter, gamma, prompt and n_predict are left out: they are what a study
     compares.
     """
-    target = model_key(case.target.sha256, case.target.id)
+    target = case.target.key
     sampling = Sampling() if case.sampling.greedy else case.sampling
     parts = (environment_key, target, msgspec.to_builtins(sampling), msgspec.to_builtins(case.engine))
     return _digest(parts if case.server is None else (*parts, case.server))

@@ -34,7 +34,6 @@ from mlsd.store.rows import (
     StoredWarning,
     TrialFilter,
     environment_key,
-    model_key,
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
 from mlsd.trials.sums import PARTS, Sums
@@ -90,7 +89,7 @@ class Store(MachineTables):
         """Record what the models' files say; a model known by its hash is replaced."""
         rows = [
             (
-                model_key(facts.ref.sha256, facts.ref.id),
+                facts.ref.key,
                 facts.ref.id,
                 facts.ref.sha256,
                 facts.architecture,

@@ -19,7 +19,7 @@ from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
 from mlsd.stats import grouped
-from mlsd.store.rows import Coverage, Run, StoredTrial, model_key
+from mlsd.store.rows import Coverage, Run, StoredTrial
 from mlsd.trials.identities import broken
 
 _COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number
@@ -99,7 +99,7 @@ def _of_model(key: str, facts: ModelFacts, cases: Iterable[Case]) -> Found:
     ):  # fmt: skip
         if part is not None and whole is not None and not 0 <= part <= whole:
             yield "model", f"one part counts {part}, the whole {whole}"
-    if model_key(ref.sha256, ref.id) != key:
+    if ref.key != key:
         yield "model key", "its hash is not the key that it stands under"
     if ref.sha256 is not None and not _SHA256.fullmatch(ref.sha256):
         yield "model hash", "its hash is no SHA-256"
@@ -111,7 +111,7 @@ def _of_case(case_id: str, case: Case, models: Mapping[str, ModelFacts]) -> Foun
     for ref in (case.target, case.drafter.draft):
         if ref is None:
             continue
-        facts = models.get(model_key(ref.sha256, ref.id))
+        facts = models.get(ref.key)
         if facts is None or (facts.ref.sha256, facts.ref.n_bytes) != (ref.sha256, ref.n_bytes):
             yield "model", f"{ref.id} is not among the models, or is another file there"
     if case.source != "engine":
@@ -131,7 +131,7 @@ def _of_trial(stored: StoredTrial, told: _Told) -> Found:
     began, ended = _moment(run.started_at), _moment(run.ended_at or trial.started_at)
     if not began - _SLACK <= _moment(trial.started_at) <= ended:
         yield "time", f"it started at {trial.started_at}, when its run did not run"
-    facts = told.models.get(model_key(case.target.sha256, case.target.id))
+    facts = told.models.get(case.target.key)
     n_vocab = None if facts is None else facts.n_vocab
     yield from broken(case, trial, n_vocab=n_vocab, n_cores=run.environment.logical_cores)
     if trial.status is Status.FAILED:

@@ -21,7 +21,6 @@ from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
 from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import model_key
 from mlsd.store.store import Store
 
 _GAMMA = 4  # where neither the caller nor a preset says
@@ -57,7 +56,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
         if shares.drafting_key is not None:
             return f"draft of {self.job.drafter.name}"
         draft = None if self.job.draft is None else self.job.draft.ref
-        is_draft = draft is not None and shares.model_key == model_key(draft.sha256, draft.id)
+        is_draft = draft is not None and shares.model_key == draft.key
         return draft.id if draft is not None and is_draft else self.job.target.ref.id
 
 

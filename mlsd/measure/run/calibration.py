@@ -19,7 +19,7 @@ from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.store.newest import newest_or_new
-from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.store.store import Store
 from mlsd.units import format_percent
 
@@ -118,7 +118,7 @@ def time_and_store(
                     covered = event
                 else:
                     spent = event
-    target = model_key(job.target.ref.sha256, job.target.ref.id)
+    target = job.target.ref.key
     return CalibrationResult(
         database=str(db),
         models=tuple(models),

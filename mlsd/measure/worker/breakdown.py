@@ -25,7 +25,6 @@ from mlsd.measure.messages import Alive, BreakdownJob, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.passes import PassBench, check_room
 from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import model_key
 
 _BURST = 2  # counted passes of a kind before the next kind's turn
 
@@ -48,7 +47,7 @@ def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ..
         if target.is_recurrent and widest > 1:
             report = cache.get(job.target.ref, session_options(job.engine, 1), target)
             snapshots = report.target == "snapshots"
-        key = model_key(job.target.ref.sha256, job.target.ref.id)
+        key = job.target.ref.key
         for rows in job.rows:
             alive("profiling passes")
             found.append(_profile(target, job, clock, text, rows, snapshots=snapshots, key=key))
@@ -69,11 +68,11 @@ def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
 def _draft_network(job: BreakdownJob) -> tuple[str, str, str | None] | None:
     """File, model key and drafting key of the network that drafts; None where none does."""
     if job.draft is not None:
-        return job.draft.path, model_key(job.draft.ref.sha256, job.draft.ref.id), None
+        return job.draft.path, job.draft.ref.key, None
     path = drafting_file(job.drafter, Path(job.target.path))
     if path is None:
         return None
-    return str(path), model_key(job.target.ref.sha256, job.target.ref.id), drafting_key(job.drafter)
+    return str(path), job.target.ref.key, drafting_key(job.drafter)
 
 
 def _profile(

@@ -33,7 +33,7 @@ from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record
-from mlsd.store.rows import CalibrationPoint, PassKind, model_key
+from mlsd.store.rows import CalibrationPoint, PassKind
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
 _Spans = tuple[str, list[Span]]  # of the model with that key
@@ -198,7 +198,7 @@ class Calibration:
                 spans.append(bench.checkpoint())
         if first:
             self._t_one_ns = next((span.ns for span in spans if span.kind == "target_pass"), 0)
-        return (model_key(job.target.ref.sha256, job.target.ref.id), spans), n_done or len(visit.widths)
+        return (job.target.ref.key, spans), n_done or len(visit.widths)
 
     def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> _Spans:
         job, draft = self._job, self.draft
@@ -219,7 +219,7 @@ class Calibration:
                     spans.append(bench.rollback(strategy, _DRAFT_ROUND, singly=True))
                 if spans and strategy == "checkpoint":  # which says that accepted tokens are taken in again
                     spans.append(bench.checkpoint())
-        return model_key(job.draft.ref.sha256, job.draft.ref.id), spans
+        return job.draft.ref.key, spans
 
     def _bench(
         self, session: LlamaSession, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
@@ -257,7 +257,7 @@ class Calibration:
     def coverage(self) -> Covered:
         """Which experts the target chooses. Raises UnsupportedError for a target without routed experts."""
         job = self._job
-        key = model_key(job.target.ref.sha256, job.target.ref.id)
+        key = job.target.ref.key
         with self._ledger.entry("coverage"):
             return cover(
                 key,

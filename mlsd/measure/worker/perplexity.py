@@ -20,7 +20,7 @@ from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import Alive, DistanceJob
 from mlsd.planning.prompts import text_sha256
-from mlsd.store.rows import DraftDistance, model_key
+from mlsd.store.rows import DraftDistance
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
 _WINDOW = 512  # tokens, where nothing else is asked for
@@ -79,7 +79,7 @@ def measure_distance(job: DistanceJob, alive: Alive) -> DraftDistance:
     ratio, reach = float((draft - target).mean()), _Z95 * _error(draft - target)
     distance = np.concatenate([part.distance for part in parts])
     return DraftDistance(
-        target_key=model_key(job.target.ref.sha256, job.target.ref.id),
+        target_key=job.target.ref.key,
         drafting_key=job.drafting_key,
         text_sha256=text_sha256(job.text),
         n_tokens=len(target),

@@ -9,7 +9,7 @@ from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.records import Case, DrafterSpec, OptionValue
-from mlsd.store.rows import DraftDistance, model_key
+from mlsd.store.rows import DraftDistance
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
@@ -196,7 +196,7 @@ def test_acceptance_with_a_memory_of_its_own_does_not_speak_of_the_papers(tmp_pa
 def distance(case: Case, **changes: object) -> DraftDistance:
     """A comparison of the model that drafts in a case with its target."""
     made = DraftDistance(
-        target_key=model_key(case.target.sha256, case.target.id),
+        target_key=case.target.key,
         drafting_key=drafting_key(case.drafter) or "",
         text_sha256="text",
         n_tokens=511,

@@ -12,7 +12,7 @@ from mlsd.analysis.predict.known import read_known
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
 from mlsd.records import EngineOptions, ModelFacts
-from mlsd.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
+from mlsd.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key
 from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, whole_study, write
 
@@ -30,7 +30,7 @@ def timed(
         run_id,
         [
             CalibrationPoint(
-                model_key=model_key(model.ref.sha256, model.ref.id),
+                model_key=model.ref.key,
                 kind=kind,
                 rows=rows,
                 depth=64,

@@ -18,7 +18,6 @@ from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import model_key
 from mlsd.store.store import Store
 from tests.gguf_tools.random_heads import write_random_dflash
 from tests.measure.worker.test_calibrate import model_file
@@ -44,7 +43,7 @@ def profiled(work: BreakdownJob) -> tuple[PassShares, ...]:
 
 def key(path: Path) -> str:
     ref = model_file(path).ref
-    return model_key(ref.sha256, ref.id)
+    return ref.key
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "qwen35moe", "falcon-h1"])

@@ -19,7 +19,6 @@ from mlsd.report.tables.methods import kind_table, match_table, timing_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.report.tables.results import speedup_table
 from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import model_key
 from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
@@ -37,7 +36,7 @@ def arm(spec: DrafterSpec, repeat: int, position: int, **more: object) -> tuple[
 
 def shares(**changes: object) -> PassShares:
     base = PassShares(
-        model_key=model_key(DENSE.ref.sha256, DENSE.ref.id),
+        model_key=DENSE.ref.key,
         rows=1,
         depth=64,
         n_passes=4,
@@ -65,7 +64,7 @@ def study_of(path: Path, *profiled: PassShares) -> Study:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    draft, cut = model_key(DRAFT.ref.sha256, DRAFT.ref.id), drafting_key(SYNC)
+    draft, cut = DRAFT.ref.key, drafting_key(SYNC)
     return study_of(
         tmp_path_factory.mktemp("passes") / "e.sqlite",
         shares(rows=3),
