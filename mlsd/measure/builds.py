@@ -108,7 +108,8 @@ def _found(name: str, place: Path) -> Build:
             return _build(name, None, _folder_of(name, place))
         if package := _package_of(inner):
             return _build(name, package, None)
-        return _build(name, None, _folder_of(name, _packages_of(inner) or place))
+        packages = sorted(inner.parent.parent.glob("lib/python*/site-packages"))
+        return _build(name, None, _folder_of(name, packages[0] if packages else place))
     if place.is_file() and os.access(place, os.X_OK):
         package = _package_of(place)
         if package is None:
@@ -205,10 +206,6 @@ def _package_of(interpreter: Path) -> Path | None:
             f"{interpreter} is not a Python interpreter with llama.cpp: {complaint[-1][:200]}.", hint=_HINT
         )
     return Path(found).resolve().parent if found and Path(found).is_file() else None
-
-
-def _packages_of(interpreter: Path) -> Path | None:
-    return next(iter(sorted(interpreter.parent.parent.glob("lib/python*/site-packages"))), None)
 
 
 @functools.cache

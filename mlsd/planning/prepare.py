@@ -61,7 +61,8 @@ def prepare_study(
     known = known_models(library)
     used = used_models(request.suites, profile, request.overrides)
     wanted = [id_ for id_ in used if id_ in known and id_ not in elsewhere]
-    models = resolve_all(library, wanted) if make else _local(library, wanted)
+    here = [id_ for id_ in wanted if make or library.locate(library.manifest.find(id_)) is not None]
+    models = resolve_all(library, here) if make else {id_: library.resolve(id_) for id_ in here}
     known |= {id_: ModelFile(ref=ref) for id_, ref in elsewhere.items()}
     known |= {id_: file_of(model) for id_, model in models.items()}
     load = request.prompts.__getitem__ if request.prompts else load_prompt
@@ -81,10 +82,6 @@ def known_models(library: Library) -> dict[str, ModelFile]:
         entry.id: ModelFile(ref=ModelRef(id=entry.id, sha256=getattr(entry, "sha256", None), n_bytes=entry.n_bytes))
         for entry in library.manifest
     }
-
-
-def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
-    return {id_: library.resolve(id_) for id_ in ids if library.locate(library.manifest.find(id_)) is not None}
 
 
 def resolve_all(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:

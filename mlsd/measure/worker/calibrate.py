@@ -191,7 +191,8 @@ class Calibration:
                 n_done += 1
                 with self._ledger.entry("passes"):
                     spans += bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
-                if width > 1 and strategy is not None and self._has_rollback_time(budget):
+                late = budget.is_over or self._ledger.spent_ns.get("rollback", 0) >= _ROLLBACK_SHARE * budget.span_ns
+                if width > 1 and strategy is not None and not late:
                     with self._ledger.entry("rollback"):
                         spans.append(bench.rollback(strategy, width))
             if spans and self.target.is_recurrent and widest == 1:
@@ -234,9 +235,6 @@ class Calibration:
         return bench, spans
 
     # --- rollback -------------------------------------------------------------------------------------------------
-
-    def _has_rollback_time(self, budget: TimeBudget) -> bool:
-        return not budget.is_over and self._ledger.spent_ns.get("rollback", 0) < _ROLLBACK_SHARE * budget.span_ns
 
     def _strategy(self, file: ModelFile, model: LlamaModel, budget: TimeBudget) -> str | None:
         """How a model is rolled back: as a probe found, or as its kind is known to be where a probe takes too long."""

@@ -173,7 +173,8 @@ class _BlockRunner:
         """Every slot of a block, one after the other."""
         self._begin()
         trials = tuple(map(self._run, turn))
-        return BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=self._heat_since())
+        heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
+        return BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=heat)
 
     def _run(self, index: int) -> Trial:
         slot = self._job.slots[index]
@@ -232,10 +233,6 @@ class _BlockRunner:
             if self._is_device:
                 self._heat.warm()
         self._is_begun = True
-
-    def _heat_since(self) -> str | None:
-        """Behind a block: why its times may not be used, where heat is watched."""
-        return self._heat.feel() if self._job.cool_down_s is None else None
 
     def _anchors(self) -> Anchors | None:
         """By the widest arm that can run."""
