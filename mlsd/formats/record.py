@@ -44,7 +44,7 @@ KEPT = {
     "trial": "id block_id case_id position status started_at n_prompt prefill_ns draft_prefill_ns decode_ns load_ns "
     "rollback_target rollback_draft timed failed_native_calls peak_rss_bytes tokens losslessness stats conditions "
     "earlier n_tokens verdict rounds proposed accepted committed rows draft_ns verify_ns rollback_ns sample_ns "
-    "other_ns each_round",
+    "other_ns each_round prompt_sha256",
     "warning": "id run_id case_id code advice",
     "calibration": "id run_id model_key kind rows depth repeat span_ns",
     "coverage": "run_id model_key source layer window n_windows distinct_mean distinct",
