@@ -81,7 +81,7 @@ class LlamaSession:
         params.n_ctx = options.n_ctx
         params.n_batch = options.n_batch
         # Rollback inside a batch needs the whole verification in one micro-batch.
-        params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
+        params.n_ubatch = self._n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
         params.n_seq_max = n_sequences = options.n_sequences + (options.n_rungs if options.rungs_on_device else 0)
         # Layers with a window keep every position: one that goes back would miss the oldest of its window otherwise.
         params.swa_full = True
@@ -200,7 +200,8 @@ class LlamaSession:
             self._wanted[width - n_outputs : width] = 1
         if width:
             self._submit(width)
-        self._first_row, self._n_outputs, self.last_width = width - n_outputs, n_outputs, width
+        self._first_row, self._n_outputs = width - n_outputs, n_outputs
+        self.last_width = width if width <= self._n_ubatch else (width - 1) % self._n_ubatch + 1
         self.n_past = n_past + width
         if self.on_pass is not None:
             self.on_pass()

@@ -86,3 +86,14 @@ def test_snapshots_reach_back_into_the_last_pass_only_when_a_text_took_several(t
         assert session.last_width == 4
         with pytest.raises(RollbackError, match="reach 3 positions back"):
             make_rollback("snapshots", session).rewind(14, ())
+
+
+def test_snapshots_reach_into_the_last_micro_batch_only(tiny: Path) -> None:
+    options = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=16, n_snapshots=4)
+    with LlamaModel(tiny / "qwen35.gguf") as model, open_session(model, options) as session:
+        for n_tokens, width in ((16, 16), (17, 1), (64, 16), (67, 3)):
+            session.clear()
+            session.decode(tuple(range(n_tokens)))
+            assert session.last_width == width
+            with pytest.raises(RollbackError, match="positions back"):
+                make_rollback("snapshots", session).rewind(n_tokens - min(width, 5), ())
