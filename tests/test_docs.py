@@ -181,6 +181,7 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there the program goes by its own chip")
+@pytest.mark.heavy
 @pytest.mark.parametrize("profile", ["mac-16gb", "mac-64gb", "mac-128gb"])
 def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     row = next(
