@@ -38,24 +38,20 @@ class ExpertOptions(Options, frozen=True, kw_only=True):
     ] = 0.5
 
     def made(self, target: Source) -> CutDraft:
-        return plan_experts(target, self)
+        """Raises: UnsupportedError without routed experts, InputError, ModelFileError."""
+        n_used = source_weight(target).n_experts_used if target.count("expert_count") else 0
+        if not n_used:
+            raise UnsupportedError(
+                f"{target.path.name} is dense: it has no routed experts, so it cannot draft with fewer.",
+                hint=_LEAVE_OUT_BLOCKS,
+            )
+        n_experts = self.experts or max(1, int(self.share * n_used))
+        if n_experts >= n_used:
+            raise InputError(
+                f"A draft with {n_experts} experts is no smaller: {target.path.name} uses {n_used} of a layer itself.",
+                hint=f"Give experts=1 to {n_used - 1}." if n_used > 1 else _LEAVE_OUT_BLOCKS,
+            )
+        return plan(target, self, n_experts)
 
     def drafting_part(self) -> None:
         """The target's own weights draft."""
-
-
-def plan_experts(source: Source, own: ExpertOptions) -> CutDraft:
-    """What of the target drafts. Raises: UnsupportedError without routed experts, InputError, ModelFileError."""
-    n_used = source_weight(source).n_experts_used if source.count("expert_count") else 0
-    if not n_used:
-        raise UnsupportedError(
-            f"{source.path.name} is dense: it has no routed experts, so it cannot draft with fewer.",
-            hint=_LEAVE_OUT_BLOCKS,
-        )
-    n_experts = own.experts or max(1, int(own.share * n_used))
-    if n_experts >= n_used:
-        raise InputError(
-            f"A draft with {n_experts} experts is no smaller: {source.path.name} uses {n_used} of a layer itself.",
-            hint=f"Give experts=1 to {n_used - 1}." if n_used > 1 else _LEAVE_OUT_BLOCKS,
-        )
-    return plan(source, own, n_experts)

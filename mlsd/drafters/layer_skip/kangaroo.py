@@ -76,16 +76,12 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         return {"exit": self.exit, "content": self.content or self.adapter}
 
     def made(self, target: Source) -> MadeDraft:
-        return plan(target, self)
-
-
-def plan(source: Source, options: Options) -> MadeDraft:
-    """The draft of a target and an adapter. Raises: InputError for a replaced adapter."""
-    adapter = Adapter(Path(options.adapter))
-    if options.content not in ("", adapter.content):
-        raise InputError(
-            f"{adapter.path} holds {adapter.content}, not {options.content}: it was replaced.",
-            hint="Start the measurement again; its numbers belong to another adapter.",
-        )
-    edit = compose(source, adapter, options.exit)
-    return MadeDraft(source=source, edit=edit, kind="kangaroo", recipe=f"{adapter.content} {options.exit}")
+        """Raises: InputError for a replaced adapter, and for one that does not fit."""
+        adapter = Adapter(Path(self.adapter))
+        if self.content not in ("", adapter.content):
+            raise InputError(
+                f"{adapter.path} holds {adapter.content}, not {self.content}: it was replaced.",
+                hint="Start the measurement again; its numbers belong to another adapter.",
+            )
+        edit = compose(target, adapter, self.exit)
+        return MadeDraft(source=target, edit=edit, kind="kangaroo", recipe=f"{adapter.content} {self.exit}")

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.layer_skip import subset
-from mlsd.drafters.layer_skip.expert_skip import ExpertOptions, plan_experts
+from mlsd.drafters.layer_skip.expert_skip import ExpertOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
@@ -62,7 +62,7 @@ def test_a_dense_model_is_refused_by_its_header(arena: Arena) -> None:
 
 def test_a_share_is_of_the_experts_in_use_and_never_less_than_one(arena: Arena) -> None:
     source = Source(arena.path("qwen3moe"))
-    found = [plan_experts(source, ExpertOptions(share=share)).n_experts for share in (0.01, 0.5, 0.99)]
+    found = [ExpertOptions(share=share).made(source).n_experts for share in (0.01, 0.5, 0.99)]
     assert found == [1, 2, 3]
 
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from mlsd.drafters import check_target, drafting_file, drafting_key, find_method, resolve_spec
-from mlsd.drafters.layer_skip.kangaroo import plan
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
@@ -49,10 +48,10 @@ def test_an_adapter_that_was_replaced_is_refused_by_its_content(arena: Arena, tm
     second = find_method("kangaroo").read(resolve_spec(spec(adapter=str(path))))
     assert first.content != second.content
     target = Source(tiny / "llama.gguf")
-    assert plan(target, second).file() == plan(target, second).file()
-    assert plan(target, second).file() != plan(target, msgspec.structs.replace(second, exit=3)).file()
+    assert second.made(target).file() == second.made(target).file()
+    assert second.made(target).file() != msgspec.structs.replace(second, exit=3).made(target).file()
     with pytest.raises(InputError, match="it was replaced"):
-        plan(target, first)
+        first.made(target)
 
 
 def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path], tmp_path: Path, tiny: Path) -> None:
