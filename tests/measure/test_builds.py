@@ -256,22 +256,10 @@ def _strange_wheel(path: Path, kind: str) -> None:
             archive.writestr("llama_cpp/" + "d/" * 3000 + "x.py", "")
         if kind == "a name that no file can have":
             archive.writestr("llama_cpp/" + "n" * 300, "")
-    if kind in ("encrypted", "an unknown packing"):
-        data = bytearray(path.read_bytes())
-        for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-            start = data.find(magic)
-            while start >= 0:
-                data[start + at + (2 if kind != "encrypted" else 0)] |= 1 if kind == "encrypted" else 99
-                start = data.find(magic, start + 4)
-        path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *("no archive", "of something else", "no __init__.py", "deep"),
-        *("a name that no file can have", "encrypted", "an unknown packing"),
-    ],
+    "kind", ["no archive", "of something else", "no __init__.py", "deep", "a name that no file can have"]
 )
 def test_a_strange_wheel_is_refused_without_a_trace(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))

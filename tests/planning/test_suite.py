@@ -76,26 +76,21 @@ def test_the_embedded_profile_asks_for_trials_long_enough_to_time_and_for_texts_
     ("change", "message"),
     [
         (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas\[1\] = 0: Expected `int` >= 1"),
-        (("gammas = [4]", 'gammas = [4, "eight"]'), r"parts\[0\]\.gammas\[1\] = 'eight': Expected `int`"),
         (("gammas = [4]", "gammas = [4, 4]"), r"parts\[0\]\.gammas = \[4, 4\], but must be each value once"),
         (("gammas = [4]", ""), r"parts\[0\]\.gammas = .*at least one gamma"),
         (("gammas = [4]", "gamas = [4]"), r"unknown field `gamas`"),
         (('targets = ["moe-q4"]', ""), r"parts\[0\].*missing required field `targets`"),
         (('targets = ["moe-q4"]', "targets = []"), r"parts\[0\]\.targets = \[\]: Expected `array` of length >= 1"),
-        (('prompts = ["code"]', "prompts = []"), r"parts\[0\]\.prompts"),
         (('{ draft = "draft-small" }', "{}"), r"parts\[0\]\.drafters\[0\]\.draft = ''"),
         (("ngram = 3", "ngram = [3]"), r"options.*\[3\]"),
         (
             ('title = "Some suite"', 'title = "s"\nrepeats = 1_000_000_000'),
             r"repeats = 1000000000: Expected `int` <= 10000",
         ),
-        (("gammas = [4]", "gammas = [2_000_000_000]"), r"gammas\[0\] = 2000000000: Expected `int` <= 1024"),
         (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1: Expected `int` >= 2"),
-        (('title = "Some suite"', "title = 3"), r"title = 3: Expected `str`"),
         (('drafters = [{ draft = "draft-small" }, { name', "# = [{ name"), "absent, because there are no drafters"),
         (('name = "X"', 'name = "../X"'), r"name = '\.\./X'"),
         (('name = "X"', 'name = "X\\n"'), r"name = 'X\\n'"),
-        (('"pld",', '"pld", gammas = [0],'), r"drafters\[1\]\.gammas\[0\] = 0: Expected `int` >= 1"),
         (('"pld",', '"pld", gammas = [4, 4],'), r"drafters\[1\]\.gammas = \[4, 4\], but must be each value once"),
         (('name = "X"', "name = "), r"not valid TOML.*line 2"),
     ],
@@ -117,17 +112,8 @@ def test_a_suite_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_profiles_ship_from_small_to_large_and_cover_every_role_or_say_why_not():
     profiles = load_profiles()
-    assert list(profiles) == [
-        "tiny",
-        "smollm2",
-        "synth",
-        "mac-16gb",
-        "mac-32gb",
-        "mac-48gb",
-        "mac-64gb",
-        "mac-128gb",
-        "study",
-    ]
+    macs = [f"mac-{gib}gb" for gib in (16, 32, 48, 64, 128)]
+    assert list(profiles) == ["tiny", "smollm2", "synth", *macs, "study"]
     roles = {role for suite in load_suites(suite_names()) for role in suite.roles} - set(load_manifest().models)
     for profile in profiles.values():
         assert set(profile.roles) | set(profile.left_out) == roles, profile.name
