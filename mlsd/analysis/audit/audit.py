@@ -310,8 +310,8 @@ def _columns(row: AuditRow, context: AuditContext) -> Iterator[tuple[float, str,
         by_ms = row.ms_per_token.inverse.scaled(1e3)
         words = f"tok_s is {row.tok_s.value:g}, ms_per_token {row.ms_per_token.value:g} is {by_ms.value:.4g} tok/s"
         yield _apart(row.tok_s, by_ms), words, {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
-    reach = context.agreeing_baselines(row)
-    if row.speculative and row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
+    reach = context.agreeing_baselines(row) if row.speculative and row.speedup is not None else None
+    if row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
         slowest, fastest = reach
         low, high = row.tok_s.low / fastest, row.tok_s.high / slowest
         over = f"{fastest:.3g}" if slowest > 0.99 * fastest else f"{slowest:.3g} to {fastest:.3g}"
@@ -536,7 +536,7 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
 
 
 def _faster_elsewhere(row: AuditRow, context: AuditContext) -> RuleFinding | None:
-    own = context.baseline(row) if row.program is not None else None
+    own = context.baseline(row) if row.program is not None and context.programs - {row.program} else None
     if own is None:
         return None
     others = [r for r in context.baselines(row) if r.program not in (None, row.program) and r.n_prompt == row.n_prompt]

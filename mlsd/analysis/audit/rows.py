@@ -381,6 +381,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return min(figure.low for figure in choices), max(figure.high for figure in choices)
 
     @cached_property
+    def programs(self) -> set[str]:
+        """Those that decoded plain rows."""
+        return {row.program for rows in self.plain.values() for row in rows if row.program is not None}
+
+    @cached_property
     def baseline_speeds(self) -> Mapping[tuple[object, ...], list[float]]:
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds: dict[tuple[object, ...], list[float]] = {}
