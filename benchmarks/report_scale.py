@@ -34,7 +34,7 @@ PROMPTS = ("factual", "code", "reasoning", "chinese")
 GAMMAS = (0, 4, 8, 16)
 COMMANDS = (
     "results", "results --all", "results --json", "results show 5", "audit", "claims", "fit",
-    "advise tiny-moe --chip M1", "export -o {out}.csv", "export --json -o {out}.json", "report -o {out}",
+    "advise tiny-moe --chip M1", "export -o {out}.csv", "export --format json -o {out}.json", "report -o {out}",
     "record {db} -o {out}.record",
 )  # fmt: skip
 
