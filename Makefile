@@ -88,7 +88,7 @@ notebooks: $(VENV)/.developer ## Execute every notebook, and keep what it shows
 docs: $(VENV)/.developer ## Write the reference of commands and build the pages into site/
 	@$(BIN)/python -m tools.command_reference
 	@$(BIN)/mkdocs build
-	@for record in studies/*.record*.gz; do $(BIN)/mlsd import "$$record" --db site/results/study.sqlite || exit 1; done
+	@for record in studies/*.record*.gz; do $(BIN)/mlsd record "$$record" --into site/results/study.sqlite || exit 1; done
 	@$(BIN)/mlsd report --db site/results/study.sqlite -o site/results
 
 clean: ## Remove what the targets made, except results

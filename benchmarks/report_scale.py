@@ -33,9 +33,9 @@ DRAFT = ModelRef(id="draft", sha256="d" * 64, n_bytes=10**8)
 PROMPTS = ("factual", "code", "reasoning", "chinese")
 GAMMAS = (0, 4, 8, 16)
 COMMANDS = (
-    "results", "results --all", "results --json", "results show 5", "audit", "claims", "fit",
-    "advise tiny-moe --chip M1", "export -o {out}.csv", "export --format json -o {out}.json", "report -o {out}",
-    "record {db} -o {out}.record",
+    "results", "results --trials --all", "results --trials --json", "results 5", "audit", "results --claims",
+    "results --fits", "advise tiny-moe --chip M1", "results --format csv -o {out}.csv",
+    "results --format json -o {out}.json", "report -o {out}", "record {db} -o {out}.record",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from mlsd.engine.verify import Proposal, Verification
     space={"longest": Range(low=2, high=16)},
 )
 class Options(MethodOptions, frozen=True, kw_only=True):
-    """What can be set: `mlsd methods bigram` and the errors for a wrong value come from here."""
+    """What can be set: `mlsd models methods bigram` and the errors for a wrong value come from here."""
 
     longest: Annotated[int, Meta(ge=1, le=64, description="the most tokens to copy")] = 8
 

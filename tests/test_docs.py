@@ -190,7 +190,7 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     prepared, found = plan_study(study_request(tuple("ABCDF"), profile=profile))
     assert found.budget is not None and found.download_bytes is not None
     for promised in (str(found.time.n_trials), found.time.words, f"{found.budget.limit_bytes / 1e9:.1f} GB"):
-        assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd plan` says now"
+        assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd run --dry-run` says now"
     assert f"{sum(found.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row
 
 

@@ -55,10 +55,7 @@ ROOMS = (
     "report.figures",
     "report",
     "cli",
-    "cli.start",
-    "cli.study",
-    "cli.truth",
-    "cli.machine",
+    "cli.commands",
     "cli.models",
 )
 # The public library and the program's entry stand above every room.
@@ -170,7 +167,7 @@ def _loaded(tmp_path: Path, *words: str) -> set[str]:
     "words",
     [
         *("--help", "results --db none.sqlite", "report --db none.sqlite", "audit none.csv"),
-        *("calibrate none", "probe none"),
+        *("calibrate none", "doctor none"),
     ],
 )
 def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str) -> None:
@@ -182,14 +179,19 @@ def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str
     "words",
     [
         "bench tiny-dense --drafter nosuch",
-        *("bench none", "bench none --drafter pld", "bench tiny-dense --draft none", "tune none --drafter pld"),
-        "tune tiny-dense --drafter nosuch",
+        *(
+            "bench none",
+            "bench none --drafter pld",
+            "bench tiny-dense --draft none",
+            "bench none --drafter pld --search 3",
+        ),
+        "bench tiny-dense --drafter nosuch --search 3",
         "run Q",
         "run A --profile none",
         "compare . . none",
         "calibrate none",
-        "claims",
-        "fit --db none.sqlite",
+        "results --claims",
+        "results --fits --db none.sqlite",
         "advise tiny-moe --chip M9",
         "advise none",
         "advise tiny-dense --draft none",

@@ -45,22 +45,20 @@ def test_a_file_is_read_as_far_as_it_states(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "{pipe}.toml"),
-        ("plan", "B", "--profile", "{pipe}.toml"),
+        ("run", "--dry-run", "{pipe}.toml"),
+        ("run", "--dry-run", "B", "--profile", "{pipe}.toml"),
         ("audit", "{pipe}.csv"),
-        ("import", "{pipe}.csv"),
-        ("import", "--format", "llama-bench", "{pipe}.json"),
         ("run", "B", "--profile", "tiny", "--tasks", "{pipe}.jsonl", "--dry-run"),
         ("run", "B", "--profile", "tiny", "--tasks", "{pipe}.parquet", "--dry-run"),
         ("bench", "tiny-dense", "--drafter", "pld", "--prompt", "{pipe}.txt"),
         ("models", "make", "synth", "{pipe}.json", "-o", "x.gguf"),
         ("models", "make", "noise", "{pipe}.gguf", "--noise", "0.1", "-o", "x.gguf"),
-        ("record", "verify", "{pipe}.record.gz"),
+        ("record", "{pipe}.record.gz"),
         ("report", "--db", "{pipe}.sqlite"),
         ("lab", "join", "127.0.0.1:1", "--certificate", "{pipe}.pem"),
-        ("record", "verify", "/dev/zero"),
+        ("record", "/dev/zero"),
         ("audit", "/dev/zero"),
-        ("import", "/dev/zero"),
+        ("record", "/dev/zero", "--into", "x.sqlite"),
     ],
 )
 def test_a_pipe_or_a_device_as_a_file_is_one_message(mlsd: Mlsd, words: tuple[str, ...], tmp_path: Path) -> None:  # noqa: F811
@@ -89,7 +87,7 @@ def test_toml_beyond_all_use_is_not_valid(text: str, tmp_path: Path, mlsd: Mlsd)
         parse_toml(text.encode())
     suite = tmp_path / "s.toml"
     suite.write_text(text)
-    refused = mlsd("plan", suite, "--profile", "tiny")
+    refused = mlsd("run", "--dry-run", suite, "--profile", "tiny")
     assert refused.code == 2 and "is not valid TOML" in refused.err
 
 
@@ -97,9 +95,9 @@ def test_a_plan_beyond_the_limit_is_refused_before_it_is_made(tmp_path: Path, ml
     suite = tmp_path / "s.toml"
     text = (ROOT / "suites" / "b.toml").read_text(encoding="utf-8")
     suite.write_text(text.replace("gammas = [", f"gammas = [{', '.join(['1'] * 50_000)}, ", 1))
-    refused = mlsd("plan", suite, "--profile", "tiny", "--repeats", "10000")
+    refused = mlsd("run", "--dry-run", suite, "--profile", "tiny", "--repeats", "10000")
     assert refused.code == 2 and refused.err.startswith("Error: ") and len(refused.err) < 1_000, refused.err[-500:]
-    whole = mlsd("plan", "B", "--profile", "tiny", "--repeats", "10000")
+    whole = mlsd("run", "--dry-run", "B", "--profile", "tiny", "--repeats", "10000")
     assert whole.code == 2 and "MLSD_MOST_PLAN_TRIALS" in whole.err, whole.err[-500:]
 
 

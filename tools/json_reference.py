@@ -10,7 +10,8 @@ Versions:
     4  `advise` says which settings are measured
     5  `server --until`: what was decided
     6  `advise`: three answers, what settles an open one, and what trials decide of each setting; `plan` names its rests
-       one shape of an arm and of an answer in `bench`, `tune`, `server` and `fit`
+       one shape of an arm and of an answer everywhere; the commands of 0.2 that are gone print under the one in their
+       place, and `results` has arms
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from mlsd.records import (
     ModelFacts,
     ModelRef,
     OptionValue,
+    QualityWarning,
     Round,
     Status,
     Trial,
@@ -202,15 +204,23 @@ class Planned(TypedDict):
 
 
 def _listed_trial() -> Any:
-    """A row of `mlsd results` and of `mlsd export`."""
+    """A row of `mlsd results --trials` and of `--format`."""
     types: dict[str, Any] = {"text": str, "integer": int, "number": float, "flag": bool}
     with TemporaryDirectory() as folder, Store.open(Path(folder) / "study.sqlite") as store:
         columns = trial_table(store, TrialFilter()).columns
     return msgspec.defstruct("ListedTrial", [(name, types[column_kind(name)] | None) for name in columns])
 
 
-class Results(TypedDict):
-    """A study database."""
+class Arms(TypedDict):
+    """What became of each arm of a study."""
+
+    runs: list[Run]
+    arms: list[ArmObject]
+    warnings: list[QualityWarning]
+
+
+class Trials(TypedDict):
+    """The trials of a study database."""
 
     runs: list[Run]
     trials: list[_listed_trial()]  # type: ignore[misc]
@@ -448,27 +458,18 @@ class Failed(TypedDict):
 
 _FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
-    "doctor": (Diagnosis, SelfCheck),
-    "bench": Bench,
+    "doctor": (Diagnosis, SelfCheck, Probe, list[BuildVerdict]),
+    "bench": (Bench, Tuned),
     "server": Server,
     "advise": Advise,
-    "plan": Planned,
     "run": (StudyResult, LabStudyResult, Planned),
     "report": (Written,),
-    "results": Results,
-    "results show": list[ShownTrial],
-    "fit": Fitted,
-    "claims": list[ClaimVerdict],
+    "results": (Arms, Trials, list[ShownTrial], Fitted, list[ClaimVerdict]),
     "lab status": LabStatus,
-    "record verify": list[Verification],
+    "record": list[Verification],
     "audit": Audited,
     "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
-    "probe": Probe,
-    "calibrate": Calibrated,
-    "bandwidth": Bandwidth,
-    "builds list": list[BuildVerdict],
-    "builds check": list[BuildVerdict],
-    "breakdown": Broken,
+    "calibrate": (Calibrated, Bandwidth, Broken),
     "models list": list[Listing],
     "models show": dict[str, Any],  # what is known of Listing and of the manifest's entry
     "models pull": list[CheckedModel],
@@ -480,8 +481,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "models make noise": Noisy,
     "models make subset": Cut,
     "models make store": _with(StoreHeader, "MadeStore", path=str),
-    "methods": (Methods, MethodInfo),
-    "tune": Tuned,
+    "models methods": (Methods, MethodInfo),
 }
 
 

@@ -26,66 +26,59 @@ from mlsd.names import clean
 from mlsd.outside import parse_toml
 from mlsd.version import __version__
 
-# section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+# section -> command -> one line; each is the command of this name in a module of mlsd.cli.commands, or of models.
+# A lazy table keeps `mlsd --help` at the cost of click alone.
+SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
-        "demo": ("start.demo", "Show an honest win, an honest loss and an invalid result, and write a report."),
-        "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
-        "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
-        "server": ("start.server", "Check whether your server's speculation is faster and lossless."),
-        "advise": ("start.advise", "Predict what each draft and gamma gives, and say what decides it."),
+        "demo": "Show an honest win, an honest loss and an invalid result.",
+        "doctor": "Show this machine, its builds, and which rollbacks are exact.",
+        "bench": "Measure plain and speculative decoding; search the best setting.",
+        "server": "Check whether your server's speculation is faster and lossless.",
+        "advise": "Predict what each draft and gamma gives, and say what decides it.",
     },
     "Study": {
-        "plan": ("study.plan", "Show what suites would measure, how long it takes and what it needs."),
-        "run": ("study.run", "Run suites on the models of a profile, resumable, into a study database."),
-        "report": ("study.report", "Write a page that says which setting to use, and why."),
-        "results": ("study.results", "List, filter and show the trials of a study database."),
-        "fit": ("study.fit", "Fit cost models and T(k), with intervals and prediction errors."),
-        "claims": ("study.claims", "Test the published claims on a study's trials."),
-        "export": ("study.export", "Write a study as CSV, JSON or in another tool's layout."),
-        "import": (
-            "study.import_",
-            "Import somebody else's record or results table; it is never mixed with your trials.",
-        ),
-        "lab": ("study.lab", "Measure one study on several machines."),
-        "record": ("study.record", "Write a study as one file that others can check, or check such a file."),
+        "run": "Plan suites, and run them on the models of a profile, resumable.",
+        "report": "Write a page that says which setting to use, and why.",
+        "results": "Show a study's arms, trials, claims and fits; export trials.",
+        "record": "Write a study as one file; check or import such files.",
+        "lab": "Measure one study on several machines.",
     },
     "Truth": {
-        "audit": ("truth.audit", "Check whether published or measured numbers can be true."),
-        "compare": ("truth.compare", "Tell whether another build, or setting, is faster, slower or different."),
-        "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
+        "audit": "Check whether published or measured numbers can be true.",
+        "compare": "Tell whether another build or setting is faster or different.",
     },
-    "Machine": {
-        "calibrate": (
-            "machine.calibrate",
-            "Time a model's passes at every width, and count the experts that they read.",
-        ),
-        "bandwidth": ("machine.bandwidth", "Measure memory bandwidth, directly and through llama.cpp."),
-        "builds": ("machine.builds", "List the builds of llama.cpp that are here, and try others."),
-        "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head, ..."),
-    },
-    "Models": {
-        "models": ("models.models", "List, download, make, compare, verify and add models."),
-        "methods": ("models.methods", "List the drafting methods with their options and presets."),
-        "tune": ("models.tune", "Find the fastest gamma and options of a method, or that none is faster."),
+    "Machine and models": {
+        "calibrate": "Time passes at every width, their parts, and memory itself.",
+        "models": "List, download, make and compare models; list methods.",
     },
 }
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS = [name for section in SECTIONS.values() for name in section]
+GONE = {  # until the next release but one
+    "plan": "run SUITES --dry-run",
+    "fit": "results --fits",
+    "claims": "results --claims",
+    "export": "results --format csv -o FILE",
+    "import": "record FILE --into DB",
+    "probe": "doctor MODEL",
+    "builds": "doctor --builds",
+    "bandwidth": "calibrate --memory",
+    "breakdown": "calibrate MODEL --parts",
+    "methods": "models methods",
+    "tune": "bench TARGET --drafter METHOD --search 20",
+}
 
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module_name, _ = COMMANDS[cmd_name]
-        module = importlib.import_module(f"mlsd.cli.{module_name}")
-        # Named as its module: `import` is no Python name.
-        command: click.Command = getattr(module, module_name.rpartition(".")[2])
+        folder = "models" if cmd_name == "models" else "commands"
+        command: click.Command = getattr(importlib.import_module(f"mlsd.cli.{folder}.{cmd_name}"), cmd_name)
         _complete(command, ctx, f"mlsd {cmd_name}")
         return command
 
@@ -94,6 +87,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first word; an unknown one is answered with similar names."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            if args[0] in GONE:
+                raise click.UsageError(f"`mlsd {args[0]}` is `mlsd {GONE[args[0]]}` now.", ctx)
             hint = did_you_mean(args[0], COMMANDS) or "`mlsd --help` lists the commands."
             raise click.UsageError(f"No such command {args[0]!r}. {hint.rstrip()}", ctx)
         return super().resolve_command(ctx, args)
@@ -101,7 +96,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
+                formatter.write_dl(list(commands.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples("mlsd", ctx, formatter)
@@ -189,7 +184,6 @@ _INTERRUPTED = 128 + signal.SIGINT
 _TRIALS = "the trials that ended are kept"
 _KEPT = {  # once something was stored
     "run": f"{_TRIALS}, and the same command continues where it stopped.",
-    "tune": f"{_TRIALS}, and the same command continues with them.",
     **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
     "compare": f"{_TRIALS}; the same command starts another session.",
     "demo": "its trials so far are kept until the next `mlsd demo`, which starts over.",

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,7 +226,9 @@ def request_options(command: F) -> F:
     def with_request(*arguments: Any, until: float | None, budget_s: float | None, **options: Any) -> Any:
         from mlsd.planning.request import Goal
 
-        if until is None and budget_s is not None:
+        if "search" in options:
+            options["budget_s"] = budget_s
+        elif until is None and budget_s is not None:
             raise click.UsageError("--budget-s needs --until.")
         goal = None if until is None else Goal(within=until or None, budget_s=budget_s or BUDGET_S)
         of_sampling = {name: options.pop(name) for name in ("temperature", "top_k", "top_p") if name in options}
@@ -242,8 +244,7 @@ def same_command(ctx: click.Context, without: Container[str] = (), **changes: An
     words, last = ctx.command_path.split(), []
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if name in without or not (given or name in changes):
+        if name in without or not (was_given(ctx, name) or name in changes):
             continue
         value: Any = changes.get(name, ctx.params.get(name))
         if isinstance(parameter, click.Argument):
@@ -263,6 +264,18 @@ def _typed(kind: click.ParamType[Any], value: Any) -> str:
     if isinstance(kind, Share):
         return f"{100 * value:g}%"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def refuse(ctx: click.Context, names: Iterable[str], when: bool, of: str) -> None:
+    """Refuse parameters that were given though they would be ignored. Raises: UsageError that names them."""
+    given = [p for p in ctx.command.params if p.name in names and was_given(ctx, p.name)] if when else []
+    if given:
+        raise click.UsageError(f"{', '.join(max(one.opts, key=len) for one in given)}: only for {of}.")
+
+
+def was_given(ctx: click.Context, name: str) -> bool:
+    """Whether somebody typed this parameter."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:

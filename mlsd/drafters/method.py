@@ -118,7 +118,7 @@ class Method:
     source: str  # who published it, where
     options: type[MethodOptions]
     presets: tuple[Preset, ...] = ()
-    space: Space = field(default_factory=dict)  # what `mlsd tune` searches; gamma is searched in any case
+    space: Space = field(default_factory=dict)  # what `mlsd bench --search` searches; gamma is searched in any case
     needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
     session: SessionKind = "plain"  # of the target
     loads_next_token_block: bool = False  # of the target's own file

@@ -213,12 +213,12 @@ def choose_strategy(
         reason = next((result.reason for result in results), "it was not tried")
         raise RollbackError(
             f"Rollback {wanted!r} is not exact for {model} as a target: {reason}.",
-            hint=f"Use --rollback auto (here: {', '.join(names[:1]) or 'none'}), or `mlsd probe {model}` to see all.",
+            hint=f"Use --rollback auto (here: {', '.join(names[:1]) or 'none'}), or `mlsd doctor {model}` to see all.",
         )
     if not names:
         raise RollbackError(
             f"No rollback strategy is exact for {model} as a {role} on this backend.",
-            hint=f"`mlsd probe {model}` shows what was tried.",
+            hint=f"`mlsd doctor {model}` shows what was tried.",
         )
     return names[0]
 

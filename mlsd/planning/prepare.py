@@ -71,7 +71,7 @@ def prepare_study(
         reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
         raise InputError(
             f"Profile {profile.name} has no models for suite {', '.join(plan.suites)}: {reasons}.",
-            hint="See `mlsd plan`.",
+            hint="See `mlsd run --dry-run`.",
         )
     return Prepared(plan=plan, models=models)
 

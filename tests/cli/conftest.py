@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import click
 import pytest
 
 from mlsd.cli import main
+from mlsd.cli.main import cli
 from mlsd.report.render import terminal
 from mlsd.report.render.table import Table
 from tests.report.render.narrow import assert_nothing_is_cut
@@ -64,3 +67,14 @@ def mlsd(capfd: pytest.CaptureFixture[str]) -> Mlsd:
         return Ran(code, out, err)
 
     return run
+
+
+def parsed(line: str) -> str:
+    """The path of the command that click finds in a line, which it parses wholly and does not run."""
+    path, *words = shlex.split(line)
+    context = cli.make_context(path, words)
+    while isinstance(context.command, click.Group) and (rest := [*context._protected_args, *context.args]):
+        name, command, rest = context.command.resolve_command(context, rest)
+        assert name is not None and command is not None
+        path, context = f"{path} {name}", command.make_context(name, rest, parent=context)
+    return path

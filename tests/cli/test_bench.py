@@ -1,4 +1,4 @@
-"""``mlsd bench`` and ``mlsd probe`` on tiny real models: the JSON contract, the table, and bad input."""
+"""``mlsd bench`` and ``mlsd doctor`` on tiny real models: the JSON contract, the table, and bad input."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> 
 
 
 def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
-    result = mlsd("probe", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
+    result = mlsd("doctor", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
     answer = json.loads(result.out)
     assert answer["target"] in ("snapshots", "checkpoint") and answer["draft"] in OF_HYBRID_DRAFTS
     assert all((row["round_ns"] is not None) == row["exact"] for row in answer["strategies"]), answer["strategies"]
@@ -115,7 +115,7 @@ def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
     assert exact["snapshots", "batch"] is True
     assert exact["snapshots", "single"] is False
     assert answer["kernel_noise"] >= 0
-    table = mlsd("probe", tiny / "qwen35.gguf", "--n-threads", 1).out
+    table = mlsd("doctor", tiny / "qwen35.gguf", "--n-threads", 1).out
     assert "accepted by the engine, but logits are off by" in table
 
 
@@ -240,7 +240,7 @@ def test_a_model_that_computes_no_numbers_is_one_message(
 ) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf", value)
     distance = ("models", "distance", "--draft", tiny / "llama.gguf")
-    for command in (("bench",), ("probe",), distance, ("calibrate", "--budget-s", 1)):
+    for command in (("bench",), ("doctor",), distance, ("calibrate", "--budget-s", 1)):
         result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
         assert result.code != 0, command
         assert message in result.err.replace("\n", " "), (command, result.err)
@@ -250,7 +250,7 @@ def test_a_model_that_computes_no_numbers_is_one_message(
 def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
     mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlsd.cli.start import bench
+    from mlsd.cli.commands import bench
 
     monkeypatch.setattr(bench, "_BUDGET_S", 3.0)
     ran = mlsd("bench", "tiny-moe", "--n-threads", 1, "--gamma", 2)

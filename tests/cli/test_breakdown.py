@@ -1,4 +1,4 @@
-"""``mlsd breakdown`` through the command line."""
+"""``mlsd calibrate --parts`` through the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ SHORT = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3",
 
 
 def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd: Mlsd, tiny: Path) -> None:
-    ran = mlsd("breakdown", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *SHORT)
+    ran = mlsd(
+        "calibrate", "--parts", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *SHORT
+    )
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert found["profiling"] is True
@@ -31,7 +33,7 @@ def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd
 
 def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     database = tmp_path / "b.sqlite"
-    ran = mlsd("breakdown", tiny / "llama.gguf", "--drafter", "pld", "--gamma", 3, "--db", database, *SHORT)
+    ran = mlsd("calibrate", "--parts", tiny / "llama.gguf", "--drafter", "pld", "--gamma", 3, "--db", database, *SHORT)
     assert ran.code == 0, ran.err
     for word in ("LM head", "attention", "look-up", "with a proposal", "target's trim"):
         assert word in ran.out
@@ -52,6 +54,6 @@ def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: 
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(mlsd: Mlsd, tiny: Path, arguments: tuple[str, ...], message: str) -> None:
-    ran = mlsd("breakdown", tiny / "llama.gguf", "--n-threads", 1, *arguments)
+    ran = mlsd("calibrate", "--parts", tiny / "llama.gguf", "--n-threads", 1, *arguments)
     assert ran.code == 2
     assert message in ran.err

@@ -1,4 +1,4 @@
-"""`--build` measures with the build that is named, or says why it cannot; `mlsd builds` lists and tries them."""
+"""`--build` measures with the build named, or says why it cannot; `mlsd doctor --builds` lists and tries them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> No
 
 
 def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
-    found = json.loads(mlsd("builds", "list", "--json").out)
+    found = json.loads(mlsd("doctor", "--builds", "--json").out)
     assert found[0]["name"] == "."
     assert found[0]["fits"]["memory_version"] in (3, 4)
     text = tmp_path / "text"
     text.write_text("no build")
-    tried = mlsd("builds", "check", text)
+    tried = mlsd("doctor", "--builds", text)
     assert tried.code == 1
     assert "is not a build of llama.cpp" in tried.out
 
@@ -41,7 +41,7 @@ def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends its process"), (LONGER, "has 176 bytes in the library")])
 def test_a_build_that_fails_the_gate_is_refused(mlsd: Mlsd, tmp_path: Path, code: str, reason: str) -> None:
     folder = faulty_build(tmp_path / "lib", code)
-    result = mlsd("probe", "tiny-dense", "--build", folder)
+    result = mlsd("doctor", "tiny-dense", "--build", folder)
     assert result.code == 2
     assert "cannot be measured" in result.err
     assert reason in result.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.cli.machine.calibrate import _doubt
+from mlsd.cli.commands.calibrate import _doubt
 from tests.cli.conftest import Mlsd
 
 SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8")

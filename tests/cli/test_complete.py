@@ -18,7 +18,7 @@ def test_tab_offers_ids_methods_profiles_suites_and_prompts() -> None:
     assert {"tiny-dense", "tiny-moe", "tiny-draft"} <= offered("bench", "tiny")
     assert "smollm2-135m" in offered("bench", "tiny-moe", "--draft", "smol")
     assert offered("bench", "tiny-moe", "--drafter", "pl") == {"pld"}
-    assert offered("plan", "A", "--profile", "ti") == {"tiny"}
+    assert offered("run", "--dry-run", "A", "--profile", "ti") == {"tiny"}
     assert "A" in offered("run", "") and "code" in offered("bench", "tiny-moe", "--prompt", "co")
     assert offered("bench", "./mod") == {"./mod"}  # a path: the shell goes on
 
@@ -29,7 +29,7 @@ def test_tab_offers_ids_methods_profiles_suites_and_prompts() -> None:
         (("bench", "tiny-dence"), "tiny-dense"),
         (("bench", "tiny-dense", "--drafter", "pldd"), "pld"),
         (("bench", "tiny-dense", "--drafter", "pld:ngrm=3"), "ngram"),
-        (("plan", "A", "--profile", "smolm2"), "smollm2"),
+        (("run", "--dry-run", "A", "--profile", "smolm2"), "smollm2"),
         (("bench", "tiny-dense", "--prompt", "cod"), "code"),
     ],
 )

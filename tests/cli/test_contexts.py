@@ -12,9 +12,9 @@ from tests.cli.conftest import Mlsd
     [
         ("bench", "tiny-moe", "--draft", "tiny-draft", "--gamma", "2"),
         ("calibrate", "tiny-moe"),
-        ("probe", "tiny-moe"),
+        ("doctor", "tiny-moe"),
         ("models", "distance", "tiny-moe", "--draft", "tiny-draft"),
-        ("tune", "tiny-moe", "--drafter", "pld"),
+        ("bench", "tiny-moe", "--drafter", "pld", "--search", "5"),
         ("run", "B", "--profile", "tiny"),
     ],
     ids=lambda arguments: arguments[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mlsd.cli.start.demo import honest, invalid, loss, win
+from mlsd.cli.commands.demo import honest, invalid, loss, win
 from mlsd.records import NO_DRAFTER, Status
 from tests.trials.made import result
 

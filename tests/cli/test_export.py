@@ -26,7 +26,7 @@ def db(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["export", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(cli, ["results", "--format", "csv", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:

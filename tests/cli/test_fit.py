@@ -13,7 +13,7 @@ STUDY = Study(arms=(Arm(gammas=(1, 2, 4, 8)), Arm(target="moe", per_row=0.1, gam
 
 def test_fits_are_printed_with_what_they_predict(mlsd: Mlsd, tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", STUDY)
-    lines = [" ".join(line.split()) for line in mlsd("fit", "--db", path).out.splitlines()]
+    lines = [" ".join(line.split()) for line in mlsd("results", "--fits", "--db", path).out.splitlines()]
     (best,) = [line for line in lines if line.startswith("dense + small corrected")]
     assert best.endswith("predicts best")
     equations = [line for line in lines if line.startswith("B dense small, gamma 8 rounds")]
@@ -33,7 +33,7 @@ def test_eighty_columns_keep_what_was_measured_and_predicted(tmp_path: Path) -> 
 
 def test_one_model_as_json(mlsd: Mlsd, tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", STUDY)
-    document = json.loads(mlsd("fit", "--db", path, "--target", "moe", "--json").out)
+    document = json.loads(mlsd("results", "--fits", "--db", path, "--target", "moe", "--json").out)
     assert [pair["target"] for pair in document["pairs"]] == ["moe"]
     fits = {fit["model"]: fit for fit in document["pairs"][0]["fits"]}
     assert set(fits) == {"equation 1", "equation 2", "overhead", "corrected"}
@@ -44,5 +44,5 @@ def test_one_model_as_json(mlsd: Mlsd, tmp_path: Path) -> None:
 
 def test_an_unknown_model_is_refused_with_those_there_are(mlsd: Mlsd, tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", STUDY)
-    refused = mlsd("fit", "--db", path, "--target", "x")
+    refused = mlsd("results", "--fits", "--db", path, "--target", "x")
     assert refused.code == 2 and "dense, moe" in refused.err

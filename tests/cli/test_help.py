@@ -11,30 +11,19 @@ import click
 import pytest
 
 from mlsd.cli.main import cli, examples
-from tests.cli.conftest import Mlsd
+from tests.cli.conftest import Mlsd, parsed
 from tests.cli.test_main import commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = examples()
 # Examples that need a model of the reader's, a server, another machine or minutes; what is fitted runs once.
 NOT_RUN = re.compile(
-    r"\.gguf\b|://|self-check|\.store|--repo |mac-32gb|^mlsd (demo|lab|bandwidth|compare|builds|report|run A"
-    r"|record (check|verify tiny)|(fit|claims) --db|models (pull|clean|make (noise|tiny -o)))"
+    r"\.gguf\b|://|self-check|\.store|mac-32gb|--memory|--builds|^mlsd (demo|lab|compare|report|run A"
+    r"|record tiny|results --fits --db|models (pull|clean|make (noise|tiny -o)))"
 )
 
 
 WORDS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
-
-
-def parsed(line: str) -> str:
-    """The path of the command that click finds in a line, which it parses wholly and does not run."""
-    path, *words = shlex.split(line)
-    context = cli.make_context(path, words)
-    while isinstance(context.command, click.Group) and (rest := [*context._protected_args, *context.args]):
-        name, command, rest = context.command.resolve_command(context, rest)
-        assert name is not None and command is not None
-        path, context = f"{path} {name}", command.make_context(name, rest, parent=context)
-    return path
 
 
 def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
@@ -63,8 +52,8 @@ def test_the_makefile_prints_no_comment_either() -> None:
 @pytest.mark.heavy
 def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
     shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.gz")
-    assert mlsd("import", "study.record.gz", "--db", "results/tiny.sqlite").code == 0
-    assert mlsd("export", "-o", "table.csv").code == 0
+    assert mlsd("record", "study.record.gz", "--into", "results/tiny.sqlite").code == 0
+    assert mlsd("results", "--format", "csv", "-o", "table.csv").code == 0
     lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
     for line in lines:
         ran = mlsd(*shlex.split(line)[1:])

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-from mlsd.cli.main import COMMANDS, SECTIONS, cli
+from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli
 from mlsd.cli.options import Real, Whole
-from tests.cli.conftest import Mlsd
+from tests.cli.conftest import Mlsd, parsed
 
 
 def process(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -22,10 +22,11 @@ def process(*arguments: object, **settings: object) -> subprocess.CompletedProce
     return subprocess.run(command, text=True, check=False, timeout=120, **{"stderr": subprocess.PIPE, **settings})  # type: ignore[call-overload, no-any-return]
 
 
-def test_help_lists_every_command_once_in_five_sections(mlsd: Mlsd) -> None:
+def test_help_lists_at_most_fifteen_commands_once_in_their_sections(mlsd: Mlsd) -> None:
     lines = mlsd("--help").out.splitlines()
     titles = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert [title for title in titles if title in SECTIONS] == ["Start", "Study", "Truth", "Machine", "Models"]
+    assert [title for title in titles if title in SECTIONS] == list(SECTIONS)
+    assert len(COMMANDS) <= 15
     for name in COMMANDS:
         assert sum(line.split()[:1] == [name] and line.startswith("  ") for line in lines) == 1, name
 
@@ -61,8 +62,8 @@ def test_one_name_means_one_thing_on_every_command() -> None:
         ("bench", "tiny-dense", "--temperature", "inf"),
         ("bench", "tiny-dense", "--top-p", "nan"),
         ("bench", "tiny-dense", "--repeats", "1000000000"),
-        ("plan", "B", "--n-predict", "9" * 30),
-        ("plan", "B", "--gamma", "4," + "9" * 5000),
+        ("run", "--dry-run", "B", "--n-predict", "9" * 30),
+        ("run", "--dry-run", "B", "--gamma", "4," + "9" * 5000),
         ("calibrate", "tiny-dense", "--budget-s", "-nan"),
     ],
 )
@@ -88,8 +89,8 @@ def test_quiet_prints_the_result_alone(mlsd: Mlsd) -> None:
 
 
 def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
-    assert "in check_model" not in mlsd("probe", tmp_path / "gone.gguf").err
-    done = process("probe", tmp_path / "gone.gguf", "-v")
+    assert "in check_model" not in mlsd("doctor", tmp_path / "gone.gguf").err
+    done = process("doctor", tmp_path / "gone.gguf", "-v")
     assert done.returncode == 2
     assert "in check_model" in done.stderr
 
@@ -113,7 +114,9 @@ def test_output_that_nobody_reads_any_more_ends_the_command_in_silence() -> None
     assert (done.returncode, done.stderr) == (1, "")  # as click has it, and `mlsd ... | head` wants
 
 
-@pytest.mark.parametrize("command", [("export", "--db", "{}"), ("report", "--db", "{}"), ("audit", "{}")])
+@pytest.mark.parametrize(
+    "command", [("results", "--format", "csv", "--db", "{}"), ("report", "--db", "{}"), ("audit", "{}")]
+)
 def test_a_name_that_is_too_long_is_one_message(mlsd: Mlsd, command: tuple[str, ...]) -> None:
     done = mlsd(*(word.format("x" * 5000) for word in command))
     assert done.code == 2
@@ -163,6 +166,13 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
     checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert checked.returncode == 0
     assert "complete" in script
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_command_that_is_gone_names_the_one_in_its_place_which_parses(mlsd: Mlsd, name: str) -> None:
+    ran = mlsd(name, "whatever", "--json")
+    assert ran.code == 2 and f"`mlsd {name}` is `mlsd {GONE[name]}` now." in ran.err
+    assert name not in COMMANDS and parsed(f"mlsd {GONE[name]}")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("bnech", "bench"), ("repot", "report"), ("zzz", "`mlsd --help`")])

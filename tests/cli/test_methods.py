@@ -1,4 +1,4 @@
-"""``mlsd methods``: the list, one method, as a table and as JSON; and presets from the command line to the trial."""
+"""``mlsd models methods``: the list, one method, as table and JSON; presets from the command line to the trial."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tests.cli.conftest import Mlsd
 
 
 def test_all_methods_are_listed_and_those_that_cannot_run_say_why(mlsd: Mlsd) -> None:
-    listed = mlsd("methods")
+    listed = mlsd("models", "methods")
     assert listed.code == 0
     assert all(name in listed.out for name in METHODS)
     assert all(f"Not available: {name}: " in listed.err for name in UNAVAILABLE)
-    found = json.loads(mlsd("methods", "--json").out)
-    assert [method["name"] for method in found["methods"]] == sorted(METHODS)
+    found = json.loads(mlsd("models", "methods", "--json").out)
+    assert [method["name"] for method in found["models", "methods"]] == sorted(METHODS)
     assert {method["name"] for method in found["unavailable"]} == UNAVAILABLE.keys()
 
 
 def test_one_method_shows_its_options_and_presets(mlsd: Mlsd) -> None:
-    shown = mlsd("methods", "pld").out
+    shown = mlsd("models", "methods", "pld").out
     assert "min_ngram" in shown
     assert "ngram=12, min_ngram=12, match=last" in shown
-    found = json.loads(mlsd("methods", "lookahead", "--json").out)
+    found = json.loads(mlsd("models", "methods", "lookahead", "--json").out)
     window = next(option for option in found["options"] if option["name"] == "window")
     assert window == {"name": "window", "meaning": "W: columns", "values": "2 .. 100", "default": 15, "required": False}
-    store = json.loads(mlsd("methods", "rest", "--json").out)["options"][0]
+    store = json.loads(mlsd("models", "methods", "rest", "--json").out)["options"][0]
     assert (store["name"], store["required"], store["default"]) == ("store", True, None)
 
 
 @pytest.mark.parametrize(("name", "words"), [("medusa", "not available in llama.cpp"), ("magic", "no drafting method")])
 def test_what_is_no_method_is_refused(mlsd: Mlsd, name: str, words: str) -> None:
-    refused = mlsd("methods", name)
+    refused = mlsd("models", "methods", name)
     assert refused.code == 2
     assert words in refused.err
 
@@ -56,7 +56,7 @@ def test_a_preset_in_a_suite_is_the_same_case_as_its_values(mlsd: Mlsd, tmp_path
         drafter = f'{{ name = "pld", gammas = [15], options = {options} }}'
         part = f'[[parts]]\ntargets = ["moe-q8"]\nprompts = ["code"]\ndrafters = [{drafter}]\n'
         suite.write_text(f'name = "X"\ntitle = "x"\n{part}', encoding="utf-8")
-        planned = mlsd("plan", suite, "--profile", "tiny", "--json")
+        planned = mlsd("run", "--dry-run", suite, "--profile", "tiny", "--json")
         assert planned.code == 0, planned.err
         return list(json.loads(planned.out)["cases"])
 

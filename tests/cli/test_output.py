@@ -42,11 +42,11 @@ def test_text_for_a_screen_and_for_markdown_holds_nothing_that_steers() -> None:
 
 
 def test_lines_break_at_words_and_commands_stay_whole() -> None:
-    text = "Not decided yet: about two more blocks would decide it. Try `mlsd probe tiny-dense`.\n  Next: mlsd bench a"
+    text = "Not decided yet: about two more blocks would decide it. Try `mlsd doctor tiny-dense`.\n  Next: mlsd bench a"
     assert output.folded(text, 40).splitlines() == [
         "Not decided yet: about two more blocks",
         "would decide it. Try",
-        "`mlsd probe tiny-dense`.",
+        "`mlsd doctor tiny-dense`.",
         "  Next: mlsd bench a",
     ]
     command = "What decides it: mlsd bench tiny-dense --drafter pld --gamma 2 --prompt code"

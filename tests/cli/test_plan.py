@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlsd.cli.study.plan import plan
+from mlsd.cli.commands.run import run as plan
 from mlsd.planning.plan import expand
 from mlsd.records import Environment, Round, Status, Trial
 from mlsd.store.store import Store
@@ -155,5 +155,5 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
 )
 def test_bad_input_ends_with_a_message_and_exit_code_two(mlsd, arguments, message):
     Path("broken.toml").write_text("name = ", encoding="utf-8")
-    refused = mlsd("plan", *arguments)
+    refused = mlsd("run", "--dry-run", *arguments)
     assert refused.code == 2 and message in refused.err

@@ -43,11 +43,11 @@ def record(study: Path, tmp_path: Path) -> Path:
 def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
     file, db = tmp_path / "a.record.gz", tmp_path / "imported.sqlite"
     assert mlsd("record", study, "-o", file).code == 0
-    checked = mlsd("record", "verify", file)
+    checked = mlsd("record", file)
     assert checked.code == 0, checked.out
     assert "decoded again: 8 outputs" in checked.out
-    assert mlsd("import", file, "--db", db).code == 0
-    again = mlsd("import", file, "--db", db)
+    assert mlsd("record", file, "--into", db).code == 0
+    again = mlsd("record", file, "--into", db)
     assert "0 trials" in again.err and "8 known already" in again.err
     with Store.open(study, read_only=True) as ours, Store.open(db, read_only=True) as theirs:
         plain = [msgspec.structs.replace(stored.trial, text=None) for stored in ours.trials()]
@@ -74,24 +74,24 @@ def test_a_race_that_dropped_an_arm_passes_its_own_check(
         assert sorted({s.trial.repeat for s in store.trials(rounds=False) if s.trial.gamma == 2}) == [0, 1]
         assert max(stored.trial.repeat for stored in store.trials(rounds=False)) == 3
     assert mlsd("record", db, "-o", file).code == 0
-    checked = mlsd("record", "verify", file)
+    checked = mlsd("record", file)
     assert checked.code == 0, checked.out
-    assert mlsd("import", file, "--db", tmp_path / "theirs.sqlite").code == 0
+    assert mlsd("record", file, "--into", tmp_path / "theirs.sqlite").code == 0
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
 def test_every_published_record_can_be_as_it_says_and_makes_its_page(mlsd: Mlsd, path: Path, tmp_path: Path) -> None:
-    checked = mlsd("record", "verify", path, "--sample", 2)
+    checked = mlsd("record", path, "--sample", 2)
     assert checked.code == 0, checked.out
-    assert mlsd("import", path, "--db", tmp_path / "s.sqlite").code == 0
+    assert mlsd("record", path, "--into", tmp_path / "s.sqlite").code == 0
     assert mlsd("report", "--db", tmp_path / "s.sqlite", "-o", tmp_path / "page").code == 0
     assert (tmp_path / "page" / "report.html").stat().st_size > 100_000
 
 
 def test_equal_studies_give_equal_files_and_none_is_replaced_unasked(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "1.record.gz", tmp_path / "2.record.gz"
-    mlsd("record", "write", study, "-o", one)
+    mlsd("record", study, "-o", one)
     mlsd("record", study, "-o", other)
     assert one.read_bytes() == other.read_bytes()
     assert mlsd("record", study, "-o", one).code == 2
@@ -131,7 +131,7 @@ def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
 ) -> None:
     db = tmp_path / "both.sqlite"
     for file in (record, elsewhere(record, host="f" * 16)):
-        assert mlsd("import", file, "--db", db).code == 0
+        assert mlsd("record", file, "--into", db).code == 0
     with Store.open(db, read_only=True) as store:
         keys = {stored.environment_key for stored in store.trials(rounds=False)}
         counts = [sum(len(one.statuses) for one in store.blocks(run.environment).values()) for run in store.runs()]
@@ -146,8 +146,8 @@ def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(mls
     path = altered(
         record, f"UPDATE trial SET tokens = '{json.dumps(invented)}' WHERE json(tokens) = json('{json.dumps(tokens)}')"
     )
-    assert mlsd("record", "verify", path, "--sample", 0).code == 0  # without a model nothing speaks against it
-    found = mlsd("record", "verify", path)
+    assert mlsd("record", path, "--sample", 0).code == 0  # without a model nothing speaks against it
+    found = mlsd("record", path)
     assert found.code == 1
     assert "token 7 of its output" in found.out
 
@@ -165,7 +165,7 @@ def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them
         f"losslessness = json_patch(losslessness, '{json.dumps(told)}') WHERE id = {trial_id}"
         for trial_id, tokens in firsts.items()
     ]
-    found = mlsd("record", "verify", elsewhere(record, *sevens, **card))
+    found = mlsd("record", elsewhere(record, *sevens, **card))
     assert found.code == 1, found.out
     assert "token 1 of its output is 7" in found.out and "are not the model's choice" in found.out
 
@@ -176,7 +176,7 @@ def test_a_calibrated_study_is_recorded_and_agrees_with_itself(mlsd: Mlsd, tmp_p
     assert mlsd("record", shipped, "-o", file).code == 0
     with opened_record(file) as opened:
         assert any(point.kind == "checkpoint" for _, point in opened.store.figures(CalibrationPoint))
-    checked = mlsd("record", "verify", file, "--sample", 2)
+    checked = mlsd("record", file, "--sample", 2)
     assert checked.code == 0, checked.out
 
 
@@ -203,15 +203,15 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
         db.execute("UPDATE model SET id = 'a-model-of-mine', facts = replace(facts, 'tiny-dense', 'a-model-of-mine') "
                    "WHERE id = 'tiny-dense'")  # fmt: skip
         pack(db, mine)
-    found = mlsd("record", "verify", mine)
+    found = mlsd("record", mine)
     assert found.code == 0, found.out
     assert "not decoded again: 8 trials, the model a-model-of-mine is not here" in found.out
-    named = mlsd("record", "verify", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
+    named = mlsd("record", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
     assert "decoded again: 3 outputs" in named.out
 
 
 def test_a_record_that_contradicts_itself_is_not_imported(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
-    refused = mlsd("import", altered(record, "UPDATE trial SET decode_ns = 7"), "--db", tmp_path / "x.sqlite")
+    refused = mlsd("record", altered(record, "UPDATE trial SET decode_ns = 7"), "--into", tmp_path / "x.sqlite")
     assert refused.code == 2
     assert "contradicts itself" in refused.err
     assert not (tmp_path / "x.sqlite").exists()
@@ -263,7 +263,7 @@ def _zip(data: bytes) -> bytes:
 def test_what_is_no_record_is_one_clear_message(mlsd: Mlsd, tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "x.record.gz"
     file.write_bytes(data)
-    for line in (("record", "verify", file), ("import", file)):
+    for line in (("record", file), ("record", file, "--into", tmp_path / "x.sqlite")):
         ran = mlsd(*line)
         assert ran.code == 2
         assert "Error:" in ran.err
@@ -273,7 +273,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_anything_is_built(m
     for data, limit in ((b"[" + b"0," * (5 << 20), "VALUES"), (b" " * (130 << 20), "BYTES")):
         path = tmp_path / "bomb.record.gz"
         path.write_bytes(gzip.compress(data))
-        ran = mlsd("record", "verify", path)
+        ran = mlsd("record", path)
         assert ran.code == 2 and f"MLSD_MOST_RECORD_{limit}" in ran.err
 
 

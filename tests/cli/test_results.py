@@ -34,7 +34,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db: Path) -> None:
-    output = run("results", "--db", db).output
+    output = run("results", "--trials", "--db", db).output
     assert "71.4 %" in output
     assert "no: killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
     assert "\x1b" not in output
@@ -43,30 +43,33 @@ def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db:
 
 def test_filters_narrow_the_list(db: Path) -> None:
     def listed(*arguments: str) -> list[int]:
-        return [t["trial_id"] for t in json.loads(run("results", "--json", *arguments, "--db", db).stdout)["trials"]]
+        return [
+            t["trial_id"]
+            for t in json.loads(run("results", "--trials", "--json", *arguments, "--db", db).stdout)["trials"]
+        ]
 
     assert listed() == [1, 2, 3]
     assert listed("--arm", "ar") == [1]
     assert listed("--failed") == [3]
     assert listed("--suite", "b") == [1, 2, 3]
     assert listed("--suite", "A") == []
-    assert "No trial matches." in run("results", "--suite", "F", "--db", db).output
+    assert "No trial matches." in run("results", "--trials", "--suite", "F", "--db", db).output
 
 
 def test_one_trial_is_shown_by_its_number_or_its_case(db: Path) -> None:
-    by_number = run("results", "show", "2", "--rounds", "--db", db).output
+    by_number = run("results", "2", "--rounds", "--db", db).output
     assert f"Trial 2 of case {case(4).id}" in by_number
     assert "2, 5 of 7 proposed tokens accepted" in by_number
     assert "verify ms" in by_number
-    assert run("results", "--db", db, "show", case(4).id[:6], "--rounds").output == by_number
-    (shown,) = json.loads(run("results", "show", "2", "--json", "--db", db).stdout)
+    assert run("results", "--db", db, case(4).id[:6], "--rounds").output == by_number
+    (shown,) = json.loads(run("results", "2", "--json", "--db", db).stdout)
     assert shown["trial"]["tokens"] == [5, 6, 7, 8, 9, 10, 11, 12]
     assert shown["case"]["gamma"] == 4
 
 
 def test_an_unknown_trial_is_named(db: Path) -> None:
     with pytest.raises(InputError, match="No trial has the number or case id '99'"):
-        run("results", "show", "99", "--db", db)
+        run("results", "99", "--db", db)
 
 
 def test_the_files_integrity_can_be_checked(db: Path) -> None:
@@ -86,7 +89,7 @@ def test_an_import_of_a_missing_file_says_so(tmp_path: Path, capsys: pytest.Capt
     from mlsd.cli.main import main
 
     with pytest.raises(SystemExit):
-        main(["import", str(tmp_path / "none.csv"), "--db", str(tmp_path / "new.sqlite")])
+        main(["record", str(tmp_path / "none.csv"), "--into", str(tmp_path / "new.sqlite")])
     assert "none.csv cannot be read: No such file or directory" in capsys.readouterr().err
 
 
@@ -94,4 +97,6 @@ def test_warnings_of_one_kind_are_one_line(db: Path) -> None:
     spreads = [QualityWarning(code="wide_spread", message=f"Spread {n} %.", advice="Add repeats.") for n in (31, 36)]
     with Store.open(db) as store:
         store.add_warnings(1, spreads)
-    assert "Warning [wide_spread] Spread 31 %. (and 1 more of this kind)" in run("results", "--db", db).stderr
+    assert (
+        "Warning [wide_spread] Spread 31 %. (and 1 more of this kind)" in run("results", "--trials", "--db", db).stderr
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlsd.cli.study import run as command
+from mlsd.cli.commands import run as command
 from mlsd.measure.run.runner import machine_lock
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
@@ -46,13 +46,13 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
 def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: Path) -> None:
     asked = ("B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
     assert mlsd("run", *asked).code == 0  # from now on there are rates to tell times from
-    planned = json.loads(mlsd("plan", *asked, "--json").out)
+    planned = json.loads(mlsd("run", "--dry-run", *asked, "--json").out)
     assert planned["needs"]["time"]["sources"] == {"results": 4}
     dry = json.loads(mlsd("run", *asked, "--dry-run", "--json").out)
     for said in (dry, planned):
         del said["needs"]["free_disk_bytes"]  # others write meanwhile
     assert dry == planned
-    assert mlsd("run", *asked, "--dry-run").out == mlsd("plan", *asked).out
+    assert mlsd("run", *asked, "--dry-run").out == mlsd("run", "--dry-run", *asked).out
 
 
 @pytest.mark.parametrize(

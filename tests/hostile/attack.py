@@ -149,7 +149,7 @@ def _worker(range_: Range, rng: random.Random) -> Iterator[Shot]:
     data = range_.read("llama.gguf")
     whole = rng.random() < 0.5
     file = str(range_.write("model.gguf", mutate.of_bytes(data, rng) if whole else mutate.of_header(data, rng)))
-    yield Shot(("probe", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
+    yield Shot(("doctor", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
 
 
 def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
@@ -171,9 +171,9 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
 
 _READS = (
-    ("results", "--check"), ("results",), ("results", "--json"), ("results", "show", "1"), ("claims",),
-    *(("export", "--format", name) for name in ("csv", "json", "llama-bench")),
-    ("audit",), ("fit",),
+    ("results", "--check"), ("results",), ("results", "--trials", "--json"), ("results", "1"), ("results", "--claims",),
+    *(("results", "--format", name) for name in ("csv", "json", "llama-bench")),
+    ("audit",), ("results", "--fits",),
 )  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def _csv(range_: Range, rng: random.Random) -> Iterator[Shot]:
 def _toml(range_: Range, rng: random.Random) -> Iterator[Shot]:
     if rng.random() < 0.5:
         file = str(range_.write("suite.toml", mutate.of_text(range_.read("suite.toml"), rng)))
-        yield Shot(("plan", file, "--profile", "tiny"))
+        yield Shot(("run", "--dry-run", file, "--profile", "tiny"))
         return
     user = range_.own / "gguf_manifest.toml"
     user.write_bytes(mutate.of_text(range_.read("manifest.toml"), rng))
@@ -218,7 +218,7 @@ def _options(range_: Range, rng: random.Random) -> Iterator[Shot]:
         ("--temperature", "--repeats", "--n-predict", "--seed", "--gamma", "--limit", "--n-ctx", "--n-threads",
          "--prompt", "--draft", "--profile", "--n-gpu-layers", "--db")
     )  # fmt: skip
-    yield Shot(("plan", "B", "--profile", "tiny", f"{option}={value}"))
+    yield Shot(("run", "--dry-run", "B", "--profile", "tiny", f"{option}={value}"))
 
 
 def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
@@ -391,7 +391,7 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
         ("make", "noise", "--noise", "0.01", "-o", out),
         ("make", "subset", "--exit", "2", "-o", out),
     )
-    command = ("probe", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
+    command = ("doctor", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
     yield Shot((*command, str(parts[0])))
 
 
@@ -423,10 +423,10 @@ def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
             value = rng.choice((*mutate.TEXTS, *map(str, mutate.NUMBERS), *places, str(folder), "libggml-rpc.so"))
         os.environ[name] = value.replace("\0", "")[:100_000].encode("utf-8", "replace").decode()
     os.chdir(folder)
-    cheap = (("results",), ("models", "list"), ("plan", "B", "--profile", "tiny"), ("audit", "x.csv"), ("methods",),
-             ("advise", "tiny-moe"), ("models", "pull", "tiny-moe"), ("bench", "x"))  # fmt: skip
+    cheap = (("results",), ("models", "list"), ("run", "--dry-run", "B", "--profile", "tiny"), ("audit", "x.csv"),
+             ("models", "methods"), ("advise", "tiny-moe"), ("models", "pull", "tiny-moe"), ("bench", "x"))  # fmt: skip
     # Not doctor: what it plans takes more memory than any other command.
-    slow = (("builds", "list"), ("probe", "tiny-dense", "--n-threads", "1"), ("builds", "check", "."))
+    slow = (("doctor", "--builds"), ("doctor", "tiny-dense", "--n-threads", "1"), ("doctor", "--builds", "."))
     try:
         yield Shot(rng.choice(slow if rng.random() < 0.15 else cheap))
     finally:
@@ -478,7 +478,7 @@ def _build(range_: Range, rng: random.Random) -> Iterator[Shot]:
             elif action == 2:
                 hurt.write_bytes(mutate.of_bytes(data, rng, within=4096))
             name = str(folder)
-    yield Shot(("builds", "check", name))
+    yield Shot(("doctor", "--builds", name))
 
 
 def _emptied(folder: Path) -> Path:

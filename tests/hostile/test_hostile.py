@@ -29,7 +29,7 @@ def test_mutated_inputs_end_in_an_answer_or_a_clear_refusal(kind: str, shooting_
     outcome = attack(kind, range(CASES.get(kind, DEFAULT_CASES)), Range(shooting_range))
     assert not outcome.faults, "\n".join(outcome.faults)
     # What a lab's machines say is refused one by one, and the study goes on without them.
-    refused = outcome.codes[2] + outcome.codes[1] * (kind == "builds")  # `builds check` says no with 1
+    refused = outcome.codes[2] + outcome.codes[1] * (kind == "builds")  # `doctor --builds` says no with 1
     assert refused or kind == "lab messages", f"nothing was refused: {outcome.codes}"
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from mlsd.cli import output, watch
-from mlsd.cli.study import run as command
+from mlsd.cli.commands import run as command
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runs
 from mlsd.measure.run.runs import StudyResult, run_study

@@ -22,7 +22,7 @@ SMALL = ("--sizes-mb", "20,40", "--quant", "Q8_0", "--repeats", "2", "--read-mb"
 
 @pytest.fixture(scope="module")
 def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Experts and passes of a mixture, as `mlsd calibrate` stores them; bandwidth, as `mlsd bandwidth` does."""
+    """Experts and passes of a mixture, and bandwidth, as `mlsd calibrate` stores them."""
     folder = tmp_path_factory.mktemp("calibrated")
     path = folder / "c.sqlite"
     with pytest.MonkeyPatch.context() as patch:
@@ -30,7 +30,7 @@ def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         draft, figure = str(tiny / "qwen35moe-noise01.gguf"), str(folder / "experts.png")
         for arguments in (
             ["calibrate", str(tiny / "qwen35moe.gguf"), "--draft", draft, "-o", figure, *SHORT],
-            ["bandwidth", *SMALL],
+            ["calibrate", "--memory", *SMALL],
         ):
             with pytest.raises(SystemExit) as stop:
                 main([*arguments, "--db", str(path)])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import mlsd
 from mlsd.analysis.study.study import Study
-from mlsd.cli.study.report import report as command
+from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
 from mlsd.records import Losslessness, Status
 from mlsd.report.figures.answer import arm_labels

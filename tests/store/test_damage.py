@@ -223,7 +223,10 @@ def test_a_run_with_a_damaged_plan_is_left_out_and_the_others_are_read(path: Pat
 def test_every_surface_names_a_run_or_a_case_that_is_damaged(path: Path, statement: str, named: str) -> None:
     _second_run(path, "plan")
     edit(path, statement)
-    commands = ("results", "results --json", "export", "advise tiny-moe --chip M1", "claims", "audit", "fit")
+    commands = (
+        *(f"results{view}" for view in ("", " --json", " --trials", " --format csv", " --claims", " --fits")),
+        *("advise tiny-moe --chip M1", "audit"),
+    )
     for command in (*commands, f"report -o {path.with_name('page')}"):
         result = CliRunner().invoke(cli, [*command.split(), "--db", str(path)])
         assert result.exit_code == 0, (command, result.output, result.exception)

@@ -139,7 +139,7 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert asked.counts()["impossible"] == study.audit.counts()["impossible"] == n
     told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
-    listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
+    listed = CliRunner().invoke(cli, ["results", "--trials", "--db", str(path)])
     assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
     advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path)])
     assert f"{n} trials are left out" in advised.output

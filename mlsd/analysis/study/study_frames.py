@@ -127,7 +127,7 @@ def _of_pass(name: str) -> Get:
 
 
 BANDWIDTH: tuple[Filled, ...] = (  # of a `Traffic`
-    _text("source", "plain decoding, timed passes, known bytes (mlsd bandwidth), plain read", lambda t: t.source),
+    _text("source", "plain decoding, timed passes, known bytes (calibrate --memory), plain read", lambda t: t.source),
     _text("model", "id of the model, quantization, or threads of a plain read", lambda t: t.name),
     _count("k", "positions in the pass", _of_pass("k")),
     *_ends("ms", "time of the pass", lambda t: t.ms),
@@ -147,7 +147,7 @@ BANDWIDTH: tuple[Filled, ...] = (  # of a `Traffic`
 
 
 def traffic(passes: Iterable[Pass], memory: Bandwidth | None, roof: Roof | None) -> list[Traffic]:
-    """Passes of models, then what `mlsd bandwidth` read."""
+    """Passes of models, then what `mlsd calibrate --memory` read."""
     found = [Traffic(one.source, one.model, one.ms, one.read_bytes, one.gb_s, one, roof) for one in passes]
     if memory is not None:
         for known in memory.passes:

@@ -36,7 +36,8 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     """Perplexity of MODEL and of a draft on a text, their ratio and the distance of both.
 
     Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
-    distance. With --db the result is kept for `mlsd claims`; `mlsd run --distances` does it for every draft of a suite.
+    distance. With --db the result is kept for `mlsd results --claims`; `mlsd run --distances` does it for every draft
+    of a suite.
     """
     from mlsd.measure.run.distances import read_distance, shipped_text
 

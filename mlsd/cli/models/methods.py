@@ -1,4 +1,4 @@
-"""``mlsd methods``: what there is to draft with."""
+"""``mlsd models methods``: what there is to draft with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def methods(name: str | None, as_json: bool) -> None:
     print_table(methods_table(known))
     for other in missing:
         note(f"Not available: {other.name}: {other.reason}. {other.instead}")
-    note("Options and presets of one: mlsd methods NAME")
+    note("Options and presets of one: mlsd models methods NAME")
 
 
 def _print_method(method: MethodInfo) -> None:
@@ -48,4 +48,4 @@ def _print_method(method: MethodInfo) -> None:
         say("It takes no options.")
     if method.presets:
         print_table(presets_table(method))
-    say(f"`mlsd tune` searches {', '.join(method.searched)}.")
+    say(f"`mlsd bench --search` searches {', '.join(method.searched)}.")

@@ -1,4 +1,4 @@
-"""``mlsd models``: the models of the manifest, and which of them are on this machine."""
+"""``mlsd models``: the models of the manifest, which of them are on this machine, and the methods that draft."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
+from mlsd.cli.models.methods import methods
 from mlsd.cli.options import json_option, model_argument
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
@@ -23,11 +24,11 @@ from mlsd.units import format_bytes
 
 @click.group()
 def models() -> None:
-    """List, download, make, compare and verify models."""
+    """List, download, make, compare and verify models; list drafting methods."""
 
 
-models.add_command(make)
-models.add_command(distance)
+for command in (make, distance, methods):
+    models.add_command(command)
 
 
 @models.command("list")

@@ -274,7 +274,7 @@ class LlamaSession:
             self._failed(
                 RollbackError(
                     f"llama.cpp cannot cut {self.model.path.name} back from position {self.n_past} to {n_past}.",
-                    hint="Its memory is recurrent; `mlsd probe` shows which rollback strategies are exact for it.",
+                    hint="Its memory is recurrent; `mlsd doctor` shows which rollback strategies are exact for it.",
                 )
             )
         self.n_past = n_past

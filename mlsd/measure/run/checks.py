@@ -251,7 +251,7 @@ def _native_failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
         yield _warning(
             "failed_native_calls",
             f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
-            "Do not use these trials; choose a rollback strategy that `mlsd probe` reports as exact.",
+            "Do not use these trials; choose a rollback strategy that `mlsd doctor` reports as exact.",
         )
 
 
@@ -259,7 +259,7 @@ def _divergence(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     counts = Counter(t.case_id for t in trials if t.losslessness and t.losslessness.verdict == "diverged")
     for case_id, count in counts.items():
         sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
-        advice = "The speed of a wrong output means nothing: run `mlsd probe` on target and draft."
+        advice = "The speed of a wrong output means nothing: run `mlsd doctor` on target and draft."
         yield _warning("diverged", sentence, advice, case_id)
 
 

@@ -85,7 +85,7 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
     _check(request)
     check_database(path)
     space = search_space(request.drafter)
-    first = _Wave((request.drafter.options,), first_gammas(space))
+    first = _Wave((request.drafter.options,), first_gammas(space, request.trials))
     with machine_lock():
         environment, plan = plan_here(_bench(request, first, request.setting.repeats))
         with Store.open(path) as store:
@@ -103,8 +103,8 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
 
 
 def _check(request: TuneRequest) -> None:
-    given = {"n-predict": request.setting.n_predict, "repeats": request.setting.repeats, "trials": request.trials}
-    for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("trials", 1)):
+    given = {"n-predict": request.setting.n_predict, "repeats": request.setting.repeats, "search": request.trials}
+    for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("search", 1)):
         if given[name] < least:
             raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
     if request.budget_s is not None and not request.budget_s > 0:
@@ -130,12 +130,13 @@ def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
     return msgspec.structs.replace(request.setting, arms=tuple((spec, wave.gammas) for spec in specs), repeats=n_blocks)
 
 
-def first_gammas(space: Space) -> tuple[int, ...]:
-    """Far apart in equal ratios, the ends of the span among them."""
+def first_gammas(space: Space, most: int = _FIRST_GAMMAS) -> tuple[int, ...]:
+    """At most so many, far apart in equal ratios, the ends of the span among them; of one its middle."""
     span = space[_GAMMA]
     assert isinstance(span, Range)
-    ratio = span.high / span.low
-    return tuple(dict.fromkeys(round(span.low * ratio ** (i / (_FIRST_GAMMAS - 1))) for i in range(_FIRST_GAMMAS)))
+    ratio, n = span.high / span.low, min(most, _FIRST_GAMMAS)
+    shares = [i / (n - 1) for i in range(n)] if n > 1 else [0.5]
+    return tuple(dict.fromkeys(round(span.low * ratio**share) for share in shares))
 
 
 def neighbouring_gammas(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, ...]:
@@ -204,7 +205,7 @@ class _Search:
             elif leader.effect == "not decided yet" and n_blocks != _LAST_BLOCKS:
                 wave, n_blocks = _Wave((leader.case.drafter.options,), (leader.case.gamma,)), _LAST_BLOCKS
             elif enough:
-                return "as many settings as asked for were tried; --trials N goes on from here"
+                return "as many settings as asked for were tried; --search N goes on from here"
             else:
                 return "the fastest setting has no neighbour that was not tried"
 
@@ -253,13 +254,13 @@ class _Search:
         """The leader with its neighbours in gamma, else in one option; None where the last wave found no better."""
         gamma, options = leader.case.gamma, leader.case.drafter.options
         key, known = _key(options), {*self._tried, *((g, _key(own)) for g, own, _ in self.failed)}
-        gammas = neighbouring_gammas(gamma, [g for g, other in known if other == key], self._space)
+        room = self._request.trials - len(known)
+        gammas = neighbouring_gammas(gamma, [g for g, other in known if other == key], self._space)[: max(room, 0)]
         if gammas and leader.effect != "slower":
             return _Wave((options,), (*gammas[:1], gamma, *gammas[1:]))
         if led is not None and led.setting == leader.setting and leader.effect == "slower":
             return None
         near = [o for o in neighbouring_options(options, self._defaults, self._space) if (gamma, _key(o)) not in known]
-        room = self._request.trials - len(known)
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 
 

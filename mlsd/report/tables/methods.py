@@ -101,7 +101,7 @@ def timing_table(study: Study) -> Table:
         numbers(
             "LM head of a draft step",
             lambda row: share_cell(study.machine.draft_step(row.arm.case), "head"),
-            "mlsd breakdown: its share of a profiled pass, no speed",
+            "mlsd calibrate --parts: its share of a profiled pass, no speed",
         ),
         id="methods-timing",
         interactive=True,

@@ -21,7 +21,7 @@ _DOUBT = "in doubt: looking, or other programs, changed the pass too much"
 def share_cell(shares: PassShares | None, part: Part) -> Cell:
     """One part's share; marked where the pass was changed too much by the looking."""
     if shares is None:
-        return text(None, note="not profiled: mlsd breakdown")
+        return text(None, note="not profiled: mlsd calibrate --parts")
     share = shares.shares[part]
     if share is None:
         return text(None, note="the network has no such part")
@@ -37,7 +37,7 @@ def pass_table(study: Study) -> Table:
     if not profiled:
         raise AnalysisError(
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
-            hint=f"Profile some: mlsd breakdown TARGET --drafter NAME --db {quoted(study.source)}.",
+            hint=f"Profile some: mlsd calibrate TARGET --parts --drafter NAME --db {quoted(study.source)}.",
         )
     return shares_table([(_network(study, key, part), one) for key, part, one in profiled])
 

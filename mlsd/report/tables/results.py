@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -49,6 +49,19 @@ def best_table(found: Sequence[Answer]) -> Table:
         *of_their_arms(attrgetter("best"), "blocks"),
         id="best",
     )
+
+
+def arms_table(arms: Sequence[ArmResult], title: str) -> Table:
+    """Every arm of a database, what is decided of it first."""
+    what = [name for name in ("target", "suite") if len({_PLACES[name](one) for one in arms}) > 1]
+    head = ("setting", "text", "speedup", "95 % CI", "decision", "tok/s", "plain tok/s", "acceptance", "MGL")
+    return table(title, arms, *of_arms(*what, *head, "blocks", "valid trials"))
+
+
+_PLACES: dict[str, Callable[[ArmResult], str]] = {
+    "target": lambda arm: arm.case.target.id,
+    "suite": lambda arm: arm.question.suite,
+}
 
 
 def speedup_table(found: Iterable[ArmResult]) -> Table:

@@ -1,8 +1,9 @@
-"""``mlsd run``: suites on the models of a profile, into a study database."""
+"""``mlsd run``: suites on the models of a profile, into a study database; or, before anything runs, their plan."""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,20 +15,24 @@ from mlsd.cli import complete
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
-from mlsd.cli.output import byte_bars, note, print_json, say
+from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware.budget import host_memory_bytes
+from mlsd.measure.cool_down import MOST_S
 from mlsd.planning.suite import largest_profile, load_profiles
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
+from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
+    from mlsd.measure.run.forecast import Forecast
     from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import StudyResult
     from mlsd.models.library import Library
+    from mlsd.planning.plan import Plan
     from mlsd.planning.request import StudyRequest
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
@@ -60,7 +65,9 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Then write a report into this folder.")
 @click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
 @shared.certificate_option
-@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be measured, how long it takes and what it needs, and stop."
+)
 @shared.build_option
 @shared.json_option
 @click.pass_context
@@ -79,9 +86,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         plan["profile"] = _proposed(asks=not options["yes"] and sys.stdin.isatty())
     request = study_request(suites, tasks=_tasks(options["task_file"], options["per_kind"]), **plan)
     if dry_run:
-        from mlsd.cli.study.plan import show_plan
-
-        show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
+        _show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
         return
     say_default(request)
     library = None
@@ -121,7 +126,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
             names = [suite.name for suite in request.suites]
             measure_costs(Path(result.database), names, steps, engine, options["costs_s"])
     if options["folder"] is not None:
-        from mlsd.cli.study.report import show_report
+        from mlsd.cli.commands.report import show_report
 
         show_report(Path(result.database), options["folder"])
 
@@ -261,3 +266,79 @@ def _say_outcome(result: StudyResult) -> None:
     _say_answer(result.answer)
     if not outcome.interrupted:
         note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")
+
+
+# --- the plan -----------------------------------------------------------------------------------------------------
+
+
+def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:
+    """Print a plan with what it needs on this machine: tables for people, or one JSON object."""
+    from mlsd.measure.run.forecast import plan_study
+
+    with working("Planning"):
+        prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
+    say_default(request)
+    if as_json:
+        print_json(_plan_object(prepared.plan, found))
+    else:
+        _print_plan(prepared.plan, found)
+
+
+def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
+    repeats: dict[str, int] = defaultdict(int)
+    roles = {}
+    for slot in planned.slots():
+        repeats[slot.case_id] += 1
+        roles[slot.case_id] = slot.role
+    cases = [
+        {"id": case_id, "arm": case.arm, "role": roles[case_id], "trials": repeats[case_id], "case": case}
+        for case_id, case in planned.cases().items()
+    ]
+    return {
+        "profile": planned.profile,
+        "suites": planned.study_trials,
+        "study_trials": sum(planned.study_trials.values()),
+        "paired_baselines": planned.paired_baselines,
+        "seed": planned.seed,
+        "needs": found,
+        "left_out": planned.left_out,
+        "cases": cases,
+    }
+
+
+def _print_plan(planned: Plan, found: Forecast) -> None:
+    print_table(plan_table(planned))
+    if planned.loads:
+        print_table(load_table(found))
+        print_table(memory_table(found.memory, arms=columns() is None))
+    for line in _needs(planned, found):
+        say(line)
+    for left in planned.left_out:
+        say(left.words)
+
+
+def _needs(planned: Plan, found: Forecast) -> list[str]:
+    n_paired = planned.paired_baselines
+    kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
+    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.memory)} loads"
+    lines = [cases, f"time: {found.time.words}"]
+    if not found.time.n_trials:
+        lines[1] = "nothing to measure: take other suites, a larger profile, or models of your own (--model ROLE=MODEL)"
+    elif found.time.seconds is None:
+        lines[1] = "time: not known; give --db with earlier results of these models"
+    else:
+        if found.time.n_unknown:
+            lines[1] += f", without {found.time.n_unknown} trials whose rate is not known"
+        if "public rows" in found.time.sources:
+            lines[1] += f"; by public rows of {found.chips}, with acceptance as wide as it was seen"
+        if found.rest_s is None:
+            lines[1] += f"; rests until it is cool come on top, {MOST_S / 60:.0f} min behind each block at most"
+    if found.budget is not None:
+        lines.append(f"memory: {format_bytes(found.budget.limit_bytes)} may be used ({found.budget.basis})")
+    lines += [f"{load.verdict}: {load.why}" for load in found.memory if load.verdict != "fits"]
+    if found.missing:
+        size = "of a size not fully known" if found.download_bytes is None else format_bytes(found.download_bytes)
+        lines.append(f"disk: {size} to download or make, {format_bytes(found.free_disk_bytes)} free")
+        lines.append(f"not on this machine: {', '.join(found.missing)}")
+    lines += [f"with another program, and used from there: {id_}: {path}" for id_, path in found.elsewhere.items()]
+    return lines

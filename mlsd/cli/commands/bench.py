@@ -1,4 +1,4 @@
-"""``mlsd bench``: plain and speculative decoding of one target, side by side."""
+"""``mlsd bench``: plain and speculative decoding of one target, side by side; or a search for the best setting."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import Question, answer_objects, head_lines, say_answers
-from mlsd.cli.database import db_option
+from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import note, print_json, print_table, verbosity
+from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 # Of a bench for which nobody chose what to measure and for how long.
 _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
+_SEARCHED = {"n_predict": 64, "repeats": 4}  # of a search: most blocks of a wave
 
 
 @click.command()
@@ -68,13 +68,29 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.stop_at_eog_option
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
+@click.option(
+    "--search",
+    type=Whole(min=1),
+    metavar="NUMBER",
+    help="Search gamma and the options of one --drafter that are not given, in so many settings, earlier calls "
+    "included; --n-predict is then 64, --repeats 4.",
+)
 @shared.json_option
 @shared.build_option
 @shared.engine_options
 @shared.request_options
 @click.pass_context
 def bench(
-    ctx: click.Context, /, target: str, db: Path | None, fresh: bool, as_json: bool, think: str | None, **asked: Any
+    ctx: click.Context,
+    /,
+    target: str,
+    db: Path | None,
+    fresh: bool,
+    as_json: bool,
+    search: int | None,
+    budget_s: float | None,
+    think: str | None,
+    **asked: Any,
 ) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
@@ -82,10 +98,16 @@ def bench(
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
     each one given, or with its own (NAME:draft=FILE). Reports and advice show the latest session of each arm.
+
+    With --search settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then
+    the neighbours of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
+    asked["think"] = None if think is None else think == "on"
+    if search is not None:
+        return _search(ctx, target, search, budget_s, db, as_json, asked)
     from mlsd.planning.request import bench_request
 
-    request = bench_request(target, think=None if think is None else think == "on", **asked | _defaults(ctx))
+    request = bench_request(target, **asked | _defaults(ctx))
     if (found := request.default_arms) is not None:
         missing = "" if found.drafts else " No matching draft found."
         note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
@@ -117,7 +139,7 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
     """Where nobody chose: look-ups and the drafts that are here, until it is decided or the time is over."""
     from mlsd.planning.request import Goal
 
-    chosen = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    chosen = {name for name in ctx.params if shared.was_given(ctx, name)}
     if chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}:
         return {}
     short = {name: value for name, value in _SHORT.items() if name not in chosen}
@@ -162,3 +184,48 @@ def _limit(arm: ArmResult) -> str | None:
     return (
         f"a round takes {limit.over:.2f} times gamma x T_draft(1) + T(gamma + 1) = {limit.ms:.3f} ms; the rest: {rest}"
     )
+
+
+# --- search -------------------------------------------------------------------------------------------------------
+
+
+def _search(
+    ctx: click.Context,
+    target: str,
+    n_settings: int,
+    budget_s: float | None,
+    db: Path | None,
+    as_json: bool,
+    asked: dict[str, Any],
+) -> list[ArmResult]:
+    """The best gamma and options of a drafting method, or "off"."""
+    from mlsd.cli.watch import make_watcher
+    from mlsd.measure.run.tune import tune, tune_request
+    from mlsd.report.objects import arm_object
+    from mlsd.report.tables.arms import settings_table
+    from mlsd.store.store import Store
+
+    shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
+    if len(asked["drafters"]) != 1:
+        raise click.UsageError("--search takes one --drafter.")
+    own = {name: asked[name] for name in asked if name not in ("drafters", "gammas", "depths", "goal")}
+    own |= {name: value for name, value in _SEARCHED.items() if not shared.was_given(ctx, name)}
+    request = tune_request(target, asked["drafters"][0], trials=n_settings, budget_s=budget_s, **own)
+    with make_watcher(budget_s, open_ended=True) as watcher:
+        result = tune(request, db, watcher)
+    with Store.open(Path(result.database), create=False, read_only=True) as store:
+        note_left_out(store)
+    question = Question.of(result.models, request.setting.prompts, db)
+    found = [] if result.answer is None else answer_objects([result.answer], result.models, question)
+    if as_json:
+        settings = [arm_object(one) for one in result.results]
+        about = {"stopped": result.stopped, "failed": result.failed}
+        print_json({"database": result.database, "settings": settings, "answers": found, **about})
+        return list(result.results)
+    if verbosity.get() != "quiet":
+        print_table(settings_table(request, result, *head_lines(result.database, result.results)))
+    say_answers(found)
+    if result.answer is None:
+        say("Answer: no setting could be measured.")
+    note(f"Stopped: {result.stopped}. Trials in {result.database}.")
+    return list(result.results)

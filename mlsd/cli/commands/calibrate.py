@@ -1,0 +1,334 @@
+"""``mlsd calibrate``: what passes cost at every width, the experts that they read, their parts, memory itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli import options as shared
+from mlsd.cli.database import database_to_fill, db_option
+from mlsd.cli.options import Real, Whole
+from mlsd.cli.output import note, print_json, print_table, say, working
+from mlsd.hardware import read_conditions
+from mlsd.records import Case, ModelFacts
+from mlsd.units import as_ranges, format_number, format_percent, quoted
+
+if TYPE_CHECKING:
+    from mlsd.analysis.experts.amortization import Mixture
+    from mlsd.analysis.fits.curves import Steps
+    from mlsd.analysis.results.round_split import RoundSplit
+    from mlsd.analysis.study.machine_findings import CalibrationFindings
+    from mlsd.measure.run.breakdown import Breakdown
+    from mlsd.measure.run.calibration import CalibrationResult
+    from mlsd.store.pass_shares import PassShares
+
+
+_MOST_DOUBT = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
+_OWN_LOAD = 1.5  # of a machine on which only this runs, at most
+
+
+_ROWS = (*range(1, 34), 48, 64)
+_OF_PASSES = ("budget_s", "precision", "text", "output", "seed")
+_OF_PARTS = ("drafter_text", "gamma", "prompts", "n_predict")
+_OF_MEMORY = ("sizes_mb", "quant", "read_mb")
+
+
+@click.command()
+@shared.model_argument("target", metavar="[MODEL]", required=False)
+@click.option("--parts", is_flag=True, help="Which part of the network takes what share of a pass.")
+@click.option("--memory", is_flag=True, help="Memory bandwidth; takes no MODEL.")
+@shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
+@click.option(
+    "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
+)
+@shared.rows_option("k of T(k) [default: 1 to 33, 48, 64; with --parts 1,5,9].")
+@click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, without loading.")
+@click.option("--precision", type=Real(), default=0.02, show_default=True, help="Stop when all intervals are narrower.")
+@shared.text_option("Real text to use [default: a shipped one].")
+@shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
+@shared.seed_option("Seed of the order of passes.")
+@shared.repeats_option("Turns of each kind of pass, with --parts or --memory.", default=5)
+@shared.drafter_option("With --parts: also a draft step, and the parts of a round.")
+@click.option("--gamma", type=Whole(min=1), help="With --parts: of the rounds [default: the preset's, else 4].")
+@shared.prompt_option("With --parts: shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
+@shared.n_predict_option("With --parts: output tokens of the rounds.", default=64)
+@click.option(
+    "--sizes-mb",
+    type=shared.IntList(),
+    default=(100, 200, 400),
+    help="With --memory: bytes a token reads [default: 100,200,400].",
+)
+@shared.quant_option(
+    "With --memory; may be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16")
+)
+@click.option(
+    "--read-mb", type=Whole(min=64), default=512, show_default=True, help="With --memory: array that numpy reads."
+)
+@db_option()
+@shared.json_option
+@shared.build_option
+@shared.engine_options
+@click.pass_context
+def calibrate(
+    ctx: click.Context,
+    /,
+    target: str | None,
+    parts: bool,
+    memory: bool,
+    db: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
+
+    For a mixture, the experts are counted as well, which shows whether verification amortizes.
+
+    --parts: the share of attention, experts, LM head, and so on. This is profiling: reading the clock inside a pass
+    slows it down, so its times are not speeds.
+
+    --memory: a streaming read, and single-token passes of models of known bytes, in GB/s (10^9). A line through bytes
+    against time separates effective bandwidth from the fixed time of a pass. Sizes must be well above the caches.
+    """
+    if parts and memory:
+        raise click.UsageError("Give --parts or --memory.")
+    if (target is None) is not memory:
+        raise click.UsageError("--memory takes no MODEL." if memory else "Missing argument 'MODEL'.")
+    shared.refuse(ctx, _OF_PASSES, parts or memory, "T(k) of a MODEL")
+    shared.refuse(ctx, _OF_PARTS, not parts, "--parts")
+    shared.refuse(ctx, _OF_MEMORY, not memory, "--memory")
+    shared.refuse(ctx, ("repeats",), not (parts or memory), "--parts and --memory")
+    shared.refuse(ctx, ("draft", "depths", "rows"), memory, "a MODEL")
+    if target is None:
+        _memory(db, as_json, options)
+    elif parts:
+        _parts(target, db, as_json, options)
+    else:
+        passes = {name: options[name] for name in ("depths", "engine", *_OF_PASSES) if name != "output"}
+        _passes(target, options["draft"], options["output"], db, as_json, rows=options["rows"] or _ROWS, **passes)
+
+
+def _passes(
+    target: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
+) -> None:
+    shared.check_models(target, draft)
+    from mlsd.cli.watch import watching_steps
+    from mlsd.measure.run.calibration import calibrate as run_calibration
+
+    if output is not None:
+        from mlsd.report.write import check_figure_path
+
+        check_figure_path(output)
+    db, budget_s = database_to_fill(db), options["budget_s"]
+    with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
+        result = run_calibration(target, draft, db, watcher, **options)
+    from mlsd.analysis.study.machine_findings import calibration_findings
+    from mlsd.report.tables.machine import costs_table, timed_table
+
+    facts, found = result.models, calibration_findings(result, options["rows"], options["depths"])
+    if output is not None:
+        _draw(output, facts[0], found)
+    if as_json:
+        print_json(
+            {
+                "database": result.database,
+                "model": facts[0],
+                "draft": facts[1] if draft else None,
+                "half_width": result.half_width,
+                "not_timed": found.not_timed,
+                "spent": result.spent,
+                "curves": found.curves,
+                "costs": found.costs,
+                "experts": found.mixture and found.mixture.coverage,
+                "time_a_token": found.mixture and found.mixture.time_a_token,
+                "figure": output and str(output),
+            }
+        )
+        return
+    doubt = _doubt(result.half_width, read_conditions().load_1min)
+    for curve in found.curves:
+        print_table(timed_table(facts[0].ref.id, curve))
+        if curve.steps is not None and not doubt:
+            _say_steps(curve.steps)
+    for depth, widths in found.not_timed.items():
+        if widths:
+            say(f"Not timed at depth {depth} within {budget_s:g} s: k = {as_ranges(widths)}.")
+    print_table(costs_table(found.costs))
+    if found.mixture is not None:
+        _print_experts(found.mixture)
+    say(_summary(result))
+    if doubt:
+        note(doubt)
+    note(f"Stored in {result.database}." if output is None else f"Stored in {result.database}, drawn in {output}.")
+
+
+def _summary(result: CalibrationResult) -> str:
+    if result.half_width is None:
+        width = "an interval needs three repeats of every pass; a longer --budget-s gives them"
+    else:
+        width = f"the widest 95 % interval is +-{format_percent(result.half_width)}"
+    repeats = "repeat" if result.n_repeats == 1 else "repeats"
+    text = f"{result.n_repeats} {repeats}; {width}."
+    if result.spent is None:
+        return text
+    seconds = dict(result.spent.seconds)
+    load = seconds.pop("load", 0.0)
+    parts = ", ".join(f"{part} {value:.1f} s" for part, value in seconds.items())
+    text += f" Measuring took {sum(seconds.values()):.1f} s ({parts}), loading {load:.1f} s."
+    if result.spent.rollback_assumed:
+        text += " How states are rolled back was assumed, not tested: `mlsd doctor MODEL` tests it."
+    return text
+
+
+def _doubt(half_width: float | None, load: float | None) -> str:
+    """Why times with this widest interval are not to be trusted; empty where they are."""
+    if half_width is not None and half_width <= _MOST_DOUBT:
+        return ""
+    width = "not known" if half_width is None else f"+-{format_percent(half_width)}"
+    busy = f" Other programs use the machine (load {load:.1f})." if (load or 0) > _OWN_LOAD else ""
+    return (
+        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} kernel steps "
+        f"are not searched for, and the figures are unreliable.{busy} Repeat on a quiet machine, or raise --budget-s."
+    )
+
+
+def _say_steps(steps: Steps) -> None:
+    jumps = [f"{edge} rows ({jump:+.2f} ms)" for edge, jump in zip(steps.edges, steps.jumps_ms, strict=True)]
+    line = f"{steps.fixed_ms:.3f} + {steps.per_row_ms:.3f} k ms"
+    say(f"Kernel steps found: {', '.join(jumps) or 'none'}; between them T(k) = {line}.")
+
+
+def _print_experts(found: Mixture) -> None:
+    from mlsd.analysis.experts.amortization import sentences
+    from mlsd.report.tables.machine import share_table
+
+    experts = found.coverage
+    print_table(share_table(found))
+    say(
+        f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
+        f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
+        f"{format_number(experts.imbalance, 1)} times as often as the mean."
+    )
+    for text in sentences(found):
+        say(f"- {text}")
+
+
+def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
+    from mlsd.report.figures.machine import expert_shares, pass_curves
+    from mlsd.report.write import write_figure
+
+    known = found.mixture
+    if known is not None:
+        write_figure(lambda: expert_shares([known]), path)
+    else:
+        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in found.curves}), path)
+
+
+# --- memory itself ------------------------------------------------------------------------------------------------
+
+
+def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+    from mlsd.analysis.study.machine_findings import bandwidth_findings
+    from mlsd.cli.watch import watching_steps
+    from mlsd.hardware.cache import largest_cache_bytes
+    from mlsd.measure.run.bandwidth import measure_bandwidth
+    from mlsd.report.tables.machine import bandwidth_table
+
+    cache = largest_cache_bytes()
+    sizes_mb = options["sizes_mb"]
+    if cache is not None and min(sizes_mb) * 1_000_000 < 2 * cache:
+        note(
+            f"Warning: {min(sizes_mb)} MB may stay in a cache of {cache >> 20} MiB, which is then measured in place of "
+            f"memory. Give --sizes-mb from {2 * cache // 1_000_000 + 1} on."
+        )
+    asked = {name: options[name] for name in ("sizes_mb", "repeats", "read_mb", "engine")} | {
+        "quants": options["quant"]
+    }
+    db = database_to_fill(db)
+    with watching_steps("Measuring memory bandwidth") as watcher:
+        result = measure_bandwidth(db, watcher, **asked)
+    found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
+    if as_json:
+        print_json(
+            {
+                "stream_gb_s": found.stream,
+                "n_threads": result.n_threads,
+                "lines": found.lines,
+                "passes": result.passes,
+                "verdict": found.verdict,
+                "peak_gb_s": result.environment.peak_bandwidth_gb_s,
+                "environment": result.environment,
+                "database": result.database,
+            }
+        )
+        return
+    print_table(bandwidth_table(found, result.environment))
+    note(f"Stored in {result.database}.")
+
+
+# --- parts of a pass ----------------------------------------------------------------------------------------------
+
+
+def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+    shared.check_models(target, options["draft"])
+    from mlsd.analysis.results.round_split import round_split
+    from mlsd.measure.run.breakdown import breakdown
+    from mlsd.planning.request import bench_request
+    from mlsd.trials.results import Measured
+    from mlsd.trials.sums import sums
+
+    if len(options["depths"]) != 1 or options["depths"][0] < 1:
+        raise click.UsageError("--parts takes one --depth, of 1 at least.")
+    (depth,) = options["depths"]
+    names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
+    lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
+    request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
+    db = database_to_fill(db)
+    with working(f"Profiling passes of {target}"):
+        found = breakdown(request, rows=options["rows"] or (1, 5, 9), depth=depth, repeats=options["repeats"], db=db)
+    split = None
+    if (case := found.case) is not None:
+        rounds = (sums([one]) for trial in found.trials for one in trial.rounds)
+        split = round_split([Measured(case, one, sums(one.rounds), 0) for one in found.trials], rounds)
+    if as_json:
+        shares = [_share_object(one, found) for one in found.shares]
+        print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})
+        return
+    _print_shares(found)
+    if split is not None and found.case is not None:
+        _print_rounds(split, found.case)
+    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
+
+
+def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:
+    derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
+    return {"network": found.network(shares), "record": shares, **{name: getattr(shares, name) for name in derived}}
+
+
+def _print_shares(found: Breakdown) -> None:
+    from mlsd.report.tables.passes import shares_table
+
+    print_table(shares_table([(found.network(shares), shares) for shares in found.shares]))
+    note(
+        "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
+        "`no outputs` is the share of T that outputs take: a second estimate of LM head and sampling."
+    )
+    if any(shares.in_doubt for shares in found.shares):
+        note(
+            "IN DOUBT (?)  Profiling or other programs changed these passes too much: their parts differ from T by a "
+            "quarter, or the profiled pass took twice as long as T, as with tiny models."
+        )
+
+
+def _print_rounds(split: RoundSplit, case: Case) -> None:
+    from mlsd.report.tables.passes import kinds_table, round_table
+
+    print_table(round_table(case, split))
+    if split.found is not None or split.not_found is not None:
+        print_table(kinds_table(split))
+    if not split.timed:
+        note("NOT TIMED  SD drafts inside the target; its times do not describe the method.")
+    for label in split.fallbacks:
+        note(f"FELL BACK  The draft uses its own memory: {label}")
+    note(f"Means over the {split.rounds} rounds of one plain run on the prompt {case.prompt.key}.")

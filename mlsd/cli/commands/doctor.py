@@ -1,0 +1,231 @@
+"""``mlsd doctor``: this machine, its builds of llama.cpp, and which rollbacks are exact for a model on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlsd.cli import complete
+from mlsd.cli import options as shared
+from mlsd.cli.options import json_option, refuse
+from mlsd.cli.output import note, print_json, print_table, say, working
+from mlsd.hardware import darwin
+from mlsd.models.library import Library
+from mlsd.planning.suite import load_profiles, load_suites, suite_names
+from mlsd.records import EngineOptions
+from mlsd.report.render.table import Table, Tone, table, text, words
+from mlsd.report.tables.records import checks_table, machine_rows
+from mlsd.units import NS_PER_MS, format_bytes
+
+if TYPE_CHECKING:
+    from mlsd.engine.probe import ProbeReport, Role
+    from mlsd.measure.build_gate import BuildVerdict
+    from mlsd.measure.messages import Probed
+    from mlsd.measure.run.doctor import Diagnosis, ProfileFit
+
+_TONES: dict[str, Tone] = {
+    "fits": "good",
+    "tight": "doubt",
+    "raise the limit": "doubt",
+    "does not fit": "bad",
+    "unknown": "quiet",
+}
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[MODEL]", shell_complete=complete.models)
+@click.option("--builds", is_flag=True, help="List the builds of llama.cpp that are here; or try those named.")
+@click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
+@shared.output_option("Write the self-check as JSON; it contains no names and no paths.", required=False)
+@shared.build_option
+@json_option
+@shared.engine_options
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    builds: bool,
+    checks: bool,
+    output: Path | None,
+    as_json: bool,
+    engine: EngineOptions,
+) -> None:
+    """Show this machine, the build, what could not be read and why, and which profiles fit.
+
+    With MODEL, a path or an id, it is rolled back in every way and its logits compared with a fresh decode of the same
+    tokens; the engine picks its strategies by this test. Exits with 1 if a check of --self-check fails.
+
+    With --builds the words are builds, as --build takes them: `.` (this environment), another environment or its
+    interpreter, a wheel, a folder with libllama, or a Homebrew or conda prefix. Whether one fits is decided by trying:
+    names, structures, a known pass, memory saved and loaded, rollback. Exits with 1 if one of those named does not.
+    """
+    if builds + checks + bool(names and not builds) > 1 or (len(names) > 1 and not builds):
+        raise click.UsageError("Give one MODEL, or --builds with builds to try, or --self-check.")
+    refuse(ctx, ("output",), not checks, "--self-check")
+    refuse(ctx, ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention"), builds or checks or not names, "a MODEL")
+    if builds:
+        _builds(ctx, names, as_json)
+    elif checks:
+        _self_check(output, as_json)
+    elif names:
+        _probe(names[0], engine, as_json)
+    else:
+        _machine(as_json)
+
+
+# --- this machine -------------------------------------------------------------------------------------------------
+
+
+def _machine(as_json: bool) -> None:
+    with working("Examining this machine"):
+        found = _examine()
+    if as_json:
+        print_json(found)
+        return
+    print_table(_card(found))
+    print_table(_profiles(found.profiles))
+    for sentence in darwin.advice(found.environment):
+        say(f"Warning: {sentence}")
+    for warning in found.warnings:
+        say(f"Warning: {warning.message} {warning.advice}")
+
+
+def _self_check(output: Path | None, as_json: bool) -> None:
+    from mlsd.measure.run.runner import machine_lock
+    from mlsd.measure.run.self_check import check_machine, write_self_check
+
+    with machine_lock(), working("Checking this machine, about two minutes"):
+        found = check_machine()
+    if output is not None:
+        write_self_check(output, found)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(checks_table("Self-check", found.checks))
+        say("Everything holds." if not found.failed else f"{len(found.failed)} of {len(found.checks)} checks failed.")
+        if output is not None:
+            note(f"Written: {output}. You can attach it to a report.")
+    if found.failed:
+        click.get_current_context().exit(1)
+
+
+def _examine() -> Diagnosis:
+    from mlsd.hardware import read_conditions, read_machine
+    from mlsd.measure.process import run_info
+    from mlsd.measure.run.doctor import examine
+
+    suites = load_suites(suite_names())
+    backend = run_info(EngineOptions())
+    profiles = load_profiles().values()
+    return examine(read_machine(backend), read_conditions(), Library(), profiles, suites, backend.memory_bytes)
+
+
+def _card(found: Diagnosis) -> Table:
+    now, load = found.conditions, found.conditions.load_1min
+    state = {
+        "load (1 min)": "not known" if load is None else f"{load:.2f}",
+        "memory free": format_bytes(now.available_bytes),
+        "swap used": format_bytes(now.swap_used_bytes),
+        "disk free for models": format_bytes(found.free_disk_bytes),
+    }
+    if found.budget:
+        state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
+    rows = [*machine_rows(found.environment, found.missing).values(), *((text(k), text(v)) for k, v in state.items())]
+    return table("This machine", rows, words("field", lambda row: row[0]), words("value", lambda row: row[1]))
+
+
+def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
+    return table(
+        "Profiles",
+        profiles,
+        words("profile", lambda fit: fit.profile),
+        words("verdict", lambda fit: text(fit.verdict, _TONES[fit.verdict])),
+        words("here", lambda fit: f"{fit.n_downloaded} of {fit.n_models}"),
+        words("to get", _to_get),
+        words("why", lambda fit: fit.why),
+    )
+
+
+def _to_get(fit: ProfileFit) -> str:
+    if fit.missing_bytes is None:
+        return "not known"
+    return f"{'about ' if fit.estimated else ''}{format_bytes(fit.missing_bytes)}"
+
+
+# --- a model's rollbacks ------------------------------------------------------------------------------------------
+
+
+def _probe(target: str, engine: EngineOptions, as_json: bool) -> None:
+    shared.check_models(target)
+    from mlsd.measure.messages import ModelJob, Probed
+    from mlsd.measure.process import call
+
+    with working(f"Rolling {target} back in every way"):
+        job = ModelJob(model=shared.model_file(target), engine=engine)
+        result = call("serve:probe_model", job, Probed, doing="probing a model")
+    if as_json:
+        figures = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
+        of_report = {name: getattr(result.report, name) for name in (*figures, "target", "draft")}
+        print_json({"model": result.model, "backend": result.backend, "device": result.device, **of_report})
+    else:
+        _print_probe(result)
+
+
+def _print_probe(result: Probed) -> None:
+    from mlsd.engine.probe import NOISE_WIDTHS
+    from mlsd.report.tables.records import probe_table
+
+    report = result.report
+    print_table(probe_table(result))
+    say(
+        f"Kernel noise of passes up to {max(NOISE_WIDTHS)} wide (largest logit difference from single-token passes): "
+        f"{report.kernel_noise:.3g}"
+    )
+    say(f"Without rollback the same logits differ by: {report.control_diff:.6f}")
+    place = "from the graph" if report.samples_on_device else "from the logits"
+    in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
+    say(f"Greedy tokens come {place}: plain rounds of {in_graph:.3f} ms with the graph, {by_hand:.3f} ms without.")
+    say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
+
+
+def _chosen(report: ProbeReport, role: Role) -> str:
+    found = {gamma: report.best(role, gamma) or "no exact strategy" for gamma in (2, 4, 8, 16)}
+    if len(set(found.values())) == 1:
+        return found[4]
+    return ", ".join(f"{name} at gamma {gamma}" for gamma, name in found.items())
+
+
+# --- builds of llama.cpp ------------------------------------------------------------------------------------------
+
+
+def _builds(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    from mlsd.measure.build_gate import known_builds, verdict_of
+
+    found = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]
+    if as_json:
+        print_json(found)
+    else:
+        print_table(_builds_table(found))
+        for verdict in found:
+            if verdict.fits is None:
+                say("\n".join(filter(None, (f"{verdict.name}: {verdict.problem}", verdict.hint))))
+    if names and any(verdict.fits is None for verdict in found):
+        ctx.exit(1)
+
+
+def _builds_table(found: list[BuildVerdict]) -> Table:
+    return table(
+        "Builds of llama.cpp",
+        found,
+        words("build", lambda v: v.name),
+        words("fits", lambda v: text("yes", "good") if v.fits else text("NO", "bad")),
+        words("llama.cpp", lambda v: v.backend and v.backend.build),
+        words("bindings", lambda v: v.backend and v.backend.binding_version),
+        words("devices", lambda v: v.backend and ", ".join(device.name for device in v.backend.devices)),
+        words("structures as", lambda v: v.fits and v.fits.layout),
+        words("memory as", lambda v: v.fits and f"version {v.fits.memory_version}"),
+        words("rollback", lambda v: v.fits and v.fits.rollback),
+    )

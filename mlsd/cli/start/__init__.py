@@ -1,1 +1,0 @@
-"""The first commands: demo, doctor, bench, advise."""

@@ -1,1 +1,0 @@
-"""Commands that ask whether a number or a rollback can be trusted."""
