@@ -10,7 +10,6 @@ explain, by most of the row's repeats as well; columns and counts that merely di
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator
 
 from mlsd.analysis.audit.implied import (
@@ -41,7 +40,6 @@ from mlsd.analysis.audit.rows import (
     median_of_others,
 )
 from mlsd.formats.printed import Printed, exact
-from mlsd.stats import grouped
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 Rule = Callable[[AuditRow, AuditContext], RuleFinding | None]
@@ -456,30 +454,6 @@ def _capped(row: AuditRow, context: AuditContext) -> str | None:
     return None
 
 
-def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> RuleFinding | None:
-    """Does a longer draft have at least as many tokens accepted a round? It starts with the shorter draft."""
-    if not row.sound or row.acceptance is None or row.gamma is None or not row.fixed_length or not row.n_predict:
-        return None
-    mine = row.gamma * row.acceptance.high
-    worst: tuple[float, int, float] | None = None
-    same = [r for r in context.settings[(*row.pair_but_gamma, row.prompt, row.n_prompt)] if r.fixed_length]
-    for gamma, shorter in grouped(
-        (r for r in same if (r.gamma or row.gamma) < row.gamma), lambda r: r.gamma or 0
-    ).items():
-        theirs = statistics.fmean(gamma * r.acceptance.low for r in shorter if r.acceptance is not None)
-        # A round accepts a geometric number: variance m (1 + m), n_predict / (1 + m) rounds; runs of luck double it.
-        variance = sum(m * (1 + m) ** 2 for m in (mine, theirs)) / row.n_predict
-        excess = theirs - mine - 4.0 * math.sqrt(2.0 * variance)
-        if worst is None or excess > worst[0]:
-            worst = (excess, gamma, theirs)
-    if worst is None:
-        return None
-    figures = {"accepted_per_round": mine, "shorter_gamma": float(worst[1]), "shorter_accepted": worst[2]}
-    sentence = f"At gamma {row.gamma} a round accepts {mine:.3f} tokens, at gamma {worst[1]} it accepts {worst[2]:.3f}"
-    why = ", though the longer draft begins with the shorter one"
-    return _judged("longer_drafts_accept_less", worst[0] > 0, figures, sentence, why)
-
-
 def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a wrong counter or one model for both is likely.
 
@@ -600,7 +574,6 @@ RULES: tuple[Rule, ...] = (
     speed_ignores_acceptance,
     runs_of_one_setting_apart,
     figures_copied,
-    longer_drafts_accept_less,
     all_or_nothing_accepted,
     arms_do_not_match,
     slower_than_the_machine,

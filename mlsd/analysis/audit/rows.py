@@ -396,27 +396,21 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 speeds[(*host, depth, *run)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
         return speeds
 
-    @cached_property
-    def _timed(self) -> dict[tuple[object, ...], float]:
-        return {}
-
     def timed_draft_ms(self, row: AuditRow) -> float:
         """The least time of one pass of the row's draft by the table's plain runs of its model; 0 where there are none.
 
         A pass takes a fixed time plus the time to read its bytes, so that of a smaller file is shorter by less than it
         is.
         """
-        name, key = row.draft or "", (row.draft, row.chip)
-        if key not in self._timed:
-            bits, times = stored_bits(name), [0.0]
-            for (target, chip), runs in self.plain.items():
-                other, fastest = stored_bits(target), max(r.tok_s.high for r in runs if r.tok_s is not None)
-                if target == name:
-                    times.append(DRAFT_SHARE * 1e3 / fastest)
-                elif bits and other and chip == row.chip and same_model(target, name):
-                    times.append(min(1.0, bits[0] / other[1]) * 1e3 / fastest / PROGRAMS)
-            self._timed[key] = max(times)
-        return self._timed[key]
+        name, times = row.draft or "", [0.0]
+        bits = stored_bits(name)
+        for (target, chip), runs in self.plain.items():
+            other, fastest = stored_bits(target), max(r.tok_s.high for r in runs if r.tok_s is not None)
+            if target == name:
+                times.append(DRAFT_SHARE * 1e3 / fastest)
+            elif bits and other and chip == row.chip and same_model(target, name):
+                times.append(min(1.0, bits[0] / other[1]) * 1e3 / fastest / PROGRAMS)
+        return max(times)
 
     # --- rounds of equal work
 
@@ -440,11 +434,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _rounds(self) -> Mapping[tuple[object, ...], list[tuple[AuditRow, float]]]:
-        known = [
-            (row, found) for row in self.sound if row.speculative and (found := self.round_passes(row)) is not None
-        ]
-        groups = grouped(known, lambda item: item[1][0])
-        return {key: [(row, found[1]) for row, found in items] for key, items in groups.items()}
+        groups: dict[tuple[object, ...], list[tuple[AuditRow, float]]] = {}
+        for row in self.sound:
+            if row.speculative and (found := self.round_passes(row)) is not None:
+                groups.setdefault(found[0], []).append((row, found[1]))
+        return groups
 
     @cached_property
     def round_medians(self) -> Mapping[tuple[object, ...], tuple[float, int]]:
@@ -459,40 +453,32 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         baseline that a prompt's cases share.
         """
         import numpy as np
+        import pandas as pd
 
         rows = [
-            (str(work), str(row.case), str((row.prompt, row.n_prompt)), baseline.mean.value, length, committed)
+            (str(work), str(row.case), str((row.prompt, row.n_prompt)), baseline.mean.value,
+             math.log(length), math.log(committed.value), math.log(committed.high / committed.low))
             for work, items in self._rounds.items()
             for row, length in items
-            if work == row.pair
-            and (baseline := self.baseline(row)) is not None
-            and (committed := row.committed) is not None
-        ]
-        if not rows:
+            if work == row.pair and (baseline := self.baseline(row)) and (committed := row.committed) is not None
+        ]  # fmt: skip
+        table = pd.DataFrame(rows, columns=["work", "case", "prompt", "plain", "round", "mgl", "width"])
+        apart = table.plain / table.groupby("work").plain.transform("median")
+        repeats = table[np.maximum(apart, 1 / apart) <= 1.0 + ONE_DEPTH + self.noise].groupby(
+            ["work", "prompt", "case"]
+        )
+        cases = repeats[["round", "mgl", "width"]].mean().assign(n=repeats.size()).reset_index()
+        cases = cases[cases.groupby("work").work.transform("size") > 1]
+        cases["speed"] = cases.mgl - cases["round"]
+        x, y = (cases[name] - cases.groupby("work")[name].transform("mean") for name in ("mgl", "speed"))
+        spread, freedom = float((x**2).sum()), len(cases) - cases.work.nunique()
+        if freedom < 2 or spread < max(0.02, 50 * float((cases.width**2 / 12).sum())):
             return None
-        work, case, prompt, plain, length, mgl = map(np.array, zip(*rows, strict=True))
-        typical = {one: float(np.median(plain[work == one])) for one in set(work)}
-        apart = plain / np.array([typical[one] for one in work])
-        near = np.maximum(apart, 1 / apart) <= 1.0 + ONE_DEPTH + self.noise
-        if not near.any():  # two depths, and the middle between them
-            return None
-        _, first, of_case, n = np.unique(case[near], return_index=True, return_inverse=True, return_counts=True)
-        logs = np.log([[one.value, one.high / one.low, ms] for one, ms in zip(mgl[near], length[near], strict=True)])
-        x, width, round_ = (np.bincount(of_case, column) / n for column in logs.T)
-        work, prompt = work[near][first], prompt[near][first]
-        several = np.array([np.sum(work == one) > 1 for one in work], dtype=bool)
-        x, y, width, n, work, prompt = (each[several] for each in (x, x - round_, width, n, work, prompt))
-        for one in set(work):
-            for each in (x, y):
-                each[work == one] -= each[work == one].mean()
-        spread, freedom = float(np.sum(x**2)), len(x) - len(set(work))
-        if freedom < 2 or spread < max(0.02, 50 * float(np.sum(width**2 / 12))):
-            return None
-        value = float(np.sum(x * y)) / spread
-        shared = sum(float(np.sum(x[prompt == one])) ** 2 / int(n[prompt == one][0]) for one in set(prompt))
-        weight = float(np.sum(x**2 / n)) + shared
-        variance = max(self.noise**2 * weight / spread, float(np.sum((y - value * x) ** 2)) / freedom)
-        return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(x))
+        value = float((x * y).sum()) / spread
+        shared = x.groupby(cases.prompt).sum() ** 2 / cases.groupby("prompt").n.first()
+        weight = float((x**2 / cases.n).sum() + shared.sum())
+        variance = max(self.noise**2 * weight / spread, float(((y - value * x) ** 2).sum()) / freedom)
+        return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(cases))
 
 
 def _rate_is_fine(row: AuditRow) -> bool:
