@@ -22,7 +22,7 @@ from mlsd.report.tables.results import gamma_table
 from mlsd.stats import grouped, mean_over
 from mlsd.store.sessions import latest
 from mlsd.trials.answers import Answer, answers
-from mlsd.trials.decisions import PROCESSES, Design, decide, estimate, intervals
+from mlsd.trials.decisions import PROCESSES, Design, against, estimate, intervals
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results
 from mlsd.trials.sums import Sums
 from mlsd.units import NS_PER_S
@@ -40,61 +40,38 @@ LOOKS = (*range(1, 13), 16, 20, 25, 30, 40)  # every one of the first dozen, whe
 # --- noise --------------------------------------------------------------------------------------------------------
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    return rng.normal(0, size, shape)
+Shape = tuple[int, ...]  # sessions, arms, blocks
 
 
-def _unlike(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """Arms whose standard deviations differ by a factor of e^0.5."""
-    return rng.normal(0, size, shape) * np.exp(rng.normal(0, 0.5, (*shape[:2], 1)))
+def _places(rng: np.random.Generator, shape: Shape) -> Values:
+    """Where a trial stands in its session, arms of a block in random order."""
+    return np.asarray(rng.random(shape).argsort(axis=1) / shape[1] + np.arange(shape[2]))
 
 
-def _drift(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """3 % slower each block, arms of a block in random order."""
-    return rng.normal(0, size, shape) - 0.03 * _places(rng, shape)
-
-
-def _tails(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    return rng.standard_t(2, shape) * size / 1.5
-
-
-def _spikes(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """64 passes of 2 ms, 30 % of them with a scheduler slice of 4 ms."""
-    return -np.log(128 + 4 * rng.binomial(64, 0.3, shape)) + rng.normal(0, size / 10, shape)
-
-
-def _throttling(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """From some place on everything runs at 0.78 of the speed."""
-    return rng.normal(0, size, shape) - 0.25 * (_places(rng, shape) > rng.random((shape[0], 1, 1)) * 10)
-
-
-def _stalls(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """One trial of ten is a third slower: something else ran."""
-    return rng.normal(0, size / 3, shape) - 0.4 * (rng.random(shape) < 0.1)
-
-
-def _wander(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> Values:
-    """The machine's speed walks by 3 % from trial to trial, arms of a block in random order."""
+def _wander(rng: np.random.Generator, shape: Shape, size: float) -> Values:
     sessions, arms, blocks = shape
     walk = rng.normal(0, 0.03, (sessions, 1, arms * blocks)).cumsum(axis=2)
     order = rng.random(shape).argsort(axis=1) + arms * np.arange(blocks)
     return np.asarray(rng.normal(0, size, shape) + np.take_along_axis(walk.repeat(arms, axis=1), order, axis=2))
 
 
-def _places(rng: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    order = rng.random(shape).argsort(axis=1) / shape[1]
-    return np.asarray(order + np.arange(shape[2]))
-
-
-NOISE: Mapping[str, Callable[[np.random.Generator, tuple[int, ...], float], Values]] = {
-    "normal noise": _normal,
-    "arms unlike": _unlike,
-    "drift": _drift,
-    "heavy tails": _tails,
-    "spikes of 4 ms": _spikes,
-    "throttling": _throttling,
-    "stalls": _stalls,
-    "wandering": _wander,
+NOISE: Mapping[str, Callable[[np.random.Generator, Shape, float], Values]] = {
+    "normal noise": lambda rng, shape, size: rng.normal(0, size, shape),
+    # Standard deviations of arms differ by a factor of e^0.5.
+    "arms unlike": lambda rng, shape, size: rng.normal(0, size, shape) * np.exp(rng.normal(0, 0.5, (*shape[:2], 1))),
+    "drift": lambda rng, shape, size: rng.normal(0, size, shape) - 0.03 * _places(rng, shape),  # 3 % slower a block
+    "heavy tails": lambda rng, shape, size: rng.standard_t(2, shape) * size / 1.5,
+    # 64 passes of 2 ms, 30 % of them with a scheduler slice of 4 ms.
+    "spikes of 4 ms": lambda rng, shape, size: (
+        -np.log(128 + 4 * rng.binomial(64, 0.3, shape)) + rng.normal(0, size / 10, shape)
+    ),
+    # From some place on everything runs at 0.78 of the speed.
+    "throttling": lambda rng, shape, size: (
+        rng.normal(0, size, shape) - 0.25 * (_places(rng, shape) > rng.random((shape[0], 1, 1)) * 10)
+    ),
+    # One trial of ten is a third slower: something else ran.
+    "stalls": lambda rng, shape, size: rng.normal(0, size / 3, shape) - 0.4 * (rng.random(shape) < 0.1),
+    "wandering": _wander,  # the machine's speed walks by 3 % from trial to trial
 }
 
 
@@ -338,11 +315,9 @@ def skewed_prompts(n_prompts: int, n_sessions: int, seed: int = 0) -> float:
     hits = 0
     for _ in range(n_sessions):
         gains = rng.exponential(0.3, n_prompts)
-        places = [(str(p), b) for p in range(n_prompts) for b in range(3)]
-        plain = {place: float(rng.normal(0, CALM)) for place in places}
-        own = {place: float(gains[int(place[0])] + rng.normal(0, CALM)) for place in places}
-        ratio = decide(plain, {"a": own}, Design(n_arms=1, looks="end")).standings[0].ratio
-        hits += ratio.low is not None and ratio.high is not None and ratio.low <= math.exp(0.3) <= ratio.high
+        plain = {(str(p), b): float(rng.normal(0, CALM)) for p in range(n_prompts) for b in range(3)}
+        own = {place: float(gains[int(place[0])] + rng.normal(0, CALM)) for place in plain}
+        hits += against(plain, {"a": own}, Design(n_arms=1, looks="end"))["a"].decided(math.exp(0.3)) is False
     return hits / n_sessions
 
 
@@ -368,64 +343,6 @@ def fixed_sessions(kind: str, n_arms: int, n_blocks: int, n_sessions: int, seed:
             alone = mean_over([*np.exp(arm)], ratio=True)
             widths.append(math.log((one.high or 0) / one.value) / math.log((alone.high or 0) / alone.value))
     return Fixed(float(np.mean(covered)), float(np.median(widths)))
-
-
-# --- time to a decision -------------------------------------------------------------------------------------------
-
-
-def gains(acceptance: float, gammas: Values, cost: float = 0.12) -> Values:
-    """Logarithm of Leviathan's speedup, T(k) growing by 3 % a row."""
-    return np.asarray(np.log((1 - acceptance ** (gammas + 1)) / (1 - acceptance)) - np.log(1 + (cost + 0.03) * gammas))
-
-
-GAMMAS = np.arange(1.0, 17.0)
-PROMPTS = (0.35, 0.55, 0.7, 0.85)  # acceptance of each
-
-
-class Effort(NamedTuple):
-    """What both designs needed for decisions of the same quality."""
-
-    trials: float  # of a race, on average
-    right: float  # its answers within 5 % of the best, "off" where nothing gains 3 %
-    fixed_trials: float  # of the least number of blocks that answers so well
-    fixed_right: float
-
-
-def bench_effort(size: float, n_sessions: int, seed: int = 0) -> Effort:
-    """Gammas 1 to 16 on four prompts, each prompt answered for itself."""
-    rng = np.random.default_rng(seed)
-    cells = [(gains(a, GAMMAS), rng.normal(0, size, (n_sessions, 17, 64))) for a in PROMPTS]
-    trials, right = 0, 0
-    truths = [truth for truth, _ in cells]
-    for i in range(n_sessions):
-        logs = [noise[i] + np.append(0.0, truth)[:, None] for truth, noise in cells]
-        for ended, truth in zip(session(logs, truths), truths, strict=True):
-            trials += ended.trials
-            right += _right(_chosen(ended.answer), truth)
-    share = right / len(cells) / n_sessions
-    for n_blocks in range(3, 65):
-        good = [_right(_fixed(x + np.append(0.0, t)[:, None], n_blocks), t) for t, noise in cells for x in noise]
-        if np.mean(good) >= share:
-            break
-    return Effort(trials / n_sessions, share, 17 * 4 * n_blocks, float(np.mean(good)))
-
-
-def _right(chosen: int | None, truth: Values) -> bool:
-    if chosen is None:
-        return bool(truth.max() < math.log(1.03))
-    return bool(truth[chosen] > max(0.0, truth.max() - 0.05))
-
-
-def _chosen(answer: Answer) -> int | None:
-    """The place of the arm to use, or off."""
-    return answer.best.case.gamma - 1 if answer.use == "on" and answer.best is not None else None
-
-
-def _fixed(logs: Values, n_blocks: int) -> int | None:
-    """The winner's place in a session of so many blocks, or off."""
-    cases = [_case(gamma, "code") for gamma in range(len(logs))]
-    plan = SessionPlan(n_arms={cases[0].target.id: (len(logs) - 1) * len(PROMPTS)})
-    return _chosen(answers(arm_results(_block_trials([cases], [logs], n_blocks), plan))[0])
 
 
 # --- all of it ----------------------------------------------------------------------------------------------------
@@ -466,9 +383,6 @@ def run() -> Iterator[Result]:
                 yield _share(name, found.false, most=5.0)
     for p in (3, 4, 6, 10):
         yield _share(f"{p} prompts with skewed gains: covered", skewed_prompts(p, 2000), least=85.0)
-    effort = bench_effort(RECORDED, 40)
-    name = f"bench: {effort.trials:.0f} trials of {effort.fixed_trials:.0f}, right {100 * effort.right:.0f} %"
-    yield _share(name, effort.trials / effort.fixed_trials, most=70.0)
 
 
 def _share(name: str, share: float, *, least: float | None = None, most: float | None = None) -> Result:

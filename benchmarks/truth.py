@@ -1,4 +1,4 @@
-"""How far mlsd's verdicts can be trusted: every part of the truth in one table, beside what 0.1.0 answered.
+"""How far mlsd's verdicts can be trusted: every part of the truth in one table.
 
 Each part simulates honest data and data that lies, and says how often each verdict is wrong.
 """

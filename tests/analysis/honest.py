@@ -261,7 +261,6 @@ HONEST: dict[str, tuple[Callable[[int], World], bool | None]] = {
     "as published": (ordinary, True),
     "length of drafts not said": (ordinary, None),
     "paired per repeat": (lambda s: ordinary(s, speedups="own repeat"), True),
-    "paired per repeat, noise 5 %": (lambda s: ordinary(s, speedups="own repeat", noise=0.05), True),
     "paired per repeat, noise 10 %": (lambda s: ordinary(s, speedups="own repeat", noise=0.10), True),
     "flat T(k)": (_flat, True),
     "heavy tails": (lambda s: replace(_flat(s), noise=0.04, heavy_tails=True), True),
@@ -273,23 +272,12 @@ HONEST: dict[str, tuple[Callable[[int], World], bool | None]] = {
     ),
     "baseline of one prompt, 60 to 32k deep": (_one_baseline, True),
     "drafts of varying length": (lambda s: ordinary(s, full_drafts=False, rate_digits=3 + s % 3), None),
-    "varying length, draft baseline": (
-        lambda s: ordinary(s, full_drafts=False, rate_digits=3 + s % 3, draft_baseline=1.0),
-        None,
-    ),
     "drafts that end in doubt": (lambda s: ordinary(s, full_drafts=False, confident=True), None),
     "sampled, acceptance in bursts": (lambda s: ordinary(s, sampled=True, bursts=True), True),
-    "quiet, three digits": (lambda s: ordinary(s, noise=0.0015, digits=0 if s % 2 else 1), True),
     "heavy tails, three digits": (lambda s: replace(_few_digits(s, 1), heavy_tails=True), True),
     "one repeat": (lambda s: ordinary(s, repeats=1, noise=0.03), True),
-    "rates pooled over turns": (lambda s: ordinary(s, turns=3), True),
-    "answers that end early": (lambda s: ordinary(s, early_ends=True), True),
     "pooled over turns that end early": (lambda s: ordinary(s, turns=4, early_ends=True), True),
     "outputs of 32 tokens": (lambda s: ordinary(s, n_predict=32), True),
-    "baseline of another prompt": (
-        lambda s: ordinary(s, own_baselines=False, baseline_prompt=s % 4, speedups="mean baseline"),
-        True,
-    ),
     "prompts 60 to 32k deep, each with its baseline": (
         lambda s: ordinary(
             s, n_prompts=(60, 2000, 8000, 32000), depth_cost=random.Random(f"deep {s}").uniform(0.003, 0.05)
@@ -467,7 +455,6 @@ CORRUPTED: dict[str, tuple[Callable[[int], World], Corruption]] = {
         lambda s: replace(_rejecting(s), draft_baseline=None),
         _rollback(0.97, 1.05, each_repeat=False),
     ),
-    "copied repeats, 5 digits and more": (lambda s: ordinary(s, digits=4), _copied),
     "copied repeats, 4 digits": (lambda s: _few_digits(s, 2), _copied),
     "copied repeats, 3 digits": (lambda s: _few_digits(s, 1), _copied),
 }

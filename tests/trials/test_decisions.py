@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import decisions as simulated
 from mlsd.stats import Interval, mean_over
 from mlsd.trials.decisions import (
     NO_DIFFERENCE,
@@ -173,54 +172,6 @@ def test_what_all_arms_of_a_block_share_decides_nothing(plain: list[float], own:
     second = decide(blocks(*shifted[0]), {"a": blocks(*shifted[1])}, looked(1)).standings[0].ratio
     assert first.value == pytest.approx(second.value)
     assert first.low == pytest.approx(second.low)
-
-
-# The simulations of `benchmarks/decisions.py`, small and seeded.
-
-
-@pytest.mark.parametrize("kind", sorted(simulated.NOISE))
-def test_sessions_looked_at_after_every_block_decide_falsely_in_five_of_a_hundred_at_most(kind: str) -> None:
-    found = simulated.null_sessions(kind, 4, 60)
-    assert found.false <= 0.05 + 0.03
-    assert found.covered >= 0.93
-
-
-@pytest.mark.parametrize("processes", ["of a block", "of the session"])
-@pytest.mark.parametrize("size", [0.002, 0.03])
-def test_servers_whose_processes_differ_are_falsely_decided_in_five_of_a_hundred_sessions_at_most(
-    processes: simulated.Processes, size: float
-) -> None:
-    found = simulated.null_sessions("normal noise", 2, 60, size, processes=processes)
-    assert found.false <= 0.05 + 0.03
-    assert found.covered >= 0.93
-
-
-def test_blocks_of_the_same_prompts_looked_at_after_each_decide_falsely_in_five_of_a_hundred_at_most() -> None:
-    assert simulated.null_workloads("normal noise", 4, 100).false <= 0.05 + 0.03
-
-
-@pytest.mark.parametrize("kind", sorted(simulated.NOISE))
-def test_intervals_of_fixed_repeats_all_hold_in_95_of_100_sessions(kind: str) -> None:
-    found = simulated.fixed_sessions(kind, 4, 4, 300)
-    assert found.covered >= 0.95 - 0.027
-
-
-@pytest.mark.parametrize("kind", sorted(simulated.NOISE))
-def test_no_surface_calls_an_arm_that_gains_nothing_faster_or_slower_in_more_than_five_of_a_hundred_sessions(
-    kind: str,
-) -> None:
-    assert max(simulated.false_words(kind, 4, 40).values()) <= 0.05 + 0.025
-
-
-@pytest.mark.heavy
-def test_whole_searches_find_nothing_where_nothing_is() -> None:
-    found = simulated.null_waves("normal noise", 12)
-    assert found.false <= 1 / 12 and found.covered >= 0.93
-
-
-def test_a_race_takes_less_trials_than_fixed_blocks_that_answer_as_well() -> None:
-    effort = simulated.bench_effort(simulated.RECORDED, 3)
-    assert effort.trials < 0.7 * effort.fixed_trials
 
 
 def test_no_speedup_is_above_what_the_counts_allow_and_what_lies_beyond_leads_nobody() -> None:

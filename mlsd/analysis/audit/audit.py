@@ -471,6 +471,14 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> RuleFinding
     return _judged("all_or_nothing_accepted", True, {"acceptance": rate}, sentence)
 
 
+def output_is_a_loop(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+    """Does the output repeat a few tokens to its end? What is accepted of that says nothing of text: ask."""
+    if row.loop is None or not row.speculative:
+        return None
+    sentence = f"The last third of the output repeats {row.loop} tokens: acceptance of a loop says nothing of text"
+    return RuleFinding(rule="output_is_a_loop", figures={"period": float(row.loop)}, sentence=f"{sentence}.", ask=True)
+
+
 def arms_do_not_match(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     """Do both arms of a ratio come from one engine, one file and one token count? Another prompt is not doubted.
 
@@ -575,6 +583,7 @@ RULES: tuple[Rule, ...] = (
     runs_of_one_setting_apart,
     figures_copied,
     all_or_nothing_accepted,
+    output_is_a_loop,
     arms_do_not_match,
     slower_than_the_machine,
 )

@@ -82,6 +82,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     program: str | None = None
     setting: str = ""  # what else the table says of the row, in words that no rule reads
     lossless: bool = False  # its output was compared with plain decoding
+    loop: int | None = None  # tokens that its output repeats to its end
     failed_native_calls: int = 0
     invalid_reason: str | None = None
     cannot_be: str | None = None  # what contradicts itself: an own trial's identities, more accepted than proposed

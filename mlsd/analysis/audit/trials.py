@@ -1,12 +1,8 @@
-"""Audit rows from a study database: mlsd's own trials, whose counts are exact.
-
-Trials are rows with the columns of the store's `trial_summary`.
-"""
+"""Audit rows from a study database: mlsd's own trials, whose counts are exact."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from mlsd.analysis.audit.audit import can_be
 from mlsd.analysis.audit.cells import AS_PLAIN
@@ -14,105 +10,101 @@ from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
 from mlsd.formats.printed import Printed, exact
-from mlsd.records import Case, Environment, ModelFacts
+from mlsd.records import Environment, ModelFacts, Status
+from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
-from mlsd.trials.sums import decode_tok_s, sums_of_row
+from mlsd.trials.loops import loop_of
+from mlsd.trials.results import Measured
+from mlsd.trials.sums import speed
 
 
 def database_contexts(store: Store, machine: str | None = None, settings: str | None = None) -> list[AuditContext]:
     """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
     chosen = choose(store, machine, settings)
-    return [_of_chosen(store, chosen, impossible_rows(store.impossible), chosen.notes)]
+    own = _trials(store, chosen)
+    return [trials_context(own, chosen.environment, chosen.models, chosen.notes, store.impossible)]
 
 
-def _of_chosen(
-    store: Store, chosen: Chosen, broken: tuple[AuditRow, ...] = (), notes: tuple[str, ...] = ()
-) -> AuditContext:
-    table = chosen.summary(store)
-    return trials_context(
-        table.columns, table.rows, chosen.environment, chosen.models, notes, broken, cases=chosen.cases
-    )
+def _trials(store: Store, chosen: Chosen) -> list[Measured]:
+    return [one for session in sessions(store, keep=chosen.keeps) for one in session.trials]
 
 
 def trials_context(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    trials: Iterable[Measured],
     environment: Environment | None = None,
     models: Mapping[str, ModelFacts] | None = None,
     notes: tuple[str, ...] = (),
-    broken: tuple[AuditRow, ...] = (),
-    *,
-    cases: Mapping[str, Case] | None = None,
+    broken: Mapping[int, Broken] | None = None,
 ) -> AuditContext:
-    """The context of a study's trials and of those that cannot be (`impossible_rows`); failed trials are left out.
+    """The context of trials and of those that cannot be, by id (`broken`): of their figures none is believed.
 
-    Raises AnalysisError when there is no other.
+    Failed trials are left out. Raises AnalysisError when there is no other.
     """
-    trials = [dict(zip(columns, row, strict=True)) for row in rows]
-    finished = [trial for trial in trials if trial["status"] != "failed"]
+    own = list(trials)
+    finished = [one for one in own if one.trial.status is not Status.FAILED]
     if not finished and not broken:
         raise AnalysisError("The study contains no finished trials.", hint="Measure first: mlsd run.")
-    failed = len(trials) - len(finished)
+    failed = len(own) - len(finished)
     facts = (models or {}).values()
+    impossible = (
+        AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
+        for trial_id, found in (broken or {}).items()
+    )
     return AuditContext(
-        rows=(*(trial_row(trial, (cases or {}).get(trial["case_id"])) for trial in finished), *broken),
+        rows=(*map(trial_row, finished), *impossible),
         peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
         pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
         notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
     )
 
 
-def impossible_rows(broken: Mapping[int, Broken]) -> tuple[AuditRow, ...]:
-    """A row of each trial that no answer is made of; of its figures none is believed."""
-    return tuple(
-        AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
-        for trial_id, found in broken.items()
-    )
-
-
 def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
     """By id the valid trials that no machine can have measured, though all their identities hold: the reason."""
     try:
-        context = _of_chosen(store, chosen)
+        context = trials_context(_trials(store, chosen), chosen.environment, chosen.models)
     except AnalysisError:  # nothing is finished
         return {}
     found = (row.label for row in context.sound if not can_be(row, context))
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in found}
 
 
-def trial_row(trial: Mapping[str, Any], case: Case | None = None) -> AuditRow:
-    """One trial as the audit reads it, from its summary; its case says options and who decoded."""
-    own, speculative = sums_of_row(trial), trial["arm"] == "sd"
-    counted, tok_s = speculative and own.rounds > 0, decode_tok_s(trial["n_tokens"], trial["decode_ns"])
-    drafted = counted and trial["draft_ns"] is not None
-    failed, reason = trial["failed_native_calls"], None
-    if not trial["valid"]:
-        reason = trial["reason"] or "no reason recorded"
+def trial_row(one: Measured) -> AuditRow:
+    """One trial as the audit reads it."""
+    case, trial, own = one.case, one.trial, one.whole
+    speculative, gamma, draft = case.arm == "sd", trial.gamma, case.drafter.draft
+    counted = speculative and own.rounds > 0
+    failed, reason = trial.failed_native_calls, None
+    if not trial.valid:
+        reason = trial.reason or "no reason recorded"
     elif failed:  # its output was found to be right all the same
         reason = f"{failed} native calls failed"
     return AuditRow(
-        table=trial["suite"],
-        label=f"trial {trial['trial_id']}",
-        **{name: trial[name] for name in ("target", "drafter", "draft", "prompt", "n_prompt", "n_predict", "repeat")},
-        options="" if case is None else options_text(case.drafter),
-        gamma=trial["gamma"] or None if speculative else None,  # of a server nobody may know it
-        tok_s=_exact(tok_s),
+        table=case.suite,
+        label=f"trial {one.id}",
+        target=case.target.id,
+        drafter=case.drafter.name,
+        draft=None if draft is None else draft.id,
+        options=options_text(case.drafter),
+        gamma=gamma or None if speculative else None,  # of a server nobody may know it
+        prompt=case.prompt.key,
+        n_prompt=trial.n_prompt,
+        n_predict=case.n_predict,
+        repeat=trial.repeat,
+        tok_s=_exact(speed(trial)),
         acceptance=_exact(own.acceptance_rate if counted else None),
         acceptance_of="proposed",
         mgl=_exact(own.mgl if counted else None),
         rounds=_exact(float(own.rounds) if counted else None),
-        n_output=trial["n_tokens"],
-        draft_ms=_exact(own.ms_per_round["draft"] if drafted else None),
-        program="mlsd" if case is None or case.server is None else case.server,
+        n_output=trial.n_tokens,
+        draft_ms=_exact(own.ms_per_round["draft"] if counted and trial.decode_ns is not None else None),
+        program=case.server or "mlsd",
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
-        fixed_length=counted
-        and trial["draft"] is not None
-        and trial["gamma"] > 0
-        and own.proposed >= trial["gamma"] * (own.rounds - trial["gamma"]),
-        lossless=trial["verdict"] in AS_PLAIN,
-        failed_native_calls=0 if trial["valid"] else failed,
+        fixed_length=counted and draft is not None and gamma > 0 and own.proposed >= gamma * (own.rounds - gamma),
+        lossless=trial.losslessness is not None and trial.losslessness.verdict in AS_PLAIN,
+        loop=loop_of(trial.tokens),
+        failed_native_calls=0 if trial.valid else failed,
         invalid_reason=reason,
     )
 

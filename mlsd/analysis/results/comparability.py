@@ -16,7 +16,6 @@ import msgspec
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Case, Environment, ModelFacts, ModelRef
-from mlsd.store.machine_tables import RowStream
 from mlsd.store.rows import MeasuredCase, Run, StoredTrial, environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import settings_of
@@ -52,12 +51,6 @@ class Chosen:
         """The rows of a frame with the columns `environment_key` and `case_id` that count."""
         own = (frame["environment_key"] == self.environment_key) & frame["case_id"].isin(self.cases.keys())
         return frame[own].reset_index(drop=True)
-
-    def summary(self, store: Store) -> RowStream:
-        """The rows of the store's `trial_summary` that count."""
-        table = store.summary()
-        machine, case = table.columns.index("environment_key"), table.columns.index("case_id")
-        return RowStream(table.columns, (row for row in table.rows if self.holds(row[machine], row[case])))
 
 
 def choose(store: Store, machine: str | None = None, settings: str | None = None) -> Chosen:

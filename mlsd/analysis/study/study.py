@@ -16,7 +16,7 @@ import pandas as pd
 
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit
-from mlsd.analysis.audit.trials import impossible_rows, trials_context
+from mlsd.analysis.audit.trials import trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
@@ -39,7 +39,7 @@ from mlsd.store.sessions import sessions as sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.identities import Broken
-from mlsd.trials.results import ArmResult, order
+from mlsd.trials.results import ArmResult, Measured, order
 from mlsd.units import quoted
 
 T = TypeVar("T")
@@ -60,9 +60,9 @@ class Study:
     notes: tuple[str, ...]  # what was left out, and how to choose it
     cases: dict[str, Case]  # that count, by id
     impossible: dict[int, Broken]  # trials of the database that cannot be, by id, of which nothing here is made
-    measured: pd.DataFrame  # the trials as they are stored: in `trials` what the audit calls impossible is not valid
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
-    sessions: tuple[SessionTrials, ...] = ()  # whose decisions these are
+    sessions: tuple[SessionTrials, ...] = ()  # whose decisions these are; what the audit calls impossible is not valid
+    stored: tuple[Measured, ...] = ()  # the same trials as they are stored
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
     anchors: dict[str, Points] = field(default_factory=dict)  # passes timed between blocks, by width
     other_machines: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
@@ -212,9 +212,7 @@ class Study:
 
     @cached_property
     def audit(self) -> Audit:
-        columns, broken = [column.name for column in frames.TRIALS], impossible_rows(self.impossible)
-        rows = _plain_rows(self.measured)
-        context = trials_context(columns, rows, self.environment, self.facts, broken=broken, cases=self.cases)
+        context = trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
         return audit(self.source, context)
 
 
@@ -255,7 +253,6 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         notes=(*chosen.notes, *_not_judged(trials)),
         cases=dict(chosen.cases),
         impossible=store.impossible,
-        measured=trials,
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
         anchors=anchor_points(
@@ -274,29 +271,26 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
 
 def _without_impossible(study: Study, store: Store, chosen: comparability.Chosen) -> Study:
     """What no machine can have measured is not valid here, though its identities may all hold."""
+    own = tuple(sessions_of(store, keep=chosen.keeps))
+    study = dataclasses.replace(study, sessions=own, stored=tuple(one for session in own for one in session.trials))
     found, _ = attempt(lambda: study.audit)
     impossible = {row.identity["label"] for row in found.rows if row.verdict == "impossible"} if found else set()
     trials = study.trials.copy()
     beyond = trials["valid"].fillna(False) & ("trial " + trials["trial_id"].astype(str)).isin(impossible)
     reasons = {int(i): "it cannot be true (mlsd audit)" for i in trials.loc[beyond, "trial_id"]}
-
-    study = dataclasses.replace(study, sessions=tuple(sessions_of(store, keep=chosen.keeps, not_valid=reasons)))
     if not reasons:
         return study
     trials.loc[beyond, "valid"] = False
     trials.loc[beyond, "status"] = "invalid"
     trials.loc[beyond, "reason"] = "it cannot be true (mlsd audit)"
     note = comparability.refuted_words(len(reasons), study.source)
-    return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
+    decided = tuple(sessions_of(store, keep=chosen.keeps, not_valid=reasons))
+    left_out = pd.MultiIndex.from_frame(trials.loc[beyond, ["case_id", "repeat"]])
+    outcomes = study.outcomes[~pd.MultiIndex.from_frame(study.outcomes[["case_id", "repeat"]]).isin(left_out)]
+    return dataclasses.replace(study, trials=trials, outcomes=outcomes, sessions=decided, notes=(*study.notes, note))
 
 
 def _not_judged(trials: pd.DataFrame) -> list[str]:
     """What no speedup, fit or claim counts."""
     n_invalid = int(trials["status"].isin(("invalid", "disturbed")).sum())
     return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []
-
-
-def _plain_rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """None where a value is missing."""
-    columns = [frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns]
-    return list(zip(*columns, strict=True))

@@ -13,11 +13,14 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import RULES, audit
 from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.tables import Assumed, table_contexts
-from mlsd.analysis.audit.trials import trials_context
+from mlsd.analysis.audit.trials import database_contexts, trials_context
 from mlsd.formats.printed import exact, parse_printed
+from mlsd.records import Status
+from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
+from mlsd.trials.results import Measured
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
-from tests.analysis.pair_studies import HOST, Arm, Study, write_study
+from tests.analysis.pair_studies import Arm, Study, write_study
 
 
 def table_context(path: Path, assumed: Assumed | None = None) -> AuditContext:
@@ -396,30 +399,44 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
+def own_trials(path: Path) -> list[Measured]:
+    with Store.open(path, read_only=True) as store:
+        return [one for session in sessions(store) for one in session.trials]
+
+
 def test_own_honest_trials_are_never_impossible(tmp_path: Path) -> None:
-    study = Study(arms=(Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None)))
-    with Store.open(write_study(tmp_path / "s.sqlite", study), read_only=True) as store:
-        table = store.summary()
-        context = trials_context(table.columns, table.rows, HOST, store.models())
+    arms = (Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None))
+    with Store.open(write_study(tmp_path / "s.sqlite", Study(arms=arms)), read_only=True) as store:
+        (context,) = database_contexts(store)
     result = audit("own", context)
     assert result.counts()["impossible"] == 0
     assert context.peak_gb_s == 100.0
     assert len(result.rows) == len(context.rows) > 0
 
 
-def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible(tmp_path: Path) -> None:
-    with Store.open(write_study(tmp_path / "s.sqlite", Study(noise=0.0)), read_only=True) as store:
-        table = store.summary()
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    broken = next(row for row in rows if row["gamma"] == 8)
-    broken |= {"failed_native_calls": 7, "valid": 0, "reason": "native calls failed"}
-    fast = next(row for row in rows if row["gamma"] == 4)
-    for repeat in (row for row in rows if row["case_id"] == fast["case_id"]):
-        repeat |= {"decode_ns": repeat["decode_ns"] // 4}
-    result = audit("own", trials_context(table.columns, [tuple(row.values()) for row in rows]))
-    found = {str(row.identity["label"]): row.verdict for row in result.rows}
-    assert found[f"trial {broken['trial_id']}"] == "impossible"
-    assert found[f"trial {fast['trial_id']}"] == "impossible"
+def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible_and_a_loop_is_asked_about(
+    tmp_path: Path,
+) -> None:
+    trials = own_trials(write_study(tmp_path / "s.sqlite", Study(noise=0.0)))
+    kinds = {gamma: next(one.case for one in trials if one.case.gamma == gamma) for gamma in (2, 4, 8)}
+
+    def changed(one: Measured) -> Measured:
+        if one.case == kinds[8]:
+            reason = {"failed_native_calls": 7, "status": Status.INVALID, "reason": "native calls failed"}
+            return one._replace(trial=msgspec.structs.replace(one.trial, **reason))
+        if one.case == kinds[4]:
+            return one._replace(trial=msgspec.structs.replace(one.trial, decode_ns=(one.trial.decode_ns or 0) // 4))
+        if one.case == kinds[2]:
+            tokens = ((7, 8, 9) * len(one.trial.tokens))[: len(one.trial.tokens)]
+            return one._replace(trial=msgspec.structs.replace(one.trial, tokens=tokens))
+        return one
+
+    made = [changed(one) for one in trials]
+    rows = audit("own", trials_context(made)).rows
+    found = {one.case.id: row for one, row in zip(made, rows, strict=True)}
+    assert {found[kinds[gamma].id].verdict for gamma in (4, 8)} == {"impossible"}
+    looping = [finding.rule for finding in found[kinds[2].id].asked]
+    assert looping == ["output_is_a_loop"]
 
 
 def repeats_of(base: AuditRow, speeds: list[float], **changes: object) -> list[AuditRow]:
