@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from mlsd.models.library import LocalModel
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, Case, EngineOptions, ModelRef, PromptRef, Record
@@ -84,6 +86,9 @@ class Job(Record, frozen=True, kw_only=True):
     keep_text: bool = True
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
+    context_bytes: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # what the contexts of each arm take, by its setting; empty: not known
 
     @property
     def engine(self) -> EngineOptions:

@@ -41,6 +41,15 @@ class ArmObject(Record, frozen=True, kw_only=True):
     accepted_of_output: float | None
     mgl: float | None
     break_even_mgl: float | None  # MGL over speedup
+    first_token_ms: float | None  # prefill of target and draft, up to the first token
+    plain_first_token_ms: float | None  # of plain decoding in the same blocks
+    request_s: float | None  # the whole request at its length
+    plain_request_s: float | None
+    pays_from_tokens: float | None  # output tokens from which the whole request is faster
+    pays_from_low: float | None  # ends that hold in 90 %
+    pays_from_high: float | None
+    memory_bytes: int | None  # weights of target and draft, and what the arm's contexts take
+    n_loops: int  # outputs that repeat themselves to their end
     rounds: int
     ms_per_round: dict[str, float]  # mean of each part
     verdict: Verdict | None  # the worst of the repeats
@@ -68,8 +77,9 @@ class AnswerObject(Record, frozen=True, kw_only=True):
 
 def arm_object(one: ArmResult) -> ArmObject:
     """The arm as it is printed."""
-    ratio = one.ratio
+    ratio, pays = one.ratio, one.pays_from
     same = (
+        "first_token_ms", "plain_first_token_ms", "request_s", "plain_request_s", "memory_bytes", "n_loops",
         "n_trials", "n_valid", "n_blocks", "plain_tok_s", "spread", "effect", "decision", "acceptance_rate", "control",
         "acceptance_by_position", "accepted_of_output", "mgl", "break_even_mgl", "ms_per_round", "verdict",
         "statuses",
@@ -87,6 +97,9 @@ def arm_object(one: ArmResult) -> ArmObject:
         speedup=None if ratio is None else ratio.value,
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
+        pays_from_tokens=None if pays is None else pays.value,
+        pays_from_low=None if pays is None else pays.low,
+        pays_from_high=None if pays is None else pays.high,
         rounds=one.whole.rounds,
         reason=one.why_not,
         **{name: getattr(one, name) for name in same},

@@ -61,14 +61,30 @@ class Answer(Record, frozen=True, kw_only=True):
         if use == "on":
             n_open = len(self.open)
             rest = f"; {n_open} setting{'s are' if n_open > 1 else ' is'} not decided yet" if n_open else ""
-            return f"use {best.setting}: {times(best.ratio)}{rest}"
+            return f"use {best.setting}: {times(best.ratio)}{rest}{self.note}"
         if use == "off":
-            return f"leave speculation off: the best tried, {best.setting}, {_why_off(best)}"
+            failed = _why_unusable([arm for arm in self.arms if arm.never_ran])
+            rest = f"; failed each time: {failed}" if failed else ""
+            return f"leave speculation off: the best tried, {best.setting}, {_why_off(best)}{rest}"
         if not best.is_open:
             return f"{use}: {best.setting} {_why_off(best)}, but {_why_unusable(self.open)}"
         more = best.standing.more_blocks if best.standing is not None else None
         blocks = "" if more is None else f"; about {more} more block{'s' if more > 1 else ''} would decide it"
         return f"{use}: {best.setting} looks like {times(best.ratio)}{blocks}"
+
+    @property
+    def note(self) -> str:
+        """What speaks against switching on all the same: a later first token, an output that is a loop."""
+        best = self.best
+        if best is None or self.use != "on":
+            return ""
+        pays, notes = best.pays_from, ""
+        if pays is not None and (pays.high or pays.value) > self.n_predict:
+            longer = "takes" if (pays.low or pays.value) > self.n_predict else "may take"
+            ends = "" if pays.low is None or pays.high is None else f" (90 % {pays.low:.0f} to {pays.high:.0f})"
+            notes = f"; its first token comes later, so a whole request of {self.n_predict} tokens {longer} longer: "
+            notes += f"it pays from {pays.value:.0f} output tokens on{ends}"
+        return notes + ("; its output repeats itself to the end: measure another text" if best.n_loops else "")
 
     @property
     def block_s(self) -> float | None:
@@ -179,7 +195,7 @@ def by_target(found: Sequence[Answer]) -> list[str]:
     """The answer for each target; what is the same for several texts stands once."""
     sentences = []
     for subject, own in grouped(found, lambda answer: answer.subject).items():
-        groups = grouped(own, lambda answer: (answer.setting, answer.best and answer.best.effect, answer.reason))
+        groups = grouped(own, lambda a: (a.setting, a.best and a.best.effect, a.reason, bool(a.note)))
         sentences.append(f"{subject}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
 
@@ -200,7 +216,7 @@ def _clause(group: Sequence[Answer], n_texts: int = 0) -> str:
     on = f" on {shown.text}" if len(group) > 1 and shown.best is not None else ""
     if shown.use == "on" and shown.ratio is not None and len(group) > 1:
         worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
-        return f"{names}: use {shown.setting}: {times(worst)} to {times(shown.ratio)}"
+        return f"{names}: use {shown.setting}: {times(worst)} to {times(shown.ratio)}{shown.note}"
     return f"{names}: {shown.words}{on}"
 
 

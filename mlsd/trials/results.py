@@ -31,6 +31,8 @@ from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Most, Standing, against, decide
+from mlsd.trials.loops import loop_of
+from mlsd.trials.requests import first_token_ms, pays_from
 from mlsd.trials.sums import Sums, client_speed, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
@@ -83,6 +85,9 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     base: str = ""  # of servers with models of their own: the target that others are compared with
     n_threads: int | None = None  # where the number was left open
     n_blocks: dict[str, int] = msgspec.field(default_factory=dict)  # planned, by id of the target; empty: not fixed
+    context_bytes: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # of each arm, by `memory_key`: as llama.cpp says
 
     def question(self, case: Case) -> Question:
         """Which one a trial of the case answers."""
@@ -135,6 +140,11 @@ def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {target: max(one.get(target, 0), other.get(target, 0)) for target in {**one, **other}}
 
 
+def memory_key(case: Case) -> str:
+    """Which arm of a target opens contexts: `SessionPlan.context_bytes`."""
+    return f"{case.target.id}: {arm_of(case).setting}"
+
+
 def settings_of(case: Case, n_threads: int | None = None) -> str:
     """Equal for two cases exactly when file of the target, sampling, engine options and server are the same."""
     sampling = Sampling() if case.sampling.greedy else case.sampling
@@ -167,6 +177,10 @@ class ArmResult(Record, frozen=True, kw_only=True):
     ratio: Interval | None  # the speedup; intervals of a session hold together
     standing: Standing | None  # None: plain, or nothing can be decided of it
     statuses: dict[str, int]  # how many trials have each
+    first_token_ms: float | None = None  # from the prompt to the first token: geometric mean, as `tok_s`
+    plain_first_token_ms: float | None = None  # the same of plain decoding, in the same blocks
+    pays_from: Interval | None = None  # output tokens from which a whole request is faster
+    memory_bytes: int | None = None  # weights of target and draft, and what the arm's contexts take
     impossible: str = ""  # why a speedup that clocks give is not used
 
     @property
@@ -227,11 +241,19 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still turn out to be faster: nothing is decided of it, or nothing could be judged."""
+        """Whether it may still turn out to be faster: nothing is decided of it, or nothing could be judged.
+
+        One that failed in every one of several blocks is not open: it cannot be used here.
+        """
         found = self.standing
         if found is None:
-            return not (self.is_plain or self.control)
+            return not (self.is_plain or self.control or self.never_ran)
         return found.effect == "not decided yet" and found.out is None and not self.control
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it failed each time, more than once."""
+        return self.n_trials > 1 and set(self.statuses) == {Status.FAILED.value}
 
     @property
     def decision(self) -> str | None:
@@ -257,6 +279,20 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict | None:
         return None if self.losslessness is None else self.losslessness.verdict
+
+    @property
+    def request_s(self) -> float | None:
+        """The whole request at its length: to the first token, then the others."""
+        return _request_s(self.first_token_ms, self.tok_s, self.question.n_predict)
+
+    @property
+    def plain_request_s(self) -> float | None:
+        return _request_s(self.plain_first_token_ms, self.plain_tok_s, self.question.n_predict)
+
+    @property
+    def n_loops(self) -> int:
+        """Outputs, of the trials that count, that repeat themselves to their end: acceptance of a loop says nothing."""
+        return sum(loop_of(one.trial.tokens) is not None for one in counting(self.trials))
 
     @property
     def timed(self) -> bool:
@@ -310,7 +346,7 @@ def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int =
         arms = grouped(own, lambda one: plan.name(one.case))
         decision = _decision(arms, plan, question)
         plain = arms.get(None, [])
-        of_arms = [_result(question, session, name, rows, plain, decision) for name, rows in arms.items()]
+        of_arms = [_result(question, session, name, rows, plain, decision, plan) for name, rows in arms.items()]
         found += sorted(of_arms, key=order)
     return found
 
@@ -397,6 +433,7 @@ def _result(
     rows: Sequence[Measured],
     plain: Sequence[Measured],
     decision: Decision | None,
+    plan: SessionPlan,
 ) -> ArmResult:
     own = counting(rows)
     timed = [one for one in own if speed(one.trial) is not None]
@@ -411,6 +448,12 @@ def _result(
     if ratio is not None and decision is not None and name in decision.impossible and (most := _most(rows)):
         impossible = f"{ratio.value:.2f}x is more than its MGL of {most.mgl:.2f} allows"
         ratio = None
+    begun = [(one, plain_ms, ms) for one in pairs for plain_ms, ms in [_first_tokens(one)] if plain_ms and ms]
+    first_ms = _mean([one.own for one, *_ in begun] if pairs else shown, lambda one: first_token_ms(one.trial))
+    later_ms = [ms - plain_ms for _, plain_ms, ms in begun]
+    places = [_place(one.own) for one, *_ in begun]
+    units = [prompt for prompt, _ in places] if len({prompt for prompt, _ in places}) > 1 else places
+    pays = None if ratio is None or plain_tok_s is None else pays_from(later_ms, units, plain_tok_s, ratio)
     return ArmResult(
         question=question,
         session=session,
@@ -427,8 +470,27 @@ def _result(
         ratio=ratio,
         standing=standing,
         statuses=_statuses(rows),
+        first_token_ms=first_ms,
+        plain_first_token_ms=_mean([one.plain for one, *_ in begun], lambda one: first_token_ms(one.trial)),
+        pays_from=pays,
+        memory_bytes=_memory_bytes(rows[0].case, plan),
         impossible=impossible,
     )
+
+
+def _first_tokens(pair: TrialPair) -> tuple[float | None, float | None]:
+    return first_token_ms(pair.plain.trial), first_token_ms(pair.own.trial)
+
+
+def _request_s(first_ms: float | None, tok_s: float | None, n_predict: int) -> float | None:
+    return None if first_ms is None or not tok_s else first_ms / 1e3 + (n_predict - 1) / tok_s
+
+
+def _memory_bytes(case: Case, plan: SessionPlan) -> int | None:
+    """None where a part of it is not known."""
+    refs = [ref for ref in (case.target, case.drafter.draft) if ref is not None]
+    parts = [plan.context_bytes.get(memory_key(case)), *(ref.n_bytes for ref in refs)]
+    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def counting(rows: Iterable[Measured]) -> list[Measured]:

@@ -454,32 +454,38 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         baseline that a prompt's cases share.
         """
         import numpy as np
-        import pandas as pd
 
         rows = [
-            (str(work), str(row.case), str((row.prompt, row.n_prompt)), baseline.mean.value,
-             math.log(length), math.log(committed.value), math.log(committed.high / committed.low))
+            (str(work), str((row.prompt, row.n_prompt)), str(row.case), baseline.mean.value,
+             (math.log(committed.value), math.log(length), math.log(committed.high / committed.low)))
             for work, items in self._rounds.items()
             for row, length in items
             if work == row.pair and (baseline := self.baseline(row)) and (committed := row.committed) is not None
         ]  # fmt: skip
-        table = pd.DataFrame(rows, columns=["work", "case", "prompt", "plain", "round", "mgl", "width"])
-        apart = table.plain / table.groupby("work").plain.transform("median")
-        repeats = table[np.maximum(apart, 1 / apart) <= 1.0 + ONE_DEPTH + self.noise].groupby(
-            ["work", "prompt", "case"]
-        )
-        cases = repeats[["round", "mgl", "width"]].mean().assign(n=repeats.size()).reset_index()
-        cases = cases[cases.groupby("work").work.transform("size") > 1]
-        cases["speed"] = cases.mgl - cases["round"]
-        x, y = (cases[name] - cases.groupby("work")[name].transform("mean") for name in ("mgl", "speed"))
-        spread, freedom = float((x**2).sum()), len(cases) - cases.work.nunique()
-        if freedom < 2 or spread < max(0.02, 50 * float((cases.width**2 / 12).sum())):
+        typical = {w: statistics.median(one[3] for one in own) for w, own in grouped(rows, lambda one: one[0]).items()}
+        near = [
+            one for one in rows if abs(math.log(one[3] / typical[one[0]])) <= math.log(1.0 + ONE_DEPTH + self.noise)
+        ]
+        cases = grouped(near, lambda one: one[:3])
+        alone = Counter(work for work, *_ in cases)
+        kept = {key: own for key, own in cases.items() if alone[key[0]] > 1}
+        if len(kept) < 2 + len({work for work, *_ in kept}):
             return None
-        value = float((x * y).sum()) / spread
-        shared = x.groupby(cases.prompt).sum() ** 2 / cases.groupby("prompt").n.first()
-        weight = float((x**2 / cases.n).sum() + shared.sum())
-        variance = max(self.noise**2 * weight / spread, float(((y - value * x) ** 2).sum()) / freedom)
-        return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(cases))
+        work, prompt, _ = map(np.array, zip(*kept, strict=True))
+        n = np.array([len(own) for own in kept.values()])
+        x, round_, width = np.array([np.mean([logs for *_, logs in own], axis=0) for own in kept.values()]).T
+        y = x - round_
+        for one in set(work):
+            for each in (x, y):
+                each[work == one] -= each[work == one].mean()
+        spread, freedom = float(np.sum(x**2)), len(x) - len(set(work))
+        if spread < max(0.02, 50 * float(np.sum(width**2 / 12))):
+            return None
+        value = float(np.sum(x * y)) / spread
+        shared = sum(float(np.sum(x[prompt == one])) ** 2 / int(n[prompt == one][0]) for one in set(prompt))
+        weight = float(np.sum(x**2 / n)) + shared
+        variance = max(self.noise**2 * weight / spread, float(np.sum((y - value * x) ** 2)) / freedom)
+        return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(x))
 
 
 def _rate_is_fine(row: AuditRow) -> bool:

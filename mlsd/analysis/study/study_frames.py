@@ -82,7 +82,12 @@ ARMS: tuple[Filled, ...] = (  # of an `ArmResult`
     _number("mgl", "tokens committed a round", lambda a: a.mgl),
     _number("break_even_mgl", "MGL that plain decoding would equal", lambda a: a.break_even_mgl),
     *map(_part, PART_NAMES),
-    _text("verdict", "lossless, near_tie or diverged", lambda a: a.verdict),
+    _number("first_token_ms", "prefill of target and draft, up to the first token", lambda a: a.first_token_ms),
+    _number("plain_first_token_ms", "of plain decoding in the same blocks", lambda a: a.plain_first_token_ms),
+    *_ends("pays_from", "output tokens from which the whole request is faster", lambda a: a.pays_from),
+    _count("memory_bytes", "weights of target and draft, and the arm's contexts", lambda a: a.memory_bytes),
+    _count("n_loops", "outputs that repeat themselves to their end", lambda a: a.n_loops),
+    _text("verdict", "lossless, near_tie, not_judged or diverged", lambda a: a.verdict),
 )
 
 

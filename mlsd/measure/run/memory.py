@@ -337,7 +337,13 @@ def fit_here(
     refuse_loads(memory)
     rest_s = cool_down_of(cool_down_s, environment)
     return environment, tuple(
-        msgspec.structs.replace(load, one_arm=found.verdict == "tight", cool_down_s=rest_s, strict=strict)
+        msgspec.structs.replace(
+            load,
+            one_arm=found.verdict == "tight",
+            cool_down_s=rest_s,
+            strict=strict,
+            context_bytes={arm.arm: arm.total_bytes for arm in found.arms if arm.arm != "judging"},
+        )
         for load, found in zip(loads, memory, strict=True)
     )
 

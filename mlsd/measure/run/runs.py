@@ -239,7 +239,8 @@ def recorded(
 ) -> RunPlan:
     """A plan as a run measures and records it."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
-    record = plan_record(plan, options or {}, decides)
+    context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
+    record = plan_record(plan, options or {}, msgspec.structs.replace(decides, context_bytes=context_bytes))
     return RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
 
 

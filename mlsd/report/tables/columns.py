@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import PART_NAMES
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
@@ -94,6 +95,25 @@ _NUMBERS: dict[str, tuple[Callable[[ArmResult], Cell | int | None], str]] = {
     "MGL": (lambda a: number(a.mgl), "tokens added to the output per round, including the target's own"),
     "break-even MGL": (lambda a: number(a.break_even_mgl), "MGL at which it would equal plain decoding: MGL / speedup"),
     "break-even alpha": (_alpha, "acceptance of each position that gives this MGL"),
+    "first token": (lambda a: number(a.first_token_ms, 1, " ms"), "prefill of target and draft, up to the first token"),
+    "plain first token": (lambda a: number(a.plain_first_token_ms, 1, " ms"), "of plain decoding in the same blocks"),
+    "request": (
+        lambda a: number(a.request_s, 2, " s"),
+        "the whole request at its length: first token, then the others",
+    ),
+    "plain request": (lambda a: number(a.plain_request_s, 2, " s"), "of plain decoding in the same blocks"),
+    "pays from": (
+        lambda a: interval(a.pays_from, 0, " tokens"),
+        "output tokens from which the whole request is faster; ends of 90 %",
+    ),
+    "memory": (
+        lambda a: text(a.memory_bytes and format_bytes(a.memory_bytes)),
+        "weights of target and draft with what llama.cpp counts of the arm's contexts; judging left out",
+    ),
+    "loops": (
+        lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "doubt"),
+        "outputs that repeat themselves to their end: acceptance of a loop says nothing of text",
+    ),
     "rounds": (lambda a: a.whole.rounds or None, "rounds of all trials that count"),
     "ms/round": (lambda a: number(sum(a.ms_per_round.values()) or None), "mean time of a round, the sum of its parts"),
     "draft": (lambda a: number(a.ms_per_round.get("draft")), "ms per round: proposing"),
@@ -105,9 +125,11 @@ _NUMBERS: dict[str, tuple[Callable[[ArmResult], Cell | int | None], str]] = {
     "verifying": (lambda a: _share(a, "verify"), "share of a round's time"),
     "valid trials": (_valid, "trials that may be used, of all"),
 }
+REQUEST = ("first token", "plain first token", "request", "plain request", "pays from", "memory")
 _DETAILS = {
     *("blocks", "plain tok/s", "client tok/s", "spread", "of output", "MGL", "break-even MGL", "rounds"),
     *("ms/round", *PART_NAMES),
+    *REQUEST,
 }
 ARM: dict[str, Column[ArmResult]] = {
     **{label: words(label, get, of, detail=label in _DETAILS) for label, (get, of) in _WORDS.items()},
@@ -136,12 +158,15 @@ def measured_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]
     return of_arms(
         *("gamma", "tok/s", "plain tok/s", "spread", "speedup", "95 % CI"),
         *(("decision",) if any(arm.decision for arm in arms) else ()),
-        *("acceptance", "of output", "MGL", "break-even MGL", "ms/round", *PART_NAMES, "verdict"),
+        *("acceptance", "of output", "MGL", "break-even MGL", "ms/round", *PART_NAMES),
+        *REQUEST,
+        *(("loops",) if any(arm.n_loops for arm in arms) else ()),
+        "verdict",
     )
 
 
 RESULT = (
     *("tok/s", "plain tok/s", "speedup [95 % CI]", "effect", "acceptance", "of output", "MGL", "break-even MGL"),
-    *("blocks", "valid trials"),
+    *("blocks", "valid trials", *REQUEST, "loops"),
 )  # of an arm on a page
 PLACE = ("target", "setting", "text", "output tokens", "suite")  # what tells it from the others
