@@ -98,7 +98,6 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
 
 
 def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
-    reasons, _ = attempt(lambda: methods.reasons(study))
     best = [lambda _: result_tables.best_table(answers)]
     settings = [lambda study: result_tables.speedup_table(study.results)]
     settings += [result_tables.depth_table] if deep_arms(study.results) else []
@@ -110,7 +109,7 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings),
-        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, text=reasons or ()),
+        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES),
         _costs(study),
         _experts(study),
         section(

@@ -15,14 +15,17 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import Place
+from mlsd.analysis.results.server_arms import recommend
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import Question, answer_objects, say_answers
 from mlsd.hardware.apple_passes import apple_chip
-from mlsd.measure.run.runs import BenchResult, bench
+from mlsd.measure.run.runs import BenchResult, answer_of, bench
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
 from mlsd.report.figures.answer import gains
@@ -34,6 +37,7 @@ from mlsd.report.render.table import Table
 from mlsd.report.tables.arms import bench_table
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
+from mlsd.servers.plan import SERVERS
 from mlsd.store.rows import environment_key
 from mlsd.store.sessions import latest, sessions
 from mlsd.store.store import Store
@@ -222,8 +226,6 @@ def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd
 
 
 def _builtins(one: ArmResult) -> Any:
-    import msgspec
-
     return msgspec.to_builtins(arm_object(one))
 
 
@@ -283,6 +285,10 @@ def failing(kind: str) -> list[tuple[Case, Trial]]:
     return [(of, one if of.arm == "ar" else failed(of, one.block, one.repeat, kind)) for of, one in made]
 
 
+def _of_server(one: ArmResult) -> ArmResult:
+    return replace(one, question=replace(one.question, source="server", suite=SERVERS))
+
+
 @pytest.mark.parametrize(
     ("use", "made"),
     [
@@ -307,7 +313,9 @@ def test_an_answer_is_one_statement_on_every_surface(
     page = build(study)
     said = {
         "terminal": capfd.readouterr().out,
-        "object": shown.words,
+        "bench --json": json.loads(msgspec.json.encode(shown))["words"],
+        "run": " ".join(answer_of(study.results)),
+        "server": " ".join(recommend([_of_server(one) for one in study.results])),
         "page": unescape(re.sub(r"<[^>]+>", "", html.render(page))),
         "Markdown": markdown.render(page),
         "notebook": study.answer,

@@ -83,6 +83,7 @@ def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
     shown = mixtures[:_MOST_MIXTURES]
     columns, rows = min(2, len(shown)), -(-len(shown) // 2)
     figure, axes = plot.canvas(2.9 * rows + 0.7, columns, rows=rows)
+    plot.left_out(figure, len(mixtures) - len(shown), "mixtures")
     for ax, found in zip(axes, shown, strict=False):
         table = found.coverage
         draw.experts(study_frames.of_mixtures([found]), ax)

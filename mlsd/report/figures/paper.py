@@ -117,7 +117,7 @@ def speedup_over_active(study: Study) -> Figure:
         ours = _targets(study, [arm for _, arm in own])
         for row in study_rows(study):
             model = row.cells["target"]
-            if row.cells["draft"] == "draft_0.8b" and row.gamma == 8:
+            if row.cells["draft"] == "draft_0.8b" and row.gamma == gamma:
                 _printed(ax, [float(models[model].active_b or "nan")], [row], "speedup", ours.get(model))
         _even(ax)
         ax.set(xlabel="active parameters a token, 10⁹", ylabel=f"speedup at gamma {gamma}")

@@ -24,6 +24,7 @@ from mlsd.report.render.sections import FigureEntry
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import PART_NAMES
 
+_MOST_ARMS = 40  # of one figure
 _MOST_PAIRS = 9  # targets with a draft in one figure
 _LABEL_LETTERS = 38  # of a line beside an axis
 
@@ -33,7 +34,7 @@ def time_split(study: Study) -> Figure:
     timed = [one for one in study.pooled if one.n_valid and one.timed_whole.rounds]
     if not timed:
         raise AnalysisError("No valid trial has rounds.")
-    rows = timed[:40]
+    rows = timed[:_MOST_ARMS]
     figure, (ax,) = plot.canvas(max(2.2, 1.0 + 0.24 * len(rows)))
     places = list(range(len(rows), 0, -1))
     start = np.zeros(len(rows))
@@ -47,6 +48,7 @@ def time_split(study: Study) -> Figure:
             mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
             ax.plot([1e3 * one.mgl / one.plain_tok_s], [place], label="plain decoding of as many tokens", **mark)
     ax.set_yticks(places, [textwrap.fill(label, _LABEL_LETTERS) for label in arm_labels(rows)], fontsize=7.5)
+    plot.left_out(figure, len(timed) - len(rows), "arms")
     ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
     plot.legend([ax], 3)
@@ -147,11 +149,13 @@ def equation_curves(study: Study) -> Figure:
     """The study's equations with times and acceptance of these rounds, beside the measured speedup (95 %)."""
     found = study.equations
     own = found[found["inputs"] == "rounds"]
-    groups = list(own.groupby(["suite", "target", "draft"], sort=False))[:_MOST_PAIRS]
+    pairs = list(own.groupby(["suite", "target", "draft"], sort=False))
+    groups = pairs[:_MOST_PAIRS]
     if not groups:
         raise AnalysisError("No valid trial of a draft model.", hint="Measure some: mlsd run B D.")
     columns = min(3, len(groups))
     figure, axes = plot.canvas(2.6 * -(-len(groups) // columns) + 0.5, columns, rows=-(-len(groups) // columns))
+    plot.left_out(figure, len(pairs) - len(groups), "pairs of models")
     for ax, ((suite, target, draft), frame) in zip(axes, groups, strict=False):
         draw.equations(frame, ax)
         ax.set_title(f"{suite}: {target}\n+ {draft}", fontsize=8)

@@ -127,6 +127,12 @@ def legend(axes: Sequence[Axes], columns: int = 2) -> None:
         part.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
+def left_out(figure: Figure, n: int, what: str) -> None:
+    """Say below a figure what it has no room for."""
+    if n > 0:
+        figure.text(0.99, 0.004, f"{n} more {what} are not shown", ha="right", fontsize=7.5)
+
+
 def dodged(ax: Axes, index: int, count: int) -> dict[str, Any]:
     """Where the marks of one of `count` series go, so that intervals at one place stand beside each other."""
     shift = (index - (count - 1) / 2) * _APART_PT

@@ -7,9 +7,9 @@ from functools import partial
 from operator import attrgetter
 
 from mlsd.analysis.results.distances import predictions
-from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
+from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
 from mlsd.analysis.results.round_split import LeastRound, RoundKind
-from mlsd.analysis.study.study import Study, attempt
+from mlsd.analysis.study.study import Study
 from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
@@ -18,16 +18,6 @@ from mlsd.stats import Interval
 from mlsd.store.rows import DraftDistance
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
-
-
-def reasons(study: Study) -> tuple[str, ...]:
-    """Why each method pays or does not, in sentences. Raises: AnalysisError without tasks."""
-    curves, _ = attempt(lambda: study.machine.curves)
-    return sentences(
-        timing(study.pooled, study.outcomes),
-        {target: curve.efficiency for target, curve in (curves or {}).items()},
-        study.source,
-    )
 
 
 def kind_table(study: Study, label: str) -> Table:

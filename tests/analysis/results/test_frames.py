@@ -10,7 +10,7 @@ import pytest
 from mlsd.analysis.results import frames
 from mlsd.store.store import Store
 from mlsd.trials.sums import speed, sums
-from tests.analysis.studies import MOE, blocks, case, failed, trial, whole_study, write
+from tests.analysis.studies import MOE, case, failed, whole_study, write
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,6 @@ def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path) -> None
         assert frame[name].isna().all(), name
 
 
-def test_a_failure_that_was_measured_again_is_left_out(tmp_path: Path) -> None:
-    of = case(MOE, "code", 4)
-    path = write(tmp_path / "s.sqlite", [(of, failed(of, 1))])
-    with Store.open(path) as store:
-        store.add(1, [trial(of, 1, 0, 0)])
-    assert list(read(path)["status"]) == ["valid"]
-
-
 def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) -> None:
     with Store.open(study, read_only=True) as store:
         outcomes = frames.outcomes(store)
@@ -80,14 +72,3 @@ def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) 
     assert (outcomes["proposed"] * outcomes["rounds"]).sum() == sum(r.proposed for r in every)
     assert (outcomes["accepted"] * outcomes["rounds"]).sum() == sum(r.accepted for r in every)
     assert outcomes["verify_ns"].sum() == sum(r.verify_ns for r in every)
-
-
-def test_outcomes_grow_with_the_cases_and_not_with_the_rounds(tmp_path: Path) -> None:
-    few = write(tmp_path / "few.sqlite", blocks(MOE, gammas=(4,), prompts=("code",), repeats=1))
-    long = [(c, trial(c, 0, 0, i)) for i, c in enumerate(case(MOE, "code", gamma, n_predict=2001) for gamma in (0, 4))]
-    many = write(tmp_path / "many.sqlite", long)
-    sizes = []
-    for path in (few, many):
-        with Store.open(path, read_only=True) as store:
-            sizes.append(len(frames.outcomes(store)))
-    assert sizes[1] <= 20 and sizes[0] <= 20

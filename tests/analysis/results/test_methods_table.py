@@ -8,19 +8,15 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from mlsd.analysis.results.methods_table import TimingRow, methods_by_kind, sentences, timing
-from mlsd.analysis.results.round_split import RoundKind, RoundSplit
+from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS
-from mlsd.records import Case, DrafterSpec, ModelRef, Trial
+from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.tables import methods
 from mlsd.report.tables.methods import kind_table, timing_table
 from mlsd.store.store import Store
-from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import Sums
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
-from tests.trials.made import result
 
 PLD = DrafterSpec(name="pld", options={"ngram": 3})
 LOOKED_UP = {"match_rounds": 2.0, "no_match_rounds": 6.0, "match_propose_ns": 4e6, "no_match_propose_ns": 3e6}
@@ -95,38 +91,3 @@ def test_kinds_of_another_set_are_columns_of_their_own() -> None:
     assert methods._kinds([ours]) == KINDS  # type: ignore[list-item]
     theirs = SimpleNamespace(by_kind={"rag": None, "coding": None, "low_entropy 8k": None})
     assert methods._kinds([theirs]) == ("rag", "coding", "low_entropy 8k")  # type: ignore[list-item]
-
-
-PLD_ARM = {"drafter": "pld", "spec": PLD, "gamma": 10, "target": ModelRef(id="small")}
-SPLIT = RoundSplit(
-    rounds=100, ms_per_round={"draft": 0.5, "verify": 39.0, "rollback": 0.3, "sample": 0.1, "other": 0.1}, inside_ms={},
-    found=RoundKind(rounds=25, ms={"round": 130.0}), not_found=RoundKind(rounds=75, ms={"round": 10.0}), timed=True,
-    fallbacks=(), limit=None,
-)  # fmt: skip
-
-
-def answer(arm: ArmResult, curves: dict[str, dict[int, float]], split: RoundSplit = SPLIT) -> tuple[str, ...]:
-    return sentences([TimingRow(arm=arm, split=split, stats={})], curves, "e.sqlite")
-
-
-def test_a_method_that_loses_shows_what_it_commits_what_it_costs_and_where() -> None:
-    loser = result(0.3, 0.34, 0.4, whole=Sums(rounds=100, committed=136), **PLD_ARM)
-    assert answer(loser, {"small": {1: 1.0, 2: 0.5, 11: 0.1}}) == (
-        "small: T(2)/T(1) = 2.00, T(11)/T(1) = 10.00; 1 would mean that verification is free.",
-        "pld (ngram 3), gamma 10, does not pay on small: a round commits 1.36 tokens and takes 4.00 plain rounds, 98 % "
-        "of it in verify; the 25 % of rounds with a proposal take 13.0 plain rounds each.",
-    )
-
-
-def test_a_method_that_wins_pays() -> None:
-    winner = result(1.1, 1.125, 1.2, whole=Sums(rounds=100, committed=450), **PLD_ARM)
-    (_, text) = answer(winner, {}, msgspec.structs.replace(SPLIT, found=None, not_found=None))
-    assert text == (
-        "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "
-        "in verify."
-    )
-
-
-def test_without_a_calibration_the_command_for_one_is_named_and_without_plain_decoding_nothing_is_claimed() -> None:
-    (only,) = answer(result(None, None, None, **PLD_ARM), {})
-    assert only == "small: T(2)/T(1) was not timed (mlsd calibrate small --db e.sqlite)."

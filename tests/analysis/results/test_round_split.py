@@ -77,23 +77,6 @@ def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
     assert split.inside_ms["draft"] == {"search": 1.0, "tree": pytest.approx(2 / 3)}
 
 
-def test_a_method_that_always_finds_has_no_rounds_without() -> None:
-    totals = {**LOOKED, "match_rounds": 1.0, "no_match_rounds": 0.0}
-    split = split_of(trial(made(4), stats=totals))
-    assert split.found is not None
-    assert split.not_found is None
-
-
-def test_what_a_method_does_not_time_is_not_there() -> None:
-    assert split_of(trial(made(4))).inside_ms == {"rollback": {"target's checkpoint": 2.0}}
-
-
-def test_a_draft_inside_its_target_and_one_without_the_targets_memory_are_marked() -> None:
-    split = split_of(msgspec.structs.replace(trial(made(4)), timed=False, fell_back="another release"))
-    assert not split.timed
-    assert split.fallbacks == ("another release",)
-
-
 def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
     split = split_of(
         trial(made(4, draft_ms=5.0), made(2, draft_ms=3.0), stats={"draft_steps": 7.0, "draft_step_ns": 1.0 * MS})
