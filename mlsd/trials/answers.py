@@ -180,15 +180,12 @@ def first_line(found: Sequence[Answer]) -> str:
     setting = f"{shown.subject} + {shown.best.setting}" if several else shown.best.setting
     number = f"{shown.ratio.value:.2f}x"
     if use == "on":
-        ways = [f"{start}: {setting} gives {number} on {shown.text}.", f"{start}: {setting} gives {number}."]
-        ways.append(f"{start}: {shown.best.arm.name} gives {number}.")
+        ways = [f"{setting} gives {number} on {shown.text}", f"{setting} gives {number}"]
+        ways, joint = [*ways, f"{shown.best.arm.name} gives {number}"], ":"
     else:
-        ways = [
-            f"{start}; best tried: {setting}, {number} on {shown.text}.",
-            f"{start}; best tried: {setting}, {number}.",
-        ]
-        ways.append(f"{start}; the best tried gives {number}.")
-    return next((way for way in ways if len(way.split()) <= _MOST_WORDS), ways[-1])
+        ways, joint = [f"{setting}, {number} on {shown.text}", f"{setting}, {number}", number], "; best tried:"
+    lines = [f"{start}{joint} {way}." for way in ways]
+    return next((line for line in lines if len(line.split()) <= _MOST_WORDS), lines[-1])
 
 
 def by_target(found: Sequence[Answer]) -> list[str]:

@@ -214,8 +214,7 @@ def _other_calibrations(
         if asked is None or environment_key(run.environment) != key or (own := _engine(asked, auto)) in engines:
             continue
         found.add(run.id)
-        usual = dict(next(iter(engines)))
-        how = ", ".join(f"{k} {_word(v)} instead of {_word(usual.get(k))}" for k, v in own if usual.get(k) != v)
+        how = _differences(dict(next(iter(engines))), dict(own))
         notes.append(
             f"The calibration of run {run.id} is left out ({how}): it timed passes that no trial here makes. Calibrate "
             f"with the options of the trials, or the other way round."
@@ -242,22 +241,20 @@ def _other_kind(
     chosen: Kind | None,
     usual: Case | None,
 ) -> str:
-    reasons, key = [], kind[1]
+    (file, key), how = kind, "other settings than those asked for"
     if chosen is not None and usual is not None:
-        if kind[0] != chosen[0]:
-            reasons.append(f"another file ({kind[0][:_KEY_DIGITS]})")
-            key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
-        was, own = _settings(usual, auto), _settings(case, auto)
-        reasons += [
-            f"{name} {_word(own.get(name))} instead of {_word(was.get(name))}"
-            for name in {**was, **own}
-            if own.get(name) != was.get(name)
-        ]
-    how = ", ".join(reasons) or "other settings than those asked for"
+        apart = [f"another file ({file[:_KEY_DIGITS]})"] if file != chosen[0] else []
+        key = file[:_KEY_DIGITS] if apart and key == chosen[1] else key
+        how = ", ".join(filter(None, (*apart, _differences(_settings(usual, auto), _settings(case, auto))))) or how
     return (
         f"{_count(group)} trials of {target} are left out ({how}): times of different files or settings do not "
         f"compare. Read them with --settings {key}."
     )
+
+
+def _differences(usual: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    names = (name for name in {**usual, **own} if own.get(name) != usual.get(name))
+    return ", ".join(f"{name} {_word(own.get(name))} instead of {_word(usual.get(name))}" for name in names)
 
 
 def _settings(case: Case, auto: int | None) -> dict[str, Any]:

@@ -5,8 +5,7 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -16,8 +15,6 @@ from mlsd.formats.tables import dict_rows, trial_table
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.sums import PARTS
-
-_CHUNK_ROWS = 10_000  # rows that exist as Python objects at a time
 
 
 class Column(NamedTuple):
@@ -130,19 +127,10 @@ def outcomes(store: Store) -> pd.DataFrame:
 
 
 def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
-    """A frame of exactly these columns and types, built in chunks so that few rows exist as Python objects at once."""
+    """A frame of exactly these columns and types."""
     types = {column.name: column.dtype for column in columns}
-    stream = iter(rows)
-    chunks = []
-    while chunk := list(islice(stream, _CHUNK_ROWS)):
-        chunks.append(_typed(chunk, types))
-    return pd.concat(chunks, ignore_index=True) if chunks else _typed([], types)
-
-
-def _typed(rows: list[Any], types: Mapping[str, Any]) -> pd.DataFrame:
-    frame = pd.DataFrame.from_records(rows, columns=list(types))
     try:
-        return frame.astype(types)
+        return pd.DataFrame.from_records(list(rows), columns=list(types)).astype(types)
     except (TypeError, ValueError) as error:
         raise AnalysisError(
             f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results --check."

@@ -34,14 +34,6 @@ class RoundKind(Record, frozen=True, kw_only=True):
     ms: dict[str, float]  # the whole round, its parts, and what the method times inside of drafting
 
 
-class LeastRound(Record, frozen=True, kw_only=True):
-    """The least that an arm's rounds could take, ``gamma * T_draft(1) + T(gamma + 1)``, gamma as it was each round."""
-
-    ms: float
-    over: float  # round / limit
-    rest_ms: dict[str, float]  # what the rest of a round is made of
-
-
 class RoundSplit(Record, frozen=True, kw_only=True):
     """The rounds of one arm. Times are means over rounds."""
 
@@ -52,7 +44,6 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     not_found: RoundKind | None
     timed: bool  # False: the times are not the method's
     fallbacks: tuple[str, ...]  # why drafts that should share the target's memory keep their own instead
-    limit: LeastRound | None  # None: it is not known what one step of the draft takes
 
 
 def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> RoundSplit:
@@ -71,7 +62,6 @@ def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> Roun
         not_found=not_found,
         timed=all(one.trial.timed for one in trials),
         fallbacks=tuple(sorted({one.trial.fell_back for one in trials if one.trial.fell_back is not None})),
-        limit=_limit(ms, trials, whole.rounds),
     )
 
 
@@ -82,22 +72,6 @@ def stat_totals(trials: Iterable[Measured]) -> dict[str, float]:
         for name, value in one.trial.stats.items():
             totals[name] += value
     return dict(totals)
-
-
-def _limit(ms: Mapping[str, float], trials: Iterable[Measured], rounds: int) -> LeastRound | None:
-    """T(gamma + 1) is the verification as it was; T_draft(1) the median of a trial's single-token passes, and 0 for a
-    method that drafts without a network.
-    """
-    steps_ns = 0.0
-    for one in trials:
-        stats = one.trial.stats
-        if "draft_steps" in stats and "draft_step_ns" not in stats:
-            return None
-        steps_ns += stats.get("draft_step_ns", 0.0) * one.whole.proposed
-    steps = steps_ns / rounds / NS_PER_MS
-    limit = steps + ms["verify"]
-    rest = {"other drafting": ms["draft"] - steps, **{p: ms[p] for p in ("rollback", "sample", "other")}}
-    return LeastRound(ms=limit, over=sum(ms.values()) / limit, rest_ms=rest) if limit > 0 else None
 
 
 def _inside(

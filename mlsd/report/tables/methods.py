@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
-from mlsd.analysis.results.round_split import LeastRound, RoundKind
+from mlsd.analysis.results.round_split import RoundKind
 from mlsd.analysis.study.study import Study
 from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
@@ -79,7 +79,6 @@ def timing_table(study: Study) -> Table:
         like("ms/round", lambda row: number(sum(row.split.ms_per_round.values()))),
         *map(_part_column, PART_NAMES),
         *of_their_arms(attrgetter("arm"), "MGL", "break-even MGL"),
-        numbers("over its limit", lambda row: _limit_cell(row.split.limit)),
         words(
             "of it, ms a round",
             lambda row: (
@@ -100,13 +99,6 @@ def timing_table(study: Study) -> Table:
 
 def _part_column(part: str) -> Column[TimingRow]:
     return like(part, lambda row: number(row.split.ms_per_round[part]))
-
-
-def _limit_cell(limit: LeastRound | None) -> Cell:
-    if limit is None:
-        return text(None)
-    rest = ", ".join(f"{part} {ms:.3f} ms" for part, ms in limit.rest_ms.items())
-    return number(limit.over, note=f"the limit is {limit.ms:.3f} ms; the rest: {rest}")
 
 
 def match_table(study: Study) -> Table:

@@ -75,20 +75,3 @@ def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
     assert (split.found.ms["search"], split.found.ms["tree"]) == (1.0, 2.0)
     assert (split.not_found.ms["search"], split.not_found.ms["tree"]) == (1.0, 0.0)
     assert split.inside_ms["draft"] == {"search": 1.0, "tree": pytest.approx(2 / 3)}
-
-
-def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
-    split = split_of(
-        trial(made(4, draft_ms=5.0), made(2, draft_ms=3.0), stats={"draft_steps": 7.0, "draft_step_ns": 1.0 * MS})
-    )
-    assert split.limit is not None
-    assert split.limit.ms == pytest.approx((4 + 2) / 2 * 1.0 + 10.0)
-    rest = {"other drafting": 1.0, "rollback": 2.0, "sample": 0.5, "other": 0.0}
-    assert split.limit.rest_ms == pytest.approx(rest)
-    assert split.limit.over == pytest.approx(1 + sum(rest.values()) / split.limit.ms)
-
-
-def test_the_limit_of_a_look_up_is_verification_and_that_of_unknown_steps_is_unknown() -> None:
-    found = split_of(trial(made(4), stats=LOOKED)).limit
-    assert found is not None and found.ms == pytest.approx(10.0)
-    assert split_of(trial(made(4), stats={"draft_steps": 7.0})).limit is None
