@@ -130,7 +130,7 @@ def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> p
     """A frame of exactly these columns and types."""
     types = {column.name: column.dtype for column in columns}
     try:
-        return pd.DataFrame.from_records(list(rows), columns=list(types)).astype(types)
+        return pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(types)).astype(types)
     except (TypeError, ValueError) as error:
         raise AnalysisError(
             f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results --check."

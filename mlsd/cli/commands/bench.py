@@ -158,8 +158,6 @@ def _print(result: BenchResult) -> None:
         if n_disturbed := arm.statuses.get("disturbed", 0):
             what = f"{n_disturbed} of {arm.n_trials} trials were interrupted or starved"
             note(f"DISTURBED  {arm.setting}: {what}: the output is right, the time is not used.")
-        if limit := _limit(arm) if verbosity.get() == "verbose" else None:
-            note(f"LIMIT  {arm.setting}: {limit}")
     for sentence in depth_sentences(result.results):
         note(f"DEPTH  {sentence}")
     if result.stopped is not None:
@@ -170,20 +168,6 @@ def _print(result: BenchResult) -> None:
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft uses its own memory: {reason}")
     note(f"Kept in {result.database}: mlsd report --db {quoted(result.database)}, or mlsd advise.")
-
-
-def _limit(arm: ArmResult) -> str | None:
-    """How far an arm's rounds are from the least that they could take, and why."""
-    from mlsd.analysis.results.round_split import round_split
-
-    own = [one for one in arm.trials if one.trial.valid and one.whole.rounds and one.trial.timed]
-    limit = round_split(own).limit if own and not arm.is_plain else None
-    if limit is None:
-        return None
-    rest = ", ".join(f"{part} {ms:.3f}" for part, ms in limit.rest_ms.items())
-    return (
-        f"a round takes {limit.over:.2f} times gamma x T_draft(1) + T(gamma + 1) = {limit.ms:.3f} ms; the rest: {rest}"
-    )
 
 
 # --- search -------------------------------------------------------------------------------------------------------
