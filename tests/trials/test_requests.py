@@ -75,4 +75,4 @@ def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_ope
     made = blocks(DENSE, alpha=0.1, gammas=(4, 8), prompts=("code",))
     lost = [(of, failed(of, t.block, t.repeat, "no memory") if of.gamma == 8 else t) for of, t in made]
     (answer,) = answers(arms(lost, SessionPlan()))
-    assert answer.use == "off" and answer.words.endswith("; failed each time: small, gamma 8: no memory")
+    assert answer.use == "off" and answer.words.endswith("; failed each time: tiny-draft, gamma 8: no memory")
