@@ -146,6 +146,17 @@ def test_every_file_that_a_page_points_to_exists(page: str) -> None:
             assert (ROOT / named).exists(), named
 
 
+def test_every_room_that_the_architecture_names_exists() -> None:
+    named = re.findall(
+        r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|toml))?)`", PAGES["architecture.md"].read_text(encoding="utf-8")
+    )
+    assert len(named) > 20
+    made = ("results/",)
+    assert not [
+        one for one in named if one not in made and not any((at / one).exists() for at in (ROOT, ROOT / "mlsd"))
+    ]
+
+
 def test_the_reference_is_what_the_program_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
 
