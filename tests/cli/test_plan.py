@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlsd.cli.commands.run import run as plan
+from mlsd.cli.commands.run import run as command
 from mlsd.planning.plan import expand
 from mlsd.records import Environment, Round, Status, Trial
 from mlsd.store.store import Store
@@ -17,7 +17,7 @@ def own_hub_cache(monkeypatch, tmp_path):
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(plan, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(command, [*arguments, "--dry-run"], catch_exceptions=False)
 
 
 def plan_json(*arguments: str) -> dict:
