@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mlsd.report.render.table import Table
 
 
-_STILL_S = 30.0  # between signs of life where nothing can move
+_STILL_S = 10.0  # between signs of life where nothing can move
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal

@@ -103,8 +103,10 @@ class LineWatcher(Watcher):
     def _of(self) -> str:
         if not self._open_ended:
             return f"/{self._n_total}"
-        most = "" if self._budget_s is None else f" of {self._budget_s:.0f} s"
-        return f", {time.monotonic() - self._began_s:.0f} s{most}"
+        spent_s = time.monotonic() - self._began_s
+        if self._budget_s is not None and spent_s <= self._budget_s:
+            return f", {spent_s:.0f} s of {self._budget_s:.0f} s"
+        return f", {spent_s:.0f} s"
 
     def __enter__(self) -> Self:
         return self
