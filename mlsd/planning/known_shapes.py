@@ -56,7 +56,16 @@ BITS = {
 _Q8 = 8.5
 _VOCABULARY = 150_000  # of models of the last years; what a head reads beside its layer
 _EXPERTS = (128, 8)  # of a mixture that says only how many parameters are active
-_FILE_TAGS = ("UD", "MTP", "IT", "INSTRUCT", "QAT")  # parts of a name that change nothing of a plain pass
+_FILE_TAGS = (
+    "UD",
+    "MTP",
+    "IT",
+    "INSTRUCT",
+    "QAT",
+    "CHAT",
+    "GGUF",
+    "MLX",
+)  # parts of a name that change nothing of a plain pass
 
 
 def shape_of(text: str) -> tuple[str | None, str | None]:
@@ -71,9 +80,13 @@ def shape_of(text: str) -> tuple[str | None, str | None]:
 
 def quant_of(text: str) -> str | None:
     """The quantization of ours that the end of a name means, without tags of the file; None if it means none."""
-    parts = text.strip("-_").upper().split("-")
-    rest = "-".join(part for part in parts if part not in _FILE_TAGS)
-    return rest if rest in QUANTS or rest in BITS else NEAREST.get(rest)
+    parts = text.strip("-_ ").upper().removesuffix(".GGUF").replace("-BIT", "BIT").split("-")
+    rest = [part.removesuffix(" MIXED") for part in parts if part not in _FILE_TAGS]
+    # An author's suffix may stand beside MLX's bits: `-4bit-MTPLX-Optimized-Speed`.
+    whole = "-".join(rest)
+    found = whole if whole in QUANTS or whole in BITS else NEAREST.get(whole)
+    bits = [part for part in (*rest[:1], *rest[-1:]) if part.endswith("BIT") and not _HEADS & set(rest)]
+    return found if found or not bits else bits[0] if bits[0] in BITS else NEAREST.get(bits[0])
 
 
 def sized_facts(text: str, total_b: float, active_b: float, bits: float, *, k_quant: bool = False) -> ModelFacts:

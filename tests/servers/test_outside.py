@@ -261,7 +261,7 @@ UNTYPED = {
     "formats/record.py",  # compares a record with its own re-encoding
     "formats/llama_bench.py",  # keeps the rows as they are, beside what it reads of them
     "hardware/darwin.py",  # what the system's own tools print of this machine
-    "analysis/advise/reference_acceptance.py",  # an asset of ours
+    "analysis/advise/acceptance.py",  # an asset of ours
     "analysis/results/trials.py",  # a column of ours
 }
 

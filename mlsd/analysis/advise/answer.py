@@ -103,7 +103,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     plain, costs = _costs(target, drafts, known, place, question)
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
-    error = validation.errors.median * _SE_OF_MEDIAN_ERROR if validation else 0.0
+    error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
     found = prospects(costs, plain, chosen, question.gammas, model_error=error, request=question.request)
     here = [] if place is None else known.of(target.facts.ref, place.environment_key)
     if question.gammas != GAMMAS:

@@ -80,12 +80,17 @@ def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
     """A model of an unknown shape by what its name says of its size and quantization; None where that is too little."""
     read = read_model_name(text)
     chosen = quant_of(quant or "") or next((q for part in _ends(text) if (q := quant_of(part)) is not None), None)
+    if not read.active_b:
+        return None
+    assumed = chosen is None and read.bits is None and quant is None
+    if assumed:
+        chosen = "MXFP4" if "gpt-oss" in text.lower() else _DEFAULT
     bits = bits_of(chosen) if chosen else None if read.bits is None else read.bits + _SCALES
-    if not read.active_b or bits is None:
+    if bits is None:
         return None
     is_k = chosen is not None and chosen[:1] == "Q" and "_K" in chosen
     facts = sized_facts(text, max(read.total_b or 0.0, read.active_b), read.active_b, bits, k_quant=is_k)
-    return KnownModel(facts=facts, quant=chosen)
+    return KnownModel(facts=facts, quant=chosen, quant_assumed=assumed)
 
 
 def _ends(text: str) -> list[str]:

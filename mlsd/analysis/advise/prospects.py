@@ -6,7 +6,6 @@ Its interval joins the spread of the passes, of the acceptance, and the error th
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -28,7 +27,7 @@ from mlsd.analysis.predict.costs import (
 )
 from mlsd.errors import AnalysisError
 from mlsd.hardware import apple_passes as passes
-from mlsd.records import DRAFT_MODEL, Record
+from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.stats import Interval, grouped
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.arms import PLAIN, Arm, arm_named
@@ -74,6 +73,11 @@ class Prospect(Record, frozen=True, kw_only=True):
         return NO_WAY if not self.gamma else arm_named(self.drafter, self.draft, self.options)
 
     @property
+    def spec(self) -> DrafterSpec:
+        values = msgspec.json.decode(self.options or "{}", type=dict[str, OptionValue])
+        return DrafterSpec(name=self.drafter, options=values)
+
+    @property
     def name(self) -> str:
         return PLAIN if self.gamma == 0 else self.way.name
 
@@ -103,7 +107,7 @@ class Prospect(Record, frozen=True, kw_only=True):
     @property
     def drafter_text(self) -> str:
         """The method with its options and a draft that it needs, as commands take them."""
-        values = {**({"draft": self.draft} if self.draft else {}), **json.loads(self.options or "{}")}
+        values = {**({"draft": self.draft} if self.draft else {}), **self.spec.options}
         own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in values.items())
         return f"{self.drafter}:{own}" if own else self.drafter
 

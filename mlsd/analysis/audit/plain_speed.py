@@ -1,6 +1,6 @@
 """How fast a chip should decode a model plainly, by its name: the range that holds most public rows.
 
-The time of a pass is that of `planning.passes`.
+The time of a pass is that of `hardware.apple_passes`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
-from mlsd.records import DRAFT_MODEL, DrafterSpec
+from mlsd.records import DRAFT_MODEL
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
 from mlsd.store.newest import study_databases
@@ -155,8 +154,7 @@ def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
     if result.verdict == "not decided yet":
         return ()
     path = resolve_model(target).path if found.target.here else None
-    spec = DrafterSpec(name=best.drafter, options=json.loads(best.options or "{}"))
-    return advice(spec, best.gamma, found.draft_file or best.draft, path)
+    return advice(best.spec, best.gamma, found.draft_file or best.draft, path)
 
 
 def _print(found: TargetAdvice, target: str) -> None:

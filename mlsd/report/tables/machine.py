@@ -116,7 +116,7 @@ def validation_table(found: Validation) -> Table:
         numbers("measured tok/s", lambda row: number(row.measured_tok_s, 1), "as of the arm"),
         numbers("error", lambda row: percent(row.error), "predicted / measured - 1"),
         like("spread", lambda row: percent(row.spread)),
-        numbers("MGL", lambda row: number(row.measured_mgl)),
+        numbers("MGL", lambda row: number(row.mgl)),
         words("costs from", lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
         id="validation",
         note=found.words,

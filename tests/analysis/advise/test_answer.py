@@ -14,7 +14,7 @@ from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
-from mlsd.hardware.apple_passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.hardware.apple_passes import AppleChip, apple_chip
 from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
@@ -78,13 +78,6 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
     found = answer(QUESTION, slow, HERE)
     assert found.recommendation.best.gamma == 0
     assert not any("make synth qwen3.5-2b" in step for step in found.recommendation.next_steps)
-
-
-def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
-    chip = AdviceQuestion(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip=unnamed_chip(400.0))
-    found = answer(chip, NOTHING, None)
-    assert {p.draft for p in found.recommendation.prospects} == {None, "qwen3.5-2b"}
-    assert found.modelled
 
 
 def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
@@ -251,8 +244,3 @@ def test_a_deeper_context_is_slower_and_asks_for_a_shape() -> None:
     assert other.tok_s.value < one.tok_s.value
     with pytest.raises(AnalysisError, match="keys and values"):
         answer(msgspec.structs.replace(deep, target="unheard-of-27b-q4_k_m"), NOTHING, None)
-
-
-def test_any_pair_with_a_stated_acceptance_is_answered_for() -> None:
-    found = stated(("qwen3-0.6b-q8_0",), counts=(167, 264))
-    assert {(p.draft, p.gamma) for p in found.prospects} == {(None, 0), ("qwen3-0.6b-q8_0", 3)}

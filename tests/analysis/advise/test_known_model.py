@@ -30,6 +30,11 @@ def test_quantizations_are_those_that_synthetic_models_are_written_in() -> None:
         ("qwen3.5-9b-mtp-q4_k_m", ("qwen3.5-9b", "Q4_K_M")),
         ("qwen3.5-9b-4bit", ("qwen3.5-9b", "Q4_0")),
         ("Qwen3.8-27B-MTP-Q8_0", ("qwen3.5-27b", "Q8_0")),
+        ("Llama-3.3-70B-Instruct-Q4_K_M.gguf", ("llama-3.3-70b", "Q4_K_M")),
+        ("Qwen3.5-27B-4bit-MTPLX-Optimized-Speed", ("qwen3.5-27b", "Q4_0")),
+        ("Qwen3.5-27B-MTPLX-Optimized-Speed-4bit", ("qwen3.5-27b", "Q4_0")),
+        ("qwen3.5-27b-4-bit mixed", ("qwen3.5-27b", "Q4_0")),
+        ("qwen3.5-27b-dflash-4bit", ("qwen3.5-27b", None)),
         ("qwen3.5-27bogus", (None, None)),
         ("qwen3.5-27b-q9_x", ("qwen3.5-27b", None)),
         ("gemma", (None, None)),
@@ -56,6 +61,14 @@ def test_an_assumed_quantization_is_marked_and_an_unknown_name_refused() -> None
     for unknown in ("qwen3.5-27bogus", "qwen3.5-27b-q9_x", "qwen3.5-9b-dflash-q8_0"):
         with pytest.raises(MlsdError, match=unknown):
             named(unknown)
+
+
+def test_sizes_alone_are_enough_and_are_asked_for_with_an_unknown_name() -> None:
+    oss = named("gpt-oss-120b", elsewhere=True)
+    assert oss.quant_assumed and oss.quant == "MXFP4" and oss.facts.n_parameters == 116_800_000_000
+    with pytest.raises(MlsdError) as error:
+        named("mistral-small", elsewhere=True)
+    assert "by its sizes: mistral-small-27b-q4_k_m" in error.value.hint
 
 
 def test_a_model_that_starts_like_another_goes_by_the_size_that_it_states() -> None:

@@ -80,7 +80,6 @@ def test_a_gamma_left_out_is_predicted_from_the_others(calibrated: Costs | None)
     found = leave_one_gamma_out(arms(1, 2, 4, 8, 16), calibrated)
     assert [p.gamma for p in found] == [1, 2, 4, 8, 16]
     assert max(abs(p.error) for p in found) < 0.06
-    assert all(p.predicted_mgl == pytest.approx(p.measured_mgl) for p in found)
 
 
 def test_leaving_out_needs_something_left() -> None:

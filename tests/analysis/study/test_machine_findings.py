@@ -99,17 +99,8 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
 
 def test_every_gamma_of_a_study_is_predicted_without_its_own_times(tmp_path: Path) -> None:
     found = mlsd.open_study(whole_study(tmp_path / "s.sqlite")).validation
-    assert found.errors.n >= 6 and not any(row.calibrated for row in found.checked)
-    assert found.errors.median < 0.1
-
-
-def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_rounds(tmp_path: Path) -> None:
-    found = mlsd.open_study(whole_study(tmp_path / "s.sqlite")).validation
-    assert found.other_text is not None and found.other_text.n >= 6
-    assert found.other_mgl is not None and found.other_mgl.median > 0.02
-    assert found.other_text.median > found.errors.median and "on a text that was left out" in found.words
-    one = mlsd.open_study(write(tmp_path / "one.sqlite", blocks(MOE, prompts=("code",)))).validation
-    assert one.other_text is None and "on other texts nothing was checked" in one.words
+    assert found.n >= 6 and not any(row.calibrated for row in found.checked)
+    assert found.median_error < 0.1
 
 
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
