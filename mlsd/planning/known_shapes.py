@@ -56,16 +56,9 @@ BITS = {
 _Q8 = 8.5
 _VOCABULARY = 150_000  # of models of the last years; what a head reads beside its layer
 _EXPERTS = (128, 8)  # of a mixture that says only how many parameters are active
-_FILE_TAGS = (
-    "UD",
-    "MTP",
-    "IT",
-    "INSTRUCT",
-    "QAT",
-    "CHAT",
-    "GGUF",
-    "MLX",
-)  # parts of a name that change nothing of a plain pass
+# Parts of a name that change nothing of a plain pass, and those of another model than the shape's.
+_FILE_TAGS = ("UD", "MTP", "IT", "INSTRUCT", "QAT", "CHAT", "GGUF", "MLX")
+_OTHERS = {"DFLASH", "EAGLE3", "DSPARK", "MINI"}
 
 
 def shape_of(text: str) -> tuple[str | None, str | None]:
@@ -85,7 +78,7 @@ def quant_of(text: str) -> str | None:
     # An author's suffix may stand beside MLX's bits: `-4bit-MTPLX-Optimized-Speed`.
     whole = "-".join(rest)
     found = whole if whole in QUANTS or whole in BITS else NEAREST.get(whole)
-    bits = [part for part in (*rest[:1], *rest[-1:]) if part.endswith("BIT") and not _HEADS & set(rest)]
+    bits = [part for part in (*rest[:1], *rest[-1:]) if part.endswith("BIT") and not _OTHERS & set(rest)]
     return found if found or not bits else bits[0] if bits[0] in BITS else NEAREST.get(bits[0])
 
 

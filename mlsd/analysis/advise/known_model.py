@@ -84,7 +84,7 @@ def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
         return None
     assumed = chosen is None and read.bits is None and quant is None
     if assumed:
-        chosen = "MXFP4" if "gpt-oss" in text.lower() else _DEFAULT
+        chosen = quant_of("MXFP4") if "gpt-oss" in text.lower() else _DEFAULT
     bits = bits_of(chosen) if chosen else None if read.bits is None else read.bits + _SCALES
     if bits is None:
         return None

@@ -65,7 +65,7 @@ def test_an_assumed_quantization_is_marked_and_an_unknown_name_refused() -> None
 
 def test_sizes_alone_are_enough_and_are_asked_for_with_an_unknown_name() -> None:
     oss = named("gpt-oss-120b", elsewhere=True)
-    assert oss.quant_assumed and oss.quant == "MXFP4" and oss.facts.n_parameters == 116_800_000_000
+    assert oss.quant_assumed and oss.quant == "Q4_0" and oss.facts.n_parameters == 116_800_000_000
     with pytest.raises(MlsdError) as error:
         named("mistral-small", elsewhere=True)
     assert "by its sizes: mistral-small-27b-q4_k_m" in error.value.hint
