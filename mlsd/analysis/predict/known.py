@@ -33,9 +33,10 @@ class Known(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # which rows of the databases do not count
 
     def of(self, target: ModelRef, environment: str | None = None) -> list[ArmResult]:
-        """Every arm of a target, of one machine or of all."""
+        """Every arm of a target by its id or its content, of one machine or of all; `choose` took one file of an id."""
         places = self.arms.values() if environment is None else [self.arms.get(environment, ())]
-        return [arm for own in places for arm in own if same_model(arm.case.target, target)]
+        own = [arm for arms in places for arm in arms]
+        return [arm for arm in own if arm.case.target.id == target.id or same_model(arm.case.target, target)]
 
     def costs(self, environment: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
