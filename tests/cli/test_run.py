@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import mlsd as mlsd_library
 from mlsd.cli.commands import run as command
 from mlsd.measure.run.runner import machine_lock
 from mlsd.store.store import Store
@@ -41,6 +42,21 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
     carried = json.loads(mlsd(*asked, "--json").out)["answer"]
     assert [f"Answer: {sentence}" for sentence in carried] == first.out.splitlines()
     assert "tiny-moe Q8_0, " in mlsd(*asked[:-1]).err, "and names what was measured, where and how"
+
+
+@pytest.mark.heavy
+def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With files of a few megabytes in place of hundreds; all else is as `make study` has it."""
+    monkeypatch.setattr("mlsd.measure.run.bandwidth._SIZES_MB", (4, 8))
+    monkeypatch.setattr("mlsd.measure.run.bandwidth._READ_MB", 16)
+    db = tmp_path / "s.sqlite"
+    asked = ("run", "D", "--profile", "tiny", "--db", db, *QUICK, "--costs", 1)
+    mlsd(*asked)
+    study = mlsd_library.open_study(db)
+    assert set(study.passes["model"]) == {"tiny-dense", "tiny-draft"}
+    assert {"timed passes", "known bytes", "plain read"} <= set(study.bandwidth["source"])
+    mlsd(*asked)
+    assert len(mlsd_library.open_study(db).passes) == len(study.passes)
 
 
 def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: Path) -> None:

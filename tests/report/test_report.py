@@ -24,6 +24,7 @@ from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown
 from mlsd.report.render.sections import Page, section
 from mlsd.report.render.table import number, significant, text
+from mlsd.report.tables.claims import next_step, of_the_study
 from mlsd.report.tables.paper import table_f
 from mlsd.report.tables.records import MOST_TRIALS, audit_table, trial_table, warning_table
 from mlsd.report.write import write_report
@@ -61,6 +62,13 @@ def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: 
     assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
     assert written.index("The study&#39;s 14 claims") < written.index("Faster in 4 of 14:")
+
+
+def test_the_next_command_measures_more_of_what_was_asked_not_the_whole_suite(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, prompts=("code",), gammas=(4, 8), n_predict=24, repeats=2))
+    study = mlsd.open_study(path)
+    wanted = f"mlsd run B --prompt code --gamma 4,8 --n-predict 24 --repeats 4 --profile tiny --db {path}"
+    assert next_step(study, of_the_study(study)) == wanted
 
 
 def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:

@@ -59,33 +59,21 @@ def bytes_lines(passes: Sequence[TimedPass]) -> list[BytesLine]:
 
 def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> BandwidthVerdict:
     """Hold the fastest quantization against a streaming read, and say what the figures point to where they differ."""
-    best, worst = lines[0], lines[-1]
+    best, worst = lines[0].bandwidth_gb_s.value, lines[-1].bandwidth_gb_s.value
     stream = median_interval(stream_gb_s).value
-    ratio = best.bandwidth_gb_s.value / stream
-    uneven = best.bandwidth_gb_s.value / worst.bandwidth_gb_s.value - 1
     rates = ", ".join(f"{line.quant} {line.bandwidth_gb_s.value:.1f}" for line in lines)
-    if abs(ratio - 1) <= AGREE:
-        reason = f"Both ways agree: {best.quant} reads {best.bandwidth_gb_s.value:.1f} GB/s, numpy {stream:.1f}."
-        if uneven > _SAME_RATE:
-            reason += f" Slower quantizations are bound by their arithmetic, not by memory ({rates} GB/s)."
-    elif ratio < 1 and uneven > _SAME_RATE:
-        reason = (
-            f"llama.cpp is bound by arithmetic here, not by memory: GB/s depend on the quantization ({rates}), and a "
-            f"plain read gives {stream:.1f}. More threads, or wider vector units, would bring them together."
-        )
-    elif ratio < 1 and len(lines) == 1:
-        reason = (
-            f"{best.quant} reads {best.bandwidth_gb_s.value:.1f} GB/s, numpy {stream:.1f}. One quantization does not "
-            "tell whether memory or arithmetic is the limit: time a second one (--quant Q4_0 --quant F16)."
-        )
-    elif ratio < 1:
-        reason = (
-            f"All quantizations read {rates} GB/s, a plain read gives {stream:.1f}: what they share, access pattern or "
-            f"threads, holds llama.cpp back, not the arithmetic of one format."
-        )
+    uneven = best / worst - 1 > _SAME_RATE
+    agrees = abs(best / stream - 1) <= AGREE
+    if agrees:
+        why = "both ways agree" + "; slower quantizations are bound by their arithmetic" * uneven
+    elif best > stream:
+        why = "weights stay in a cache between passes, or numpy is bound by its arithmetic: larger --sizes-mb decide it"
+    elif uneven:
+        why = "GB/s depend on the quantization, so llama.cpp is bound by arithmetic, not by memory"
+    elif len(lines) == 1:
+        why = "one quantization does not tell memory from arithmetic: time a second one"
     else:
-        reason = (
-            f"llama.cpp reads faster ({rates} GB/s) than numpy's {stream:.1f}: weights stay in a cache between passes, "
-            f"or numpy's read is bound by its own arithmetic. Larger --sizes-mb decide it."
-        )
-    return BandwidthVerdict(ratio=ratio, agrees=abs(ratio - 1) <= AGREE, reason=reason)
+        why = "what quantizations share, access pattern or threads, holds llama.cpp back"
+    return BandwidthVerdict(
+        ratio=best / stream, agrees=agrees, reason=f"llama.cpp reads {rates} GB/s, numpy {stream:.1f}: {why}."
+    )

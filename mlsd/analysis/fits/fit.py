@@ -64,20 +64,12 @@ class Observations:
 
 
 def observations(observed: ArrayLike, blocks: ArrayLike, **columns: ArrayLike) -> Observations:
-    """Check and hold measured rows. Raises AnalysisError on unequal lengths and on values that no measurement gives."""
+    """Measured rows, as arrays. Raises AnalysisError where there are none, or one is not positive."""
     values = np.asarray(observed, dtype=np.float64)
+    if not len(values) or not np.all(np.isfinite(values) & (values > 0)):
+        raise AnalysisError("There is nothing to fit: no time or speedup was measured, or one is not positive.")
     arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
-    labels = np.asarray(blocks)
-    if len({len(values), len(labels), *(len(a) for a in arrays.values())}) != 1:
-        raise AnalysisError("Columns of observations have different lengths.")
-    if len(values) == 0:
-        raise AnalysisError("Nothing was measured, so there is nothing to fit.")
-    if not np.all(np.isfinite(values)) or np.any(values <= 0):
-        raise AnalysisError("A measured time or speedup is not a positive number.")
-    for name, column in arrays.items():
-        if not np.all(np.isfinite(column)):
-            raise AnalysisError(f"Column {name} holds a value that is not a number.")
-    return Observations(values, labels, arrays)
+    return Observations(values, np.asarray(blocks), arrays)
 
 
 class Fit(Record, frozen=True, kw_only=True):
@@ -101,7 +93,7 @@ class Fit(Record, frozen=True, kw_only=True):
 def fit(model: Model, data: Observations) -> Fit:
     """Fit by least squares on relative errors; intervals from a jackknife over blocks, which share heat and load.
 
-    Raises AnalysisError when a column is missing or there are no more rows than parameters.
+    Raises AnalysisError when there are no more rows than parameters.
     """
     values, jacobian = _solved(model, data)
     at_bound = _at_bound(model, values, data)
@@ -147,9 +139,6 @@ def solve(model: Model, data: Observations) -> dict[str, float]:
 
 def _solved(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
     """The estimates, and the derivatives of the residuals by them, of shape (rows, parameters)."""
-    missing = [name for name in model.columns if name not in data.columns]
-    if missing:
-        raise AnalysisError(f"The {model.name} model needs the column {', '.join(missing)}.")
     if len(data) <= len(model.parameters):
         raise AnalysisError(f"{len(data)} rows cannot fit the {len(model.parameters)} parameters of {model.name}.")
     first = model.guess(data.columns, data.observed)

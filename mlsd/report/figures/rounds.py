@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mlsd.analysis.results import round_sums
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, Points, drift_of
@@ -21,7 +20,6 @@ from mlsd.report.figures import draw
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import PART_NAMES
 
 _MOST_ARMS = 40  # of one figure
@@ -52,37 +50,6 @@ def time_split(study: Study) -> Figure:
     ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
     plot.legend([ax], 3)
-    return figure
-
-
-def position_acceptance(study: Study) -> Figure:
-    """Share of rounds that accept position i: of those that accepted all before it (left), of all that proposed it."""
-    table = round_sums.position_acceptance(study.outcomes, study.trials)
-    if table.empty:
-        raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
-    table["draft"] = table["draft"].astype(object).where(table["draft"].notna(), "")
-    arms = ["target", "drafter", "draft", "options"]
-    longest = table.groupby(arms, dropna=False)["gamma"].transform("max")
-    chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
-    order: dict[Any, int] = {target: i for i, target in enumerate(study.targets)}
-    groups: dict[str, Any] = {}
-    key: Any
-    for key, line in sorted(chosen.groupby(arms, dropna=False, sort=False), key=lambda group: order[group[0][0]]):
-        target, method, draft, options = key
-        groups[f"{target} + {arm_named(method, draft, options, line['gamma'].iloc[0]).setting}"] = line
-    figure, parts = plot.panels(groups, 2, by=lambda line: line["target"].iloc[0])
-    for (left, right), own in parts:
-        for index, (label, line) in enumerate(own):
-            look = plot.look(index, markersize=4)
-            enough = line[line["tried"] >= 10]
-            left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
-            right.plot(line["position"].astype(int), 100 * line["overall"], label=label, **look)
-        left.set(xlabel="position i in the draft", ylabel="accepted, %", ylim=(0, 102))
-        left.set_title("given i - 1 accepted (10 rounds or more)")
-        right.set(xlabel="position i in the draft", title="overall", ylim=(0, 102))
-        for ax in (left, right):
-            ax.xaxis.set_major_locator(plot.whole_ticks())
-        plot.legend([left, right], 1)
     return figure
 
 
@@ -169,6 +136,5 @@ def equation_curves(study: Study) -> Figure:
 ROUND_FIGURES = (
     FigureEntry("equations", "Equations 1 and 2 with measured inputs", equation_curves),
     FigureEntry("time-split", "Where the time of a round goes", time_split),
-    FigureEntry("position-acceptance", "Acceptance by position", position_acceptance),
     FigureEntry("drift", "Drift over the run", baseline_drift),
 )

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from mlsd.analysis.claims.claim_tests import Decision
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.study.study import Study, attempt
+from mlsd.errors import SuiteError
+from mlsd.planning.suite import find_profile, load_suites
 from mlsd.report.render.table import Cell, Table, Tone, significant, table, text, words
+from mlsd.stats import grouped
 from mlsd.units import quoted
 
 STUDY_SUITES = frozenset("ABCDF")
@@ -49,11 +52,30 @@ def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
     """The command that decides more of them: more repeats of what is undecided, else what is not measured yet."""
     where = f"{f' --profile {quoted(study.profile)}' if study.profile else ''} --db {quoted(study.source)}"
     if any(one.decision == "not decided yet" for one in verdicts):
-        repeats = 2 * (1 + int(study.trials["repeat"].max()))
-        suites = " ".join(sorted(STUDY_SUITES & set(study.trials["suite"])))
-        return f"mlsd run {suites} --repeats {repeats}{where}"
+        alike = grouped(sorted(STUDY_SUITES & set(study.trials["suite"])), lambda suite: _changes(study, suite))
+        changes, suites = max(alike.items(), key=lambda item: len(item[1]))
+        own = study.trials[study.trials["suite"].isin(suites)]
+        return f"mlsd run {' '.join(suites)}{changes} --repeats {2 * (1 + int(own['repeat'].max()))}{where}"
     open_ = [one.claim.command for one in verdicts if one.decision == "not measured" and one.claim.command]
     return f"{open_[0]}{where}" if open_ else None
+
+
+def _changes(study: Study, name: str) -> str:
+    """What trials of a suite have that the suite does not say, as options."""
+    own = study.trials[study.trials["suite"] == name]
+    try:
+        profile = find_profile(study.profile) if study.profile else None
+    except SuiteError:  # of somebody else's checkout
+        profile = None
+    (suite,) = load_suites([name], profile)
+    written = {
+        "prompt": {prompt for part in suite.parts for prompt in part.prompts},
+        "gamma": {gamma for part in suite.parts for gamma in part.gammas},
+        "n-predict": {suite.n_predict},
+    }
+    found = {key: set(own[key.replace("-", "_")].dropna()) - {0} for key in written}
+    changed = [key for key in written if found[key] != written[key]]
+    return "".join(f" --{key} {','.join(map(str, sorted(found[key])))}" for key in changed if found[key])
 
 
 def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:

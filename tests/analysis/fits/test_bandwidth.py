@@ -51,7 +51,7 @@ def test_agreement_within_a_fifth_is_reported_with_both_figures() -> None:
         ({"Q8_0": 12.0, "Q4_0": 6.0}, 20.0, "bound by arithmetic"),
         ({"Q8_0": 10.0, "F16": 10.1}, 20.0, "what they share"),
         ({"F16": 60.0}, 20.0, "cache"),
-        ({"Q8_0": 10.0}, 20.0, "One quantization does not tell"),
+        ({"Q8_0": 10.0}, 20.0, "one quantization does not tell"),
     ],
 )
 def test_a_difference_is_explained_by_what_the_figures_show(rates: dict[str, float], stream: float, words: str) -> None:

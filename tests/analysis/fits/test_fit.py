@@ -177,12 +177,8 @@ def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: observations([], []), "Nothing was measured"),
-        (lambda: observations([1.0, -1.0], [0, 0]), "not a positive number"),
-        (lambda: observations([1.0, np.nan], [0, 0]), "not a positive number"),
-        (lambda: observations([1.0, 2.0], [0]), "different lengths"),
-        (lambda: observations([1.0], [0], rows=[np.inf]), "Column rows"),
-        (lambda: fit(fit_models.linear(), observations([1.0, 2.0, 3.0], [0, 1, 2])), "needs the column rows"),
+        (lambda: observations([], []), "nothing to fit"),
+        (lambda: observations([1.0, np.nan, -1.0], [0, 0, 0]), "nothing to fit"),
         (lambda: fit(fit_models.linear(), observations([1.0, 2.0], [0, 1], rows=[1, 2])), "2 rows cannot fit"),
         (lambda: held_out(fit_models.constant(), observations([1.0, 2.0], [0, 1], rows=[1, 2]), [1, 1]), "two differ"),
     ],
