@@ -73,7 +73,7 @@ def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> Bandwid
     elif len(lines) == 1:
         why = "one quantization does not tell memory from arithmetic: time a second one"
     else:
-        why = "what quantizations share, access pattern or threads, holds llama.cpp back"
+        why = "what they share, access pattern or threads, holds llama.cpp back"
     return BandwidthVerdict(
         ratio=best / stream, agrees=agrees, reason=f"llama.cpp reads {rates} GB/s, numpy {stream:.1f}: {why}."
     )
