@@ -208,7 +208,6 @@ class HeldOut(Record, frozen=True, kw_only=True):
     n_parameters: int
     error: float  # root mean square of the log errors, blocks weighing the same: by it candidates are ranked
     median_error: float
-    p95_error: float
     n_rows: int
     predicted: tuple[float, ...]  # in the order of the held-out rows
     observed: tuple[float, ...]
@@ -243,7 +242,6 @@ def held_out(
         n_parameters=len(model.parameters),
         error=float(np.sqrt(np.mean(_group_means(squares, data.blocks[judged])))),
         median_error=float(np.median(np.abs(ratio - 1))),
-        p95_error=float(np.quantile(np.abs(ratio - 1), 0.95)),
         n_rows=int(judged.sum()),
         predicted=tuple(float(v) for v in predicted[judged]),
         observed=tuple(float(v) for v in data.observed[judged]),
@@ -262,10 +260,6 @@ class Selection(Record, frozen=True, kw_only=True):
 
     chosen: str
     candidates: tuple[HeldOut, ...]
-
-    @property
-    def best(self) -> str:
-        return self.candidates[0].model
 
 
 def select(

@@ -15,7 +15,7 @@ from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
-from mlsd.records import Case, ModelRef, Record
+from mlsd.records import Case, Record
 from mlsd.stats import Interval, grouped
 from mlsd.store.pass_shares import PassShares, part_key
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
@@ -144,10 +144,6 @@ class Machine:
             stated_gb_s=stated,
             source=f"measured: {memory.best_gb_s:.1f} GB/s, and the fastest wide pass",
         )
-
-    def passes_of(self, model: ModelRef) -> tuple[CalibrationPoint, ...]:
-        """The timed passes of a model: those of the newest calibration of each kind."""
-        return self.known.passes.get((self.key, model.key), ())
 
     def name_of(self, key: str) -> str:
         """The model's id, with the start of its key where two files bear one id."""

@@ -124,7 +124,7 @@ def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path
         timed(store, curve(MOE, 3.0), n_threads=7)
         times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), MOE.ref.key]}
     assert min(times) == 10_000_000
-    assert {p.span_ns for p in mlsd.open_study(path).machine.passes_of(MOE.ref)} == times
+    assert {p.span_ns for p in mlsd.open_study(path).machine.timed[MOE.ref.key]} == times
     with Store.open(path, read_only=True) as store:
         (note,) = choose(store).notes
     assert "run 3 is left out (n_threads 7 instead of auto)" in note
