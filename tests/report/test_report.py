@@ -65,7 +65,9 @@ def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: 
 
 
 def test_the_next_command_measures_more_of_what_was_asked_not_the_whole_suite(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.sqlite", blocks(MOE, prompts=("code",), gammas=(4, 8), n_predict=24, repeats=2, noise=0.6))
+    path = write(
+        tmp_path / "s.sqlite", blocks(MOE, prompts=("code",), gammas=(4, 8), n_predict=24, repeats=2, noise=0.6)
+    )
     study = mlsd.open_study(path)
     wanted = f"mlsd run B --prompt code --gamma 4,8 --n-predict 24 --repeats 4 --profile tiny --db {path}"
     assert next_step(study, of_the_study(study)) == wanted
@@ -96,7 +98,7 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 11 and page.chart.narrow
+    assert len({picture.id for picture in page.pictures}) == 10 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)
