@@ -53,7 +53,7 @@ def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, m
     asked = ("run", "D", "--profile", "tiny", "--db", db, *QUICK, "--costs", 1)
     mlsd(*asked)
     study = mlsd_library.open_study(db)
-    assert set(study.passes["model"]) == {"tiny-dense", "tiny-draft"}
+    assert set(study.passes["model"]) == {"tiny-dense"}
     assert {"timed passes", "known bytes", "plain read"} <= set(study.bandwidth["source"])
     mlsd(*asked)
     assert len(mlsd_library.open_study(db).passes) == len(study.passes)
