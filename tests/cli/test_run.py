@@ -46,8 +46,8 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
 
 @pytest.mark.heavy
 def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With files of a few megabytes in place of hundreds; all else is as `make study` has it."""
-    monkeypatch.setattr("mlsd.measure.run.bandwidth._SIZES_MB", (4, 8))
+    """With models of 20 and 40 megabytes in place of hundreds; all else is as `make study` has it."""
+    monkeypatch.setattr("mlsd.measure.run.bandwidth._SIZES_MB", (20, 40))
     monkeypatch.setattr("mlsd.measure.run.bandwidth._READ_MB", 64)
     db = tmp_path / "s.sqlite"
     asked = ("run", "D", "--profile", "tiny", "--db", db, *QUICK, "--costs", 1)
