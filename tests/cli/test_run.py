@@ -49,6 +49,7 @@ def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, m
     """With models of 20 and 40 megabytes in place of hundreds; all else is as `make study` has it."""
     monkeypatch.setattr("mlsd.measure.run.bandwidth._SIZES_MB", (20, 40))
     monkeypatch.setattr("mlsd.measure.run.bandwidth._READ_MB", 64)
+    monkeypatch.setattr("mlsd.measure.run.bandwidth._QUANTS", ("Q8_0",))
     db = tmp_path / "s.sqlite"
     asked = ("run", "D", "--profile", "tiny", "--db", db, *QUICK, "--costs", 1)
     mlsd(*asked)
