@@ -49,7 +49,7 @@ def test_importing_it_loads_no_library_and_using_it_starts_nothing_native() -> N
         "mlsd.plan; print(light, 'llama_cpp' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "[] False"
+    assert out.strip() == "['mlsd.version'] False"
 
 
 def test_a_study_is_planned_run_and_reported_in_a_few_lines() -> None:

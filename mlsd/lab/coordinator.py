@@ -203,7 +203,8 @@ class _Coordinator:
                 self._give_back(part, died=True)
         for address, card in machines.items():
             part = self._part_of(card)
-            if part.ticket is None and part.take(card, self._models):
+            busy = any(one.ticket is not None and one.address == address for one in self._parts.values())
+            if not busy and part.ticket is None and part.take(card, self._models):  # a card may change its key
                 self._submit(card, address, part)
             if part.address == address:
                 part.last_seen_s = time.monotonic()

@@ -327,4 +327,4 @@ def test_an_answer_is_one_statement_on_every_surface(
     (advised,) = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--json").out)["measured"]
     assert (advised["use"], advised["words"]) == (use, found.words)
     has_flags = {surface for surface, text in flat.items() if "llama-server: " in text}
-    assert has_flags - {"advice"} == ({"terminal", "page", "Markdown"} if use in DECIDED else set())
+    assert has_flags - {"advice"} == ({"terminal", "page", "Markdown", "server"} if use in DECIDED else set())

@@ -35,11 +35,12 @@ def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
     assert all(word in text for word in words)
     assert "first `sudo sysctl iogpu.wired_limit_mb=26000`" in text
     for load in plan_json("B", "--profile", "mac-32gb")["needs"]["memory"]:
-        terms = [load[f"{name}_bytes"] for name in ("weights", "kv", "states", "compute", "output")]
+        terms = [load[f"{name}_bytes"] for name in ("weights", "kv", "states", "compute", "output", "probing")]
         assert load["total_bytes"] == sum(terms) > load["least_bytes"] > load["limit_bytes"]
         assert [arm["arm"] for arm in load["arms"]] == [
             "plain",
             *(f"{load['models'][1]}, gamma {n}" for n in (4, 8, 16)),
+            "probing",
             "judging",
         ]
 

@@ -177,7 +177,8 @@ def recurrent_layers(source: Source) -> list[bool]:
     if interval is None and not any(source.count(key) for key in _STATE_KEYS):
         return [False] * n_layers
     key = "attention.head_count_kv"
-    heads = source.of_blocks(key, n_layers) or source.of_blocks("attention.head_count", n_layers) or (0,) * n_layers
+    stated, queries = (source.of_blocks(name, n_layers) for name in (key, "attention.head_count"))  # both are checked
+    heads = stated or queries or (0,) * n_layers
     if source.architecture == "falcon-h1" or source.count("wkv.head_size") or not any(heads):
         return [True] * n_layers
     if source.is_array(f"{source.architecture}.{key}"):

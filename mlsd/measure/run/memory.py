@@ -95,6 +95,7 @@ class LoadMemory(Record, frozen=True, kw_only=True):
     states_bytes: int | None = None
     compute_bytes: int | None = None
     output_bytes: int | None = None
+    probing_bytes: int | None = None  # beyond the arm that a rollback is tried for, which is not open then
     total_bytes: int | None = None
     least_bytes: int | None = None  # with one arm open at a time
     limit_bytes: int | None
@@ -382,7 +383,8 @@ def _judge_load(
     if arms and weights is not None:
         each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
         probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
-        total = weights + sum(sums.values()) + max(0, probing - min(each))  # the arm that it is for is not open yet
+        sums["probing_bytes"] = max(0, probing - min(each))
+        total = weights + sum(sums.values())
         least = weights + judging + max(*each, probing)
     names = tuple(model.id for model in own)
     estimated = any(model.estimated for model in own)

@@ -136,7 +136,9 @@ def memory_table(loads: Sequence[LoadMemory], *, arms: bool = True) -> Table:
         words("load", lambda row: " + ".join(row[0].models)),
         words("arm", lambda row: row[1]),
         whole("weights"),
-        *map(term, ("kv", "states", "compute", "output", "total")),
+        *map(term, ("kv", "states", "compute", "output")),
+        whole("probing"),
+        term("total"),
         whole("limit"),
         numbers("verdict", lambda row: text(row[0].verdict if row[2] is row[0] else "")),
     )
