@@ -162,6 +162,8 @@ def main(argv: list[str] | None = None) -> None:
                 _print_error(error, error.message, error.hint, error.exit_code)
             _fail(error, error.message, error.hint, error.exit_code)
         except OSError as error:
+            if as_json and error.filename is not None:  # without a name it may be of the output itself
+                _print_error(error, *_words(error), 2)
             _fail(error, *_words(error))
         except UnicodeEncodeError as error:  # of bytes on the command line or in a path that are no text
             name = clean(error.object[max(0, error.start - 40) : error.end + 40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli
+from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli, main
 from mlsd.cli.options import Real, Whole
 from tests.cli.conftest import Mlsd, parsed
 
@@ -188,3 +189,16 @@ def test_an_error_under_json_is_json_too(mlsd: Mlsd, words: tuple[str, ...]) -> 
     error = json.loads(ran.out)["error"]
     assert ran.code == error["exit_code"] == 2
     assert error["message"].split(".")[0] in ran.err
+
+
+def test_a_file_that_the_system_refuses_is_an_object_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "page.html")
+
+    monkeypatch.setattr("mlsd.cli.commands.report.show_report", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, answer["error"]["message"]) == (2, "page.html: Read-only file system.")

@@ -74,6 +74,7 @@ def test_an_unknown_trial_is_named(db: Path) -> None:
 
 def test_the_files_integrity_can_be_checked(db: Path) -> None:
     assert "no problem found" in run("results", "--check", "--db", db).output
+    assert run("results", "--check", "--json", "--db", db).exit_code == 2
     raw = sqlite3.connect(db)
     raw.execute('DELETE FROM "case"')
     raw.commit()

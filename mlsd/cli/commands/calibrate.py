@@ -314,11 +314,8 @@ def _print_shares(found: Breakdown) -> None:
         "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
         "`no outputs` is the share of T that outputs take: a second estimate of LM head and sampling."
     )
-    if any(shares.in_doubt for shares in found.shares):
-        note(
-            "IN DOUBT (?)  Profiling or other programs changed these passes too much: their parts differ from T by a "
-            "quarter, or the profiled pass took twice as long as T, as with tiny models."
-        )
+    if found.doubt is not None:
+        note(f"IN DOUBT (?)  {found.doubt}")
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:

@@ -27,14 +27,23 @@ def report(db: Path | None, machine: str | None, settings: str | None, folder: P
 
 
 def show_report(
-    db: Path | None, folder: Path, machine: str | None = None, settings: str | None = None, *, as_json: bool = False
+    db: Path | None,
+    folder: Path,
+    machine: str | None = None,
+    settings: str | None = None,
+    *,
+    as_json: bool = False,
+    beside: bool = False,
 ) -> None:
-    """Write the report of a study, and print its answer and where it lies."""
+    """Write the report of a study, and print its answer and where it lies; `beside` other JSON only where."""
     study = open_study(db, machine, settings, say=False)
     with working("Writing the report"):
         from mlsd.report.write import write_report
 
         written = write_report(study, folder)
+    if beside:
+        note(f"Report: {written.html}")
+        return
     if as_json:
         print_json(written)
         return

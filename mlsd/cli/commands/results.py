@@ -56,6 +56,8 @@ def results(ctx: click.Context, /, identity: str | None, view: str | None, kind:
     """
     if sum((identity is not None, view is not None, kind is not None, options["check"])) > 1:
         raise click.UsageError("Give only one of: ID, --trials, --claims, --fits, --format, --check.")
+    if options["check"] and options["as_json"]:
+        raise click.UsageError("--check has no JSON: its exit code says it.")
     if view is None and identity is None and any(options[name] for name in _OF_TRIALS) and kind is None:
         view = "trials"
     refuse(ctx, ("output", "force"), kind is None, "--format")

@@ -128,7 +128,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if options["folder"] is not None:
         from mlsd.cli.commands.report import show_report
 
-        show_report(Path(result.database), options["folder"])
+        show_report(Path(result.database), options["folder"], beside=as_json)
 
 
 def _proposed(*, asks: bool) -> str | None:
