@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import AnalysisError, InputError, MlsdError
+from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError
 from mlsd.hardware.apple_passes import AppleChip, constants
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
@@ -96,10 +97,13 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         question = msgspec.structs.replace(question, workload=texts.pop())
     ways = _asked_ways(question, own)
     chosen, is_own = _acceptances(target, own, question, ways)
-    drafts = {
-        a.way: None if a.way.draft is None else named(a.way.draft.id, stored=known.models.values(), elsewhere=elsewhere)
-        for a in chosen
-    }
+    drafts = dict[Arm, KnownModel | None]()
+    for one in chosen:  # a database may name drafts that it does not describe and that are not here
+        with suppress(*(() if ways else (InputError, ModelFileError))):
+            draft = one.way.draft
+            stored = known.models.values()
+            drafts[one.way] = None if draft is None else named(draft.id, stored=stored, elsewhere=elsewhere)
+    chosen = [one for one in chosen if one.way in drafts]
     plain, costs = _costs(target, drafts, known, place, question)
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
