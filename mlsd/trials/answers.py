@@ -80,9 +80,10 @@ class Answer(Record, frozen=True, kw_only=True):
             return ""
         pays, notes = best.pays_from, ""
         if pays is not None and (pays.high or pays.value) > self.n_predict:
-            longer = "takes" if (pays.low or pays.value) > self.n_predict else "may take"
+            longer = "takes" if pays.low is not None and pays.low > self.n_predict else "may take"
             ends = "" if pays.low is None or pays.high is None else f" (90 % {pays.low:.0f} to {pays.high:.0f})"
-            notes = f"; its first token comes later, so a whole request of {self.n_predict} tokens {longer} longer: "
+            comes = "comes" if pays.value > 1 else "may come"
+            notes = f"; its first token {comes} later, so a whole request of {self.n_predict} tokens {longer} longer: "
             notes += f"it pays from {pays.value:.0f} output tokens on{ends}"
         return notes + ("; its output repeats itself to the end: measure another text" if best.n_loops else "")
 
@@ -192,7 +193,7 @@ def by_target(found: Sequence[Answer]) -> list[str]:
     """The answer for each target; what is the same for several texts stands once."""
     sentences = []
     for subject, own in grouped(found, lambda answer: answer.subject).items():
-        groups = grouped(own, lambda a: (a.setting, a.best and a.best.effect, a.reason, bool(a.note)))
+        groups = grouped(own, lambda a: (a.setting, a.best and a.best.effect, a.reason, a.note))
         sentences.append(f"{subject}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
 

@@ -20,24 +20,31 @@ def first_token_ms(trial: Trial) -> float | None:
     return span / NS_PER_MS if span else None
 
 
+def break_even_tokens(later_s: float, plain_tok_s: float, speedup: float) -> float | None:
+    """Output tokens that make up for a first token that comes later; None where decoding is no faster.
+
+    ``n = 1 + later plain_tok_s / (1 - 1 / speedup)``, at least 1.
+    """
+    return max(1.0, 1.0 + later_s * plain_tok_s / (1.0 - 1.0 / speedup)) if speedup > 1 else None
+
+
 def pays_from(
     later_ms: Sequence[float], groups: Sequence[Hashable], plain_tok_s: float, speedup: Interval
 ) -> Interval | None:
     """Output tokens from which a whole request is faster, though its first token comes `later_ms` later in each block.
 
-    ``n = 1 + later plain_tok_s / (1 - 1 / speedup)``, at least 1. Its ends take those of the speedup with those of the
-    95 % interval of the delay over `groups` (Student 1908), so that they hold in at least 90 %. None where decoding is
-    no faster.
+    Its ends take those of the speedup with those of the 95 % interval of the delay over `groups` (Student 1908), so
+    that they hold in at least 90 %. None where decoding is no faster.
     """
-    if not later_ms or speedup.value <= 1:
+    if not later_ms:
         return None
     later = mean_over(later_ms, groups)
 
-    def tokens(ms: float, ratio: float) -> float:
-        return max(1.0, 1.0 + ms / 1e3 * plain_tok_s / (1.0 - 1.0 / ratio))
+    def tokens(ms: float | None, ratio: float | None) -> float | None:
+        return None if ms is None or ratio is None else break_even_tokens(ms / 1e3, plain_tok_s, ratio)
 
-    found = Interval(value=tokens(later.value, speedup.value), n=later.n)
-    if later.low is None or later.high is None or speedup.low is None or speedup.high is None or speedup.low <= 1:
-        return found
+    value = tokens(later.value, speedup.value)
     low, high = tokens(later.low, speedup.high), tokens(later.high, speedup.low)
-    return Interval(value=found.value, low=low, high=high, n=later.n)
+    if value is None:
+        return None
+    return Interval(value=value, n=later.n) if high is None else Interval(value=value, low=low, high=high, n=later.n)

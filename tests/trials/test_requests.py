@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from mlsd.records import Case, Trial
 from mlsd.stats import Interval
-from mlsd.trials.answers import answers
+from mlsd.trials.answers import answers, by_target
 from mlsd.trials.loops import loop_of
 from mlsd.trials.requests import pays_from
 from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key
 from tests.analysis.studies import DENSE, as_measured, blocks, failed
+from tests.trials.made import result
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.lists(st.integers(0, 9), min_size=1, max_size=6))
@@ -63,6 +64,25 @@ def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change
     assert (
         answer.use == "on" and says in answer.note and bool(says) == bool(answer.note) and answer.note in answer.words
     )
+
+
+@pytest.mark.parametrize(
+    ("pays", "words"),
+    [
+        (Interval(value=80.0, low=70.0, high=90.0), "comes later, so a whole request of 64 tokens takes longer"),
+        (Interval(value=80.0, low=20.0, high=90.0), "comes later, so a whole request of 64 tokens may take longer"),
+        (Interval(value=80.0), "comes later, so a whole request of 64 tokens may take longer"),
+        (Interval(value=1.0, low=1.0, high=90.0), "may come later, so a whole request of 64 tokens may take longer"),
+    ],
+)
+def test_a_request_is_said_to_take_longer_only_where_its_interval_decides_it(pays: Interval, words: str) -> None:
+    assert f"its first token {words}" in answers([result(1.2, 1.5, 1.8, pays_from=pays)])[0].note
+
+
+def test_texts_that_pay_from_different_lengths_are_told_apart() -> None:
+    late = [result(1.2, 1.5, 1.8, text=text, pays_from=Interval(value=n)) for text, n in (("code", 90.0), ("qa", 70.0))]
+    (words,) = by_target(answers(late))
+    assert "it pays from 90 " in words and "it pays from 70 " in words
 
 
 def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_open() -> None:

@@ -22,7 +22,15 @@ from mlsd.analysis.advise.acceptance import (
 from mlsd.analysis.advise.cost_sources import Costed, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
 from mlsd.analysis.advise.next_steps import Gap, timing_commands
-from mlsd.analysis.advise.prospects import CostRange, Prospect, Recommendation, as_measured, prospects, recommend
+from mlsd.analysis.advise.prospects import (
+    CostRange,
+    Prospect,
+    Recommendation,
+    as_measured,
+    prospects,
+    recommend,
+    with_request,
+)
 from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
@@ -108,11 +116,13 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
     error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
-    found = prospects(costs, plain, chosen, question.gammas, model_error=error, request=question.request)
+    found = prospects(costs, plain, chosen, question.gammas, model_error=error)
     here = [] if place is None else known.of(target.facts.ref, place.environment_key)
     if question.gammas != GAMMAS:
         found = [p for p in found if p.gamma in (0, *question.gammas)]
     found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
+    if question.request is not None:
+        found = with_request(found, question.request, costs, plain)
     untimed = {way: draft for way, draft in drafts.items() if way not in costs}
     file = None if target.here or place is None else _file_of(target)
     room = None if place is None else place.safe_bytes

@@ -153,7 +153,6 @@ def prospects(
     gammas: Sequence[int],
     *,
     model_error: float = 0.0,
-    request: Request | None = None,
 ) -> list[Prospect]:
     """Every drafter at every gamma, and those that were measured, and plain decoding; fastest first.
 
@@ -180,17 +179,20 @@ def prospects(
                 at_middle=middle.speedup,
             )
             result.append(joined)
-    if request is not None:
-        result = [
-            msgspec.structs.replace(
-                p,
-                request=whole_request(
-                    request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms
-                ),
-            )
-            for p in result
-        ]
     return sorted(result, key=lambda p: -p.tok_s.value)
+
+
+def with_request(
+    found: Iterable[Prospect], request: Request, costs: Mapping[Arm, CostRange], plain: CostRange
+) -> list[Prospect]:
+    """What the request takes with each, at the speed that it is shown with."""
+    first = {way: one.prefill_ms for way, one in costs.items()}
+    return [
+        msgspec.structs.replace(
+            p, request=whole_request(request, p.tok_s, p.speedup, first.get(p.way, plain.prefill_ms), plain.prefill_ms)
+        )
+        for p in found
+    ]
 
 
 def _accepted(p: Prospect) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlsd.errors import InputError
 from mlsd.records import Record
 from mlsd.stats import Interval
+from mlsd.trials.requests import break_even_tokens
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -24,17 +25,13 @@ class WholeRequest(Record, frozen=True, kw_only=True):
     ttft_s: float | None  # time to first token: reading the prompt, the draft's reading included
     whole_s: Interval | None
     pays_from: int | None  # the output token from which on it beats plain decoding; None: never, or plain itself
-    pays_from_latest: int | None  # the same at the low end of the speedup; None: it may never
+    pays_from_latest: int | None  # the same at the low end of the speedup; None: there never, or it has none
 
 
 def whole_request(
     request: Request, tok_s: Interval, speedup: Interval, prefill_ms: float | None, plain_prefill_ms: float | None
 ) -> WholeRequest:
-    """From a setting's decode tok/s and speedup, and ms a prompt token of it and of plain decoding.
-
-    With ``d`` s a plain token, ``x`` the speedup and ``e`` s more until the first token it pays from output token
-    ``1 + e / (d (1 - 1 / x))`` on.
-    """
+    """From a setting's decode tok/s and speedup, and ms a prompt token of it and of plain decoding."""
     if prefill_ms is None or plain_prefill_ms is None:
         return WholeRequest(ttft_s=None, whole_s=None, pays_from=None, pays_from_latest=None)
     ttft, later = (request.prompt_tokens * ms / 1e3 for ms in (prefill_ms, prefill_ms - plain_prefill_ms))
@@ -44,8 +41,8 @@ def whole_request(
         return ttft + n / speed
 
     def pays_from(x: float) -> int | None:
-        gained = speedup.value / tok_s.value * (1 - 1 / x)
-        return 2 + int(max(0.0, later) / gained) if gained > 0 else None
+        found = break_even_tokens(later, tok_s.value / speedup.value, x)
+        return None if found is None else 1 + int(found)
 
     return WholeRequest(
         ttft_s=ttft,

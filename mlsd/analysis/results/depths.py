@@ -36,25 +36,16 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
 
 
 def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
-    """Up to which depth each setting pays: what was decided at every depth that was measured, and nothing between."""
+    """What was decided of each setting at every depth that was measured, and nothing between."""
     sentences = []
     for (target, setting, prompt), group in groupby(
         deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
     ):
-        effects = [(row.depth, row.found.standing.effect) for row in group if row.found.standing is not None]
-        pays = [depth for depth, effect in effects if effect == "faster"]
-        lost = [(depth, effect) for depth, effect in effects if effect in ("slower", "no difference")]
-        name = f"{target}, {setting}, {prompt}"
-        if len(effects) < 2:
-            continue
-        if lost and pays and lost[0][0] < max(pays):
-            words = ", ".join(f"{effect} at {depth:,}" for depth, effect in effects)
-        elif lost:
-            upto = f"pays up to {max(pays):,} tokens of other text" if pays else "does not pay"
-            words = f"{upto}: {lost[0][1]} at {lost[0][0]:,}"
-        elif pays:
-            words = f"pays at every depth that was decided, the deepest {max(pays):,} tokens"
-        else:
-            words = "not decided yet at any depth"
-        sentences.append(f"{name}: {words}.")
+        known = [(row.depth, row.found.standing) for row in group if row.found.standing is not None]
+        # Of one that cannot win the reason says more than that its speedup is open.
+        words = [(depth, (one.effect == "not decided yet" and one.out) or one.effect) for depth, one in known]
+        if len({depth for depth, _ in words}) > 1:
+            alike = groupby(words, key=lambda pair: pair[1])
+            said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in alike)
+            sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text.")
     return sentences

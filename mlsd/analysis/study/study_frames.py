@@ -36,13 +36,14 @@ def _number(name: str, meaning: str, get: Get) -> Filled:
     return Column(name, "float64", meaning), get
 
 
-def _ends(name: str, meaning: str, get: Get) -> tuple[Filled, ...]:
-    """A value with the ends of its 95 % interval."""
+def _ends(name: str, meaning: str, get: Get, level: int = 95) -> tuple[Filled, ...]:
+    """A value with the ends of its interval, which holds in so many per cent."""
 
     def end(which: str) -> Get:
         return lambda row: None if (found := get(row)) is None else getattr(found, which)
 
-    low, high = (Column(f"{name}_{side}", "float64", f"{side} end of its 95 % interval") for side in ("low", "high"))
+    words = f"end of its {level} % interval"
+    low, high = (Column(f"{name}_{side}", "float64", f"{side} {words}") for side in ("low", "high"))
     return _number(name, meaning, end("value")), (low, end("low")), (high, end("high"))
 
 
@@ -84,7 +85,7 @@ ARMS: tuple[Filled, ...] = (  # of an `ArmResult`
     *map(_part, PART_NAMES),
     _number("first_token_ms", "prefill of target and draft, up to the first token", lambda a: a.first_token_ms),
     _number("plain_first_token_ms", "of plain decoding in the same blocks", lambda a: a.plain_first_token_ms),
-    *_ends("pays_from", "output tokens from which the whole request is faster", lambda a: a.pays_from),
+    *_ends("pays_from", "output tokens from which the whole request is faster", lambda a: a.pays_from, 90),
     _count("memory_bytes", "weights of target and draft, and the arm's contexts", lambda a: a.memory_bytes),
     _count("n_loops", "outputs that repeat themselves to their end", lambda a: a.n_loops),
     _text("verdict", "lossless, near_tie, not_judged or diverged", lambda a: a.verdict),

@@ -212,10 +212,10 @@ def _of_request(one: Prospect | None) -> str:
         return "; how long a prompt takes is not known here"
     if found.pays_from is None:
         return "; it pays at no length"
-    latest = (
-        "" if found.pays_from_latest == found.pays_from else f" (at the latest {found.pays_from_latest or 'never'})"
-    )
-    return f"; it pays from output token {found.pays_from:,} on{latest}"
+    words, least = f"; it pays from output token {found.pays_from:,} on", found.pays_from_latest
+    if one.speedup.low is None or least == found.pays_from:
+        return words
+    return f"{words}, at the low end of its speedup {'at no length' if least is None else f'from {least:,} on'}"
 
 
 def _checked() -> str:

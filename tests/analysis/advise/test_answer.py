@@ -11,6 +11,7 @@ import pytest
 from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, Place, answer, check_question
 from mlsd.analysis.advise.prospects import Recommendation
+from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
@@ -135,9 +136,10 @@ def measured() -> tuple[Known, Study, Place]:
 
 def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Place]) -> None:
     stored, study, here = measured
-    n_measured = 0
+    n_measured, asked = 0, Request(prompt_tokens=500, n_predict=101)
     for best in study.answers:
-        found = answer(AdviceQuestion(target=best.target, workload=best.text), stored, here).recommendation
+        question = AdviceQuestion(target=best.target, workload=best.text, request=asked)
+        found = answer(question, stored, here).recommendation
         assert (found.verdict == "on") == (best.use == "on")
         rows = {(p.drafter, p.draft, p.gamma): p for p in found.prospects}
         for one in best.arms:
@@ -146,6 +148,10 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
             if p is not None:
                 assert (p.effect, p.speedup) == (one.effect, one.ratio), "an undecided one is not predicted instead"
                 assert p.tok_s.value == one.tok_s, "as it was measured"
+                assert p.request is not None and p.request.ttft_s is not None and p.request.whole_s is not None
+                assert p.request.whole_s.value == pytest.approx(p.request.ttft_s + 100 / p.tok_s.value), (
+                    "a request, too"
+                )
                 n_measured += 1
     assert n_measured > 10
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise.acceptance import Acceptance, assumed_acceptance, reference_acceptance
-from mlsd.analysis.advise.prospects import CostRange, as_measured, prospects, recommend
+from mlsd.analysis.advise.prospects import CostRange, as_measured, prospects, recommend, with_request
 from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.costs import Costs, tok_per_s
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
@@ -161,16 +161,18 @@ def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
 
 def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
     plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
-    drafting = msgspec.structs.replace(plain, prefill_ms=1.5)
+    costs = {KEY: msgspec.structs.replace(plain, prefill_ms=1.5)}
     asked = Request(prompt_tokens=1000, n_predict=101)
-    found = {p.gamma: p for p in prospects({KEY: drafting}, plain, [accepting(0.5, error=0.0)], (4,), request=asked)}
-    off, on = found[0].request, found[4].request
+    found = prospects(costs, plain, [accepting(0.5, error=0.0)], (4,))
+    told = {p.gamma: p for p in with_request(found, asked, costs, plain)}
+    off, on = told[0].request, told[4].request
     assert off is not None and on is not None and off.whole_s is not None and on.whole_s is not None
     assert (off.ttft_s, off.whole_s.value, off.pays_from) == (1.0, pytest.approx(2.0), None)
     assert on.ttft_s == 1.5
-    gained_ms = 10 * (1 - 1 / found[4].speedup.value)
+    gained_ms = 10 * (1 - 1 / told[4].speedup.value)
     assert on.pays_from == 2 + int(500 / gained_ms)
     slow, fast = ((n - 1) * ms for n, ms in ((on.pays_from, 10.0), (on.pays_from, 10 - gained_ms)))
     assert 1500 + fast <= 1000 + slow, "at that token it is ahead"
-    unknown = prospects({KEY: cost_range({1: 10.0})}, plain, [accepting(0.5)], (4,), request=asked)
+    silent = {KEY: cost_range({1: 10.0})}
+    unknown = with_request(prospects(silent, plain, [accepting(0.5)], (4,)), asked, silent, plain)
     assert all(p.request is not None and (p.request.whole_s is None) == (p.gamma == 4) for p in unknown)

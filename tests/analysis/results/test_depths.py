@@ -1,36 +1,47 @@
-"""Up to which depth a setting is said to pay."""
+"""What is said of a setting at each depth."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace as Made
+from typing import get_args
 
 import pytest
 
 from mlsd.analysis.results import depths
 from mlsd.analysis.results.depths import DeepArm, depth_sentences
+from mlsd.trials.decisions import Effect
 
 
 @pytest.mark.parametrize(
     ("effects", "words"),
     [
-        ({0: "faster", 2048: "faster", 8192: "slower"}, "pays up to 2,048 tokens of other text: slower at 8,192."),
-        ({0: "slower", 2048: "slower"}, "does not pay: slower at 0."),
-        ({0: "faster", 1024: "not decided yet"}, "pays at every depth that was decided, the deepest 0 tokens."),
-        ({0: "no difference", 1024: "faster"}, "no difference at 0, faster at 1,024."),
-        ({0: "not decided yet", 1024: "not decided yet"}, "not decided yet at any depth."),
+        ([(0, "faster"), (2048, "faster"), (8192, "slower")], "faster behind 0, 2048; slower behind 8192"),
+        ([(0, "slower"), (2048, "slower")], "slower behind 0, 2048"),
+        ([(0, "faster"), (1024, "not decided yet")], "faster behind 0; not decided yet behind 1024"),
+        (
+            [(0, "faster"), (512, "not decided yet"), (1024, "faster"), (2048, "no difference")],
+            "faster behind 0; not decided yet behind 512; faster behind 1024; no difference behind 2048",
+        ),
+        ([(0, "faster"), (1024, "nothing was proposed")], "faster behind 0; nothing was proposed behind 1024"),
+        ([(0, "faster"), (0, "slower")], None),
     ],
 )
-def test_a_setting_pays_as_far_as_was_decided(
-    effects: dict[int, str], words: str, monkeypatch: pytest.MonkeyPatch
+def test_of_each_depth_is_said_what_was_decided_there(
+    effects: list[tuple[int, str]], words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arms = [
-        Made(case=Made(target=Made(id="t")), setting="pld, gamma 2", standing=Made(effect=effect))
-        for effect in effects.values()
+    def standing(word: str) -> Made:
+        return Made(effect=word, out=None) if word in get_args(Effect) else Made(effect="not decided yet", out=word)
+
+    rows = [
+        DeepArm(
+            Made(case=Made(target=Made(id="t")), setting="pld, gamma 2", standing=standing(word)),  # type: ignore[arg-type]
+            "code",
+            depth,
+            1.0,
+            1.0,
+        )
+        for depth, word in effects
     ]
-    rows = [DeepArm(arm, "code", depth, 1.0, 1.0) for arm, depth in zip(arms, effects, strict=True)]  # type: ignore[arg-type]
     monkeypatch.setattr(depths, "deep_arms", lambda _: rows)
-    assert depth_sentences([]) == [f"t, pld, gamma 2, code: {words}"]
-
-
-def test_one_depth_says_nothing_of_depths() -> None:
-    assert depth_sentences([]) == []
+    said = [] if words is None else [f"t, pld, gamma 2, code: {words} tokens of other text."]
+    assert depth_sentences([]) == said
