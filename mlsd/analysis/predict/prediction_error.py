@@ -47,7 +47,7 @@ class Validation(Record, frozen=True, kw_only=True):
         spread = self.median_spread
         own = "" if spread is None else f" (the measurements themselves spread by {format_percent(spread)})"
         return (
-            f"Each of {self.n} stored settings predicted from its other gammas: median error "
+            f"Each of {self.n} stored settings predicted from its own acceptance and other gammas' times: median error "
             f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}{own}."
         )
 
