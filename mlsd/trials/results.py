@@ -283,7 +283,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def request_s(self) -> float | None:
         """The whole request at its length: to the first token, then the others."""
-        return _request_s(self.first_token_ms, self.tok_s, self.question.n_predict)
+        return _request_s(self.first_token_ms, self.tok_s, self.question.n_predict) if self.n_valid else None
 
     @property
     def plain_request_s(self) -> float | None:
@@ -453,7 +453,9 @@ def _result(
     later_ms = [ms - plain_ms for _, plain_ms, ms in begun]
     places = [_place(one.own) for one, *_ in begun]
     units = [prompt for prompt, _ in places] if len({prompt for prompt, _ in places}) > 1 else places
-    pays = None if ratio is None or plain_tok_s is None else pays_from(later_ms, units, plain_tok_s, ratio)
+    pays = None  # of an arm whose times count for nothing: what an unchecked loop claims pays nowhere
+    if standing is not None and ratio is not None and plain_tok_s is not None:
+        pays = pays_from(later_ms, units, plain_tok_s, ratio)
     return ArmResult(
         question=question,
         session=session,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.records import Case, Trial
+from mlsd.records import Case, Status, Trial
 from mlsd.stats import Interval
 from mlsd.trials.answers import answers, by_target
 from mlsd.trials.loops import loop_of
@@ -96,3 +96,12 @@ def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_ope
     lost = [(of, failed(of, t.block, t.repeat, "no memory") if of.gamma == 8 else t) for of, t in made]
     (answer,) = answers(arms(lost, SessionPlan()))
     assert answer.use == "off" and answer.words.endswith("; failed each time: tiny-draft, gamma 8: no memory")
+
+
+def test_what_is_not_valid_pays_nowhere_and_takes_no_time() -> None:
+    wrong = {"status": Status.INVALID, "reason": "unchecked"}
+    made = blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
+    made = [(of, msgspec.structs.replace(t, **(wrong if of.gamma else {}))) for of, t in made]
+    (found,) = arms(made, SessionPlan())
+    assert found.tok_s is not None
+    assert (found.request_s, found.pays_from) == (None, None)
