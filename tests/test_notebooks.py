@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import mlsd
 from mlsd.cli import main
+from tests.cli.conftest import parsed
 from tools.notebook_outputs import FOLDER, MEASURES, commands, executed
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -87,6 +89,7 @@ def test_the_database_is_small_whole_and_names_no_place_of_its_maker() -> None:
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: words[0])
-def test_the_commands_that_make_the_database_are_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    main([words[0], "--help"])
-    assert f"Usage: mlsd {words[0]}" in capsys.readouterr().out and words[-2:] == ["--db", "study.sqlite"]
+def test_the_commands_that_make_the_database_are_commands(words: list[str], tmp_path: Path) -> None:
+    assert parsed(shlex.join(("mlsd", *words))) == f"mlsd {words[0]}" and words[-2:] == ["--db", "study.sqlite"]
+    if words[0] == "run":
+        main([*words[:-1], str(tmp_path / "study.sqlite"), "--dry-run"])

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import mlsd
 from mlsd.analysis.study.study import Study
+from mlsd.cli import main
 from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
 from mlsd.records import Losslessness, Status
@@ -66,11 +67,14 @@ def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: 
 
 def test_the_next_command_measures_more_of_what_was_asked_not_the_whole_suite(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "s.sqlite", blocks(MOE, prompts=("code",), gammas=(4, 8), n_predict=24, repeats=2, noise=0.6)
+        tmp_path / "s.sqlite",
+        blocks(MOE, prompts=("chinese", "code"), gammas=(4, 8), n_predict=24, repeats=2, noise=0.6),
     )
     study = mlsd.open_study(path)
-    wanted = f"mlsd run B --prompt code --gamma 4,8 --n-predict 24 --repeats 4 --profile tiny --db {path}"
+    asked = "--prompt chinese --prompt code --gamma 4,8 --n-predict 24 --repeats 4"
+    wanted = f"mlsd run B {asked} --profile tiny --db {path}"
     assert next_step(study, of_the_study(study)) == wanted
+    main([*wanted.split()[1:], "--dry-run"])
 
 
 def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:

@@ -74,8 +74,11 @@ def _changes(study: Study, name: str) -> str:
         "n-predict": {suite.n_predict},
     }
     found = {key: set(own[key.replace("-", "_")].dropna()) - {0} for key in written}
-    changed = [key for key in written if found[key] != written[key]]
-    return "".join(f" --{key} {','.join(map(str, sorted(found[key])))}" for key in changed if found[key])
+    options = []
+    for key in (key for key in written if found[key] != written[key]):
+        values = [str(value) for value in sorted(found[key])]
+        options += [f" --{key} {value}" for value in (values if key == "prompt" else [",".join(values)]) if value]
+    return "".join(options)
 
 
 def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
