@@ -74,13 +74,21 @@ def test_an_unknown_trial_is_named(db: Path) -> None:
 
 def test_the_files_integrity_can_be_checked(db: Path) -> None:
     assert "no problem found" in run("results", "--check", "--db", db).output
-    assert run("results", "--check", "--json", "--db", db).exit_code == 2
     raw = sqlite3.connect(db)
     raw.execute('DELETE FROM "case"')
     raw.commit()
     raw.close()
     with pytest.raises(StoreError, match="points to a missing case"):
         run("results", "--check", "--db", db)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--check --json", "--format csv --json", "--claims --suite B", "--fits --arm sd", "2 --all", "--check --failed"],
+)
+def test_what_would_be_ignored_is_refused(db: Path, words: str) -> None:
+    ran = run("results", *words.split(), "--db", db)
+    assert ran.exit_code == 2 and "only for" in ran.output
 
 
 # --- import -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
 
 _MOST_LINES = 200
-_OF_TRIALS = ("arm", "failed", "show_all")
 _OF_STUDIES = ("machine", "settings")
 
 
@@ -56,10 +55,13 @@ def results(ctx: click.Context, /, identity: str | None, view: str | None, kind:
     """
     if sum((identity is not None, view is not None, kind is not None, options["check"])) > 1:
         raise click.UsageError("Give only one of: ID, --trials, --claims, --fits, --format, --check.")
-    if options["check"] and options["as_json"]:
-        raise click.UsageError("--check has no JSON: its exit code says it.")
-    if view is None and identity is None and any(options[name] for name in _OF_TRIALS) and kind is None:
-        view = "trials"
+    arms = view is None and identity is None and kind is None and not options["check"]
+    if arms and any(options[name] for name in ("arm", "failed", "show_all")):
+        arms, view = False, "trials"
+    refuse(ctx, ("as_json",), kind is not None or options["check"], "arms, trials, --claims and --fits")
+    refuse(ctx, ("suite",), not (arms or view == "trials" or kind is not None), "arms, --trials and --format")
+    refuse(ctx, ("arm", "failed"), view != "trials" and kind is None, "--trials and --format")
+    refuse(ctx, ("show_all",), view != "trials", "--trials")
     refuse(ctx, ("output", "force"), kind is None, "--format")
     refuse(ctx, ("rounds",), identity is None, "a trial")
     refuse(ctx, ("target",), view != "fits", "--fits")
