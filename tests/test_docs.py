@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import platform
 import re
@@ -9,12 +11,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import click
 import pytest
 
-from mlsd.cli.main import COMMANDS
+from mlsd.cli.main import COMMANDS, GONE, cli
 from mlsd.hardware.budget import mac_budget
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.measure.run.compare import OUTPUT
@@ -23,6 +27,7 @@ from mlsd.measure.run.self_check import read_self_check
 from mlsd.planning.prepare import prepare_study
 from mlsd.planning.request import study_request
 from mlsd.units import GIB
+from tests.cli.conftest import parsed
 from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
@@ -105,6 +110,81 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             assert done.returncode in fine, f"$ {line}\n{done.stdout}\n{done.stderr}"
     if left_out:
         (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {left_out}")
+
+
+# --- commands that are shown, and not run ---------------------------------------------------------------------------
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every text in which somebody may read a command and that no other test parses: strings of code, a value in them
+    as X; pages; workflows."""
+    for path in (path for room in ("mlsd", "tools", "benchmarks") for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = (
+                node.values if isinstance(node, ast.JoinedStr) else node.elts if isinstance(node, ast.List) else [node]
+            )
+            words = [str(part.value) if isinstance(part, ast.Constant) else " X " for part in parts]
+            yield path, (" " if isinstance(node, ast.List) else "").join(words)
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            yield path, "".join(cell["source"])
+    others = (
+        "mlsd/**/*.toml",
+        "mlsd/**/*.md",
+        "notebooks/data/*.md",
+        ".github/**/*.*",
+        "suites/*",
+        ".ci/run",
+        "*.toml",
+    )
+    pages = [*PAGES.values(), *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "Makefile"))]
+    for path in (*pages, *(path for pattern in others for path in ROOT.glob(pattern))):
+        if path.name not in ("commands.md", "examples.toml"):
+            yield path, path.read_text(encoding="utf-8")
+
+
+def shown() -> Iterator[tuple[Path, list[str]]]:
+    """The words of each command in these texts, without `mlsd`; in a page also of those in marks without it."""
+    names = "|".join((*COMMANDS, *GONE))
+    for path, text in texts():
+        found = re.findall(r"`mlsd\s+([^`]+)`", text) + re.findall(rf"(?<!`)\bmlsd +((?:{names})\b[^`;&|\n]*)", text)
+        if path in PAGES.values():
+            found += re.findall(rf"`((?:{names})(?: [^`]*)?)`", text)
+        for command in found:
+            yield path, [word.strip("\"'()") for word in re.split(r"[,.:](?=\s|$)", command)[0].split()]
+
+
+def unknown(words: list[str]) -> str | None:
+    """What click does not know of a command, which it neither completes nor runs."""
+    command: click.Command = cli
+    while words and not re.fullmatch("[A-Z]+", words[0]):
+        context = click.Context(command, **cli.context_settings)
+        try:
+            _, words, _ = command.make_parser(context).parse_args(words)
+        except click.BadOptionUsage:  # the value of its last option is left out
+            return None
+        except click.NoSuchOption as error:
+            return error.option_name
+        if not isinstance(command, click.Group) or not words:
+            return None
+        inner = command.get_command(context, words[0])
+        if inner is None:
+            return words[0]
+        command, words = inner, words[1:]
+    return None
+
+
+def test_every_command_and_option_that_is_shown_exists() -> None:
+    found = list(shown())
+    assert len(found) > 400
+    assert not [(path.name, words) for path, words in found if unknown(words)]
+    assert unknown(["tune"]) == "tune" and unknown(["models", "methods", "--no"]) == "--no"
+
+
+def test_every_command_that_a_page_has_typed_parses() -> None:
+    for line in ALL_LINES:
+        if line.startswith("mlsd "):
+            assert parsed(line).startswith("mlsd "), line
 
 
 def test_what_is_typed_carries_no_comment() -> None:

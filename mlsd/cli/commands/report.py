@@ -21,7 +21,8 @@ from mlsd.units import counted
 def report(db: Path | None, machine: str | None, settings: str | None, folder: Path, as_json: bool) -> None:
     """Write report.html (one self-contained file), report.md and the figures of a study.
 
-    The first line says which setting to use for which workload, "off" included. A record is imported first.
+    The first line says which setting to use for which workload, "off" included. Import a record first:
+    `mlsd record FILE --into DB`.
     """
     show_report(db, folder, machine, settings, as_json=as_json)
 
