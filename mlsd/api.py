@@ -71,7 +71,6 @@ def tune(
     **asked: Any,
 ) -> TuneResult:
     """Search for the fastest gamma and options of a method, or go on; `asked` are what `bench_request` takes."""
-    asked = {"n_predict": 64, "repeats": 4, **asked}
     return search(tune_request(str(target), drafter, trials=trials, budget_s=budget_s, **asked), _path(db))
 
 

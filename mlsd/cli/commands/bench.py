@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Of a bench for which nobody chose what to measure and for how long.
 _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
-_SEARCHED = {"n_predict": 64, "repeats": 4}  # of a search: most blocks of a wave
 
 
 @click.command()
@@ -192,8 +191,8 @@ def _search(
     shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
     if len(asked["drafters"]) != 1:
         raise click.UsageError("--search takes one --drafter.")
-    own = {name: asked[name] for name in asked if name not in ("drafters", "gammas", "depths", "goal")}
-    own |= {name: value for name, value in _SEARCHED.items() if not shared.was_given(ctx, name)}
+    others = [name for name in ("n_predict", "repeats") if not shared.was_given(ctx, name)]  # a search has its own
+    own = {name: asked[name] for name in asked if name not in ("drafters", "gammas", "depths", "goal", *others)}
     request = tune_request(target, asked["drafters"][0], trials=n_settings, budget_s=budget_s, **own)
     with make_watcher(budget_s, open_ended=True) as watcher:
         result = tune(request, db, watcher)

@@ -54,9 +54,12 @@ class TuneRequest(Record, frozen=True, kw_only=True):
 def tune_request(
     target: str, drafter: str | DrafterSpec, *, trials: int = 20, budget_s: float | None = None, **asked: Any
 ) -> TuneRequest:
-    """A request from names; `asked` as for `bench_request`. Raises: what that raises, InputError for two methods."""
+    """A request from names; `asked` as for `bench_request`, by default 64 tokens and at most 4 blocks a wave.
+
+    Raises: what `bench_request` raises, InputError for two methods.
+    """
     given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
-    setting = bench_request(target, drafters=(drafter,), suite="tune", **asked)
+    setting = bench_request(target, drafters=(drafter,), suite="tune", **{"n_predict": 64, "repeats": 4, **asked})
     if len(setting.arms) != 1:
         raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     ((spec, _),) = setting.arms
