@@ -17,7 +17,6 @@ from mlsd.planning.request import StudyRequest
 from mlsd.planning.suite import EMBEDDED_PROFILE
 from mlsd.records import QualityWarning, Status, Trial
 from mlsd.report.render.terminal import plain
-from mlsd.store.rows import StoredWarning
 from mlsd.trials.arms import arm_of
 from mlsd.trials.sums import Sums, counts_of, speed
 from mlsd.units import format_number, format_percent
@@ -31,7 +30,7 @@ def say_default(request: StudyRequest) -> None:
         note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")
 
 
-def say_warnings(warnings: Sequence[QualityWarning | StoredWarning]) -> None:
+def say_warnings(warnings: Sequence[QualityWarning]) -> None:
     """Each kind of doubt once, with what to do about it."""
     for code in dict.fromkeys(warning.code for warning in warnings):
         first, *others = (warning for warning in warnings if warning.code == code)

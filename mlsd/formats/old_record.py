@@ -20,15 +20,15 @@ from mlsd.limits import RECORD_VALUES
 from mlsd.records import Case, ModelFacts, QualityWarning, Round, Status, Trial
 from mlsd.stats import grouped
 from mlsd.store import database
-from mlsd.store.machine_tables import FIGURES
-from mlsd.store.rows import DraftDistance, Run
+from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.store.store import Store
 
 _FORMAT, _SCHEMA = "mlsd record", 2  # 1: a trial said in five fields what its status and reason say
 _FIELDS = Round.__struct_fields__
-_KINDS = {
-    "calibration": "CalibrationPoint", "coverage": "Coverage", "expert_loads": "ExpertLoad",
-    "stream_reads": "StreamRead", "known_passes": "TimedPass", "shares": "PassShares",
+_KINDS: dict[str, Any] = {
+    "calibration": CalibrationPoint, "coverage": Coverage, "expert_loads": ExpertLoad,
+    "stream_reads": StreamRead, "known_passes": TimedPass, "shares": PassShares,
 }  # fmt: skip
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
 
@@ -85,11 +85,9 @@ def _fill(place: Path, study: dict[str, Any], path: Path) -> None:
                 raise TableError(f"{path} contradicts itself: a trial of block {block[0].block} cannot be.")
         for one in study.get("warnings", ()):
             store.add_warnings(numbers[one["run"]], [msgspec.convert(one["warning"], QualityWarning)])
-        kinds = {kind.__name__: kind for kind in FIGURES}
         for name, rows in study.get("machine", {}).items():
             for run_id, figure in rows:
-                made: Any = msgspec.convert(figure, kinds[_KINDS[name]], str_keys=True)
-                store.add_figures(numbers[run_id], [made])
+                store.add_figures(numbers[run_id], [msgspec.convert(figure, _KINDS[name], str_keys=True)])
         for distance in study.get("distances", ()):
             store.add_distance(msgspec.convert(distance, DraftDistance))
 

@@ -28,10 +28,11 @@ from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
 from mlsd.outside import read_file
 from mlsd.planning.job import BlockKey
-from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record
+from mlsd.records import Case, Environment, ModelFacts, Record
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
 from mlsd.store.machine_tables import FIGURES
+from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import DraftDistance, MeasuredBlock, Run, TrialFilter, environment_key
 from mlsd.store.store import Store
 
@@ -92,7 +93,7 @@ REWRITTEN: dict[tuple[str, str], Callable[..., Any]] = {
     ("trial", "fell_back"): _anonymous,
     ("warning", "message"): _anonymous,
     ("draft_distance", "record"): _typed(DraftDistance),
-    ("pass_share", "record"): _typed(next(kind for kind in FIGURES if kind.__name__ == "PassShares")),
+    ("pass_share", "record"): _typed(PassShares),
 }
 # Servers of other programs count as they like, and agree with nothing; what cannot be is of no use to anybody.
 _LEFT_OUT = """
@@ -103,7 +104,6 @@ DELETE FROM "case" WHERE id NOT IN (SELECT case_id FROM trial);
 DELETE FROM block WHERE id NOT IN (SELECT block_id FROM trial);
 DROP TABLE temp.left_out;
 DELETE FROM imported;
-VACUUM
 """
 
 
@@ -131,10 +131,9 @@ def write_record(store: Store, path: Path) -> int:
     """
     has_trials, left_out = any(store.trials(rounds=False)), [(trial_id,) for trial_id in store.impossible]
     with database.store_errors(store.path), closing(store.copy()) as copy:
-        copy.execute("CREATE TEMP TABLE left_out AS SELECT 0 AS id")
+        copy.execute("CREATE TEMP TABLE left_out (id INTEGER PRIMARY KEY)")
         copy.executemany("INSERT INTO left_out VALUES (?)", left_out)
-        for statement in filter(str.strip, _LEFT_OUT.split(";")[:-1]):
-            copy.execute(statement)
+        copy.executescript(_LEFT_OUT)
         for table in KEPT:
             _rewrite(copy, table)
         copy.execute("VACUUM")
@@ -218,9 +217,7 @@ def import_record(store: Store, file: RecordFile) -> Imported:
             found |= {trial.case_id: trial.status for trial in block}
             n_new += len(block)
     for run_id, number in fresh.items():
-        own_warnings = (one for one in theirs.warnings() if one.run_id == run_id)
-        names = QualityWarning.__struct_fields__
-        store.add_warnings(number, [QualityWarning(**{n: getattr(one, n) for n in names}) for one in own_warnings])
+        store.add_warnings(number, (one for one in theirs.warnings() if one.run_id == run_id))
         store.add_figures(number, (f for kind in FIGURES for run, f in theirs.figures(kind) if run == run_id))
     for distance in theirs.distances() if fresh else ():
         store.add_distance(distance)

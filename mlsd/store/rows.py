@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, Record, Sampling, Status, Trial
+from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, QualityWarning, Record, Sampling, Status, Trial
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import Sums
 
@@ -90,14 +90,10 @@ class TrialFilter(Record, frozen=True, kw_only=True):
     superseded: bool = False  # True: also those of blocks that were measured again
 
 
-class StoredWarning(Record, frozen=True, kw_only=True):
+class StoredWarning(QualityWarning, frozen=True, kw_only=True):
     """A quality warning with its place in the store."""
 
     run_id: int
-    code: str
-    message: str
-    advice: str
-    case_id: str | None
 
 
 class CalibrationPoint(Record, frozen=True, kw_only=True):

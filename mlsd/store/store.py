@@ -340,8 +340,8 @@ class Store(MachineTables):
         return RowStream(columns, ((*key, *sums) for key, sums in found.items()))
 
     def warnings(self) -> list[StoredWarning]:
-        rows = self._rows("SELECT run_id, code, message, advice, case_id FROM warning ORDER BY id")
-        return [rowcodec.record(StoredWarning, row, f"a warning of run {row[0]}") for row in rows]
+        rows = self._rows("SELECT code, message, advice, case_id, run_id FROM warning ORDER BY id")
+        return [rowcodec.record(StoredWarning, row, f"a warning of run {row[-1]}") for row in rows]
 
     def distances(self) -> Iterator[DraftDistance]:
         """Stream how far drafts lie from their targets, in the order of measurement."""
