@@ -120,7 +120,7 @@ def run_lab(plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watche
 class _Coordinator:
     def __init__(self, plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher) -> None:
         self._plan, self._lab, self._store, self._settings, self._watcher = plan, lab, store, settings, watcher
-        self._models = [tuple(model.ref for model in (job.target, *job.models)) for job in plan.loads]
+        self._models = [job.refs for job in plan.loads]
         self._runs = ExitStack()
         self._parts: dict[str, _Part] = {}  # by environment key
         self._refused: dict[str, str] = {}

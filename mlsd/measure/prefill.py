@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ import psutil
 
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Session
+from mlsd.measure.messages import Alive, silent
 
 _SHARE = 0.25  # of the memory that is free when another is kept
 
@@ -17,7 +18,7 @@ _SHARE = 0.25  # of the memory that is free when another is kept
 class SavedPrompts:
     """Memories by model and text. A text is read as any other outside of `reading` one that is kept."""
 
-    def __init__(self, kept: Container[str], alive: Callable[[str], None] = lambda doing: None) -> None:
+    def __init__(self, kept: Container[str], alive: Alive = silent) -> None:
         """`kept` are the keys of the prompts that are read once; `alive` hears of passes over long ones."""
         self._alive = alive
         self._kept = kept

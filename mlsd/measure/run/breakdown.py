@@ -55,9 +55,8 @@ class Breakdown(Record, frozen=True, kw_only=True):
         """Whose pass it was."""
         if shares.drafting_key is not None:
             return f"draft of {self.job.drafter.name}"
-        draft = None if self.job.draft is None else self.job.draft.ref
-        is_draft = draft is not None and shares.model_key == draft.key
-        return draft.id if draft is not None and is_draft else self.job.target.ref.id
+        draft, target = self.job.draft, self.job.target
+        return (draft if draft is not None and shares.model_key == draft.ref.key else target).ref.id
 
 
 def breakdown(

@@ -28,7 +28,7 @@ from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError
 from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
-from mlsd.measure.messages import now, trial_of
+from mlsd.measure.messages import Alive, now, silent, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
@@ -61,9 +61,7 @@ class _Arm:
 class Arms:
     """One target and its drafts; every native handle is freed on `close`."""
 
-    def __init__(
-        self, job: Job, clock: Clock, cache: ProbeCache, alive: Callable[[str], None] = lambda doing: None
-    ) -> None:
+    def __init__(self, job: Job, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
         """`alive` hears of passes that are not timed one by one."""
         self._stack = ExitStack()
         self._clock, self._one_arm = clock, job.one_arm
@@ -372,7 +370,7 @@ def _limits(case: Case) -> GenerationLimits:
 def invalid_reason(
     case: Case, strategy: str | None, failed_native_calls: int, losslessness: Losslessness | None
 ) -> str | None:
-    """Why a trial's numbers must not be reported as true, or None when they may be (design: valid trials)."""
+    """Why a trial's numbers must not be reported as true, or None when they may be."""
     if strategy == "unchecked":
         return f"unchecked rollback: {failed_native_calls} native calls failed and were ignored"
     if failed_native_calls:

@@ -50,7 +50,7 @@ def check_build(job: BuildJob, alive: Alive = silent) -> BuildFits:
     distance, rollback = _known_model(engine)
     if job.job is not None:
         with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
-            for case in {slot.case_id: slot.case for slot in job.job.slots}.values():
+            for case in job.job.cases.values():
                 arms.check(case)
     native = library()
     return BuildFits(

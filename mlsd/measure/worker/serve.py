@@ -126,7 +126,7 @@ def run_slots(
 ) -> None:
     """Measure a job block by block, each a turn; a slot that fails becomes a failed trial."""
     if job.strict:
-        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+        for case in job.cases.values():
             arms.check(case)
     runner = _BlockRunner(job, arms, send, clock, conditions)
     for turn in turns:
