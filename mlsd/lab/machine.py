@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -13,7 +12,7 @@ import msgspec
 import psutil
 
 from mlsd.errors import MlsdError, ModelFileError
-from mlsd.folders import asset_path, data_path, user_dir
+from mlsd.folders import asset_path, data_path, free_bytes
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
@@ -48,7 +47,7 @@ class Card(Record, frozen=True, kw_only=True):
     models: tuple[ModelFacts, ...]  # of the manifest, that lie there
     makes: tuple[str, ...]  # of the manifest, that can be made there of what lies there
     may_pull: bool  # and download the others
-    free_disk_bytes: int | None
+    free_disk_bytes: int  # where downloads go
     device_bytes: int | None = None  # memory that the device states
     conditions: Conditions
 
@@ -68,27 +67,24 @@ class Card(Record, frozen=True, kw_only=True):
         there = {facts.ref.sha256 for facts in self.models}
         missing = tuple(ref for ref in models if ref.sha256 not in there)
         needed = sum(ref.n_bytes or 0 for ref in missing)
-        room = self.free_disk_bytes is None or needed <= self.free_disk_bytes
-        return tuple(ref for ref in missing if not room or not (self.may_pull or ref.id in self.makes))
+        return tuple(
+            ref for ref in missing if needed > self.free_disk_bytes or not (self.may_pull or ref.id in self.makes)
+        )
 
 
 def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
     """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
     backend = run_info(engine)
     environment = read_environment(backend)
-    try:
-        user_dir().mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(user_dir()).free
-    except OSError:
-        free = None
-    models, makes = _models_here()
+    library = Library()
+    models, makes = _models_here(library)
     return Card(
         environment=environment,
         origin=read_origin(environment),
         models=models,
         makes=makes,
         may_pull=may_pull,
-        free_disk_bytes=free,
+        free_disk_bytes=free_bytes(library.hub.cache_dir),
         device_bytes=backend.memory_bytes,
         conditions=read_conditions(),
     )
@@ -116,8 +112,8 @@ def differences(theirs: Origin, ours: Origin) -> list[str]:
     return [f"{word} {str(one)[:16]} instead of {str(other)[:16]}" for word, one, other in both if one != other]
 
 
-def _models_here() -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
-    library, found, makes = Library(), [], []
+def _models_here(library: Library) -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
+    found, makes = [], []
     for entry in library.manifest:
         try:
             if library.locate(entry) is not None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -20,6 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mlsd.cli import main
 from mlsd.errors import InputError
 from mlsd.lab.cluster import full_address, make_certificate
+from mlsd.lab.machine import read_card
+from mlsd.models.hub import Hub
+from mlsd.models.library import Library
+from mlsd.records import EngineOptions
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.lab.processes import Processes, end, free_port, lab, wait_for
@@ -28,6 +33,12 @@ PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats
         "--prompt", "code", "--prompt", "factual")  # fmt: skip
 Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
 heavy = pytest.mark.heavy
+
+
+def test_a_card_tells_the_room_where_downloads_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=7 if Path(place) == tmp_path else 1))
+    monkeypatch.setattr("mlsd.lab.machine.Library", lambda: Library(hub=Hub(cache_dir=tmp_path)))
+    assert read_card(EngineOptions()).free_disk_bytes == 7
 
 
 def outputs(database: Path) -> Trials:
