@@ -233,17 +233,13 @@ def _text(data: bytes) -> str:
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
-    connection = _raw_connection(path, "ro")
     try:
-        version = _identify(connection, path)
+        return _readable(_raw_connection(path, "ro"), path)
     except sqlite3.OperationalError:
-        connection.close()
         if Path(f"{path}-wal").exists():
             raise
         # In a folder that cannot be written SQLite cannot make the WAL's index; without a WAL nothing is missing.
-        connection = _raw_connection(path, "ro&immutable=1")
-        version = _identify(connection, path)
-    return _readable(connection, path, version)
+        return _readable(_raw_connection(path, "ro&immutable=1"), path)
 
 
 def image(data: bytes, path: Path) -> sqlite3.Connection:
@@ -253,11 +249,10 @@ def image(data: bytes, path: Path) -> sqlite3.Connection:
         try:
             # In memory there is no write-ahead log: bytes 18 and 19 say whether there is one (sqlite.org/fileformat).
             connection.deserialize(data[:18] + b"\1\1" + data[20:])
-            version = _identify(connection, path)
         except BaseException:
             connection.close()
             raise
-        return _readable(connection, path, version)
+        return _readable(connection, path)
 
 
 def whole_bytes(path: Path) -> bytes:
@@ -266,9 +261,10 @@ def whole_bytes(path: Path) -> bytes:
         return connection.serialize()
 
 
-def _readable(connection: sqlite3.Connection, path: Path, version: int) -> sqlite3.Connection:
+def _readable(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     """The connection to a database that has nothing strange, or to its copy of today's version."""
     try:
+        version = _identify(connection, path)
         _check_version(version, path)
         if strange := _strange(connection, version):
             raise StoreError(
