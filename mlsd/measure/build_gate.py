@@ -65,7 +65,8 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
             else error.hint
         )
         return msgspec.structs.replace(verdict, problem=error.message, hint=hint)
-    write_atomically(path, msgspec.json.encode(verdict).decode())
+    with contextlib.suppress(InputError):  # a cache that cannot be written costs seconds the next time
+        write_atomically(path, msgspec.json.encode(verdict).decode())
     return verdict
 
 

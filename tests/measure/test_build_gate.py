@@ -15,8 +15,9 @@ import pytest
 
 from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
+from mlsd.errors import InputError
 from mlsd.measure.build_gate import judge, known_builds, verdict_of
-from mlsd.measure.builds import find_build, installed
+from mlsd.measure.builds import THIS, find_build, installed
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
 from tests.processes import alive
 
@@ -199,3 +200,13 @@ def test_a_package_without_end_is_ended_with_its_children(
     assert time.monotonic() - started < 60
     assert psutil.Process().memory_info().rss - memory < 50_000_000
     assert not alive(LONG)
+
+
+def test_an_answer_that_cannot_be_kept_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
+
+    def is_full(path: Path, text: str) -> None:
+        raise InputError(f"{path} cannot be written: No space left on device.")
+
+    monkeypatch.setattr("mlsd.measure.build_gate.write_atomically", is_full)
+    assert verdict_of(THIS).problem == ""
