@@ -15,9 +15,9 @@ import pytest
 
 from mlsd.cli import main
 from mlsd.errors import LabError
-from mlsd.hosts import is_loopback
 from mlsd.lab.cluster import Cluster, make_certificate, own_host
 from mlsd.records import EngineOptions
+from mlsd.servers.connection import is_loopback
 from tests.lab.processes import Processes, lab, wait_for
 
 pytestmark = pytest.mark.heavy

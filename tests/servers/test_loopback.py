@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.hosts import is_loopback
+from mlsd.servers.connection import is_loopback
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.1", "::1"])
