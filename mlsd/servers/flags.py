@@ -148,9 +148,10 @@ def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None
     for name in told:
         ends = _OPTIONS.get(name, (name.replace("_", "-"),)) if own is None else (own.options[name],)
         flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), *(f"--spec-draft-{end}" for end in ends))
-        if flag is None:
+        if flag is None and binary is not _CURRENT:
             raise _no_flag(name, kind)
-        given += [flag, str(values[name])]
+        # What is advised was measured, so there is a server that has it.
+        given += [flag or f"--spec-{'draft' if kind.startswith('draft-') else kind}-{ends[0]}", str(values[name])]
     return given
 
 
@@ -214,10 +215,8 @@ def advice(
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
     own, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
-    kind, studio = (
-        TYPES.get(spec.name, spec.name),
-        "LM Studio: leave Speculative Decoding off; it needs a second model.",
-    )
+    kind = TYPES.get(spec.name, spec.name)
+    studio = "LM Studio: leave Speculative Decoding off; it needs a second model."
     if not kind.startswith(("draft-", "ngram-")) or (own is None and spec.name in METHODS):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
     if own is not None and own.other and not by_server:

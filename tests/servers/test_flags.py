@@ -109,6 +109,9 @@ def test_advice_says_what_to_set() -> None:
     assert not any("differs" in line for line in advice(DrafterSpec(name="pld", options=like), 8))
     assert "--spec-type" not in " ".join(advice(DrafterSpec(name="ngram-cache"), 4))
     assert "--spec-type ngram-cache" in advice(DrafterSpec(name="ngram-cache"), 4, by_server=True)[0]
+    for kind, option in (("ngram-map-k", "min_hits"), ("draft-simple", "n_min")):  # any that its server had
+        line = advice(DrafterSpec(name=kind, options={option: 2}), 4, by_server=True)[0]
+        assert line.endswith(f" --spec-{kind.replace('-simple', '')}-{option.replace('_', '-')} 2")
     assert advice(DrafterSpec(name="lookahead"), 4) == ("llama-server and LM Studio cannot draft by lookahead.",)
 
 
