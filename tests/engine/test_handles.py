@@ -54,6 +54,8 @@ context = open.open_session(model, session.SessionOptions(n_ctx=256, n_threads=1
 context.decode((1, 2, 3))
 if sys.argv[2] == "closed":
     context.close(), model.close()
+elif sys.argv[2] == "dropped":
+    del context
 print("end", flush=True)
 """
 LEAK_BYTES = 100_000  # a context of this test has ten million
@@ -159,10 +161,10 @@ def test_an_error_in_a_callback_reaches_the_caller(tiny: Path) -> None:
         session.decode([1, 2, 3])
 
 
-@pytest.mark.parametrize("how", ["left open", "closed"])
+@pytest.mark.parametrize("how", ["left open", "dropped", "closed"])
 def test_what_is_left_open_at_exit_is_closed_before_the_librarys_own_end(tiny: Path, how: str) -> None:
     """Metal's clean-up aborts the process where a model or a context still holds memory."""
     command = [sys.executable, "-c", LEFT_OPEN, str(tiny / "qwen35.gguf"), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     freed = ["llama_free", "llama_model_free"]
-    assert (done.returncode, done.stdout.split()) == (0, ["end", *freed] if how == "left open" else [*freed, "end"])
+    assert (done.returncode, done.stdout.split()) == (0, [*freed, "end"] if how == "closed" else ["end", *freed])

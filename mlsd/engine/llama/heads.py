@@ -55,6 +55,7 @@ class RowContext:
             self._stack.close()
             raise
         model.contexts[id(self)] = self
+        self._stack.callback(model.contexts.pop, id(self))
         self._extension.llama_set_embeddings_nextn(self.handle, True, True)
         self._n_vocab = model.vocabulary.n_tokens
         self.n_embd = int(self._native.llama_model_n_embd(model.handle))

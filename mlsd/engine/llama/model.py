@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ class LlamaModel:
                 hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
             )
         self.path = path
-        self.contexts = weakref.WeakValueDictionary[int, Any]()  # that work on it, in the order of their opening
+        self.contexts: dict[int, Any] = {}  # that are open on it, by id, in the order of their opening
         atexit.register(self.close)  # Metal's own clean-up aborts where a model or a context is still open
         try:
             self._read_facts()

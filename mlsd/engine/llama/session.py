@@ -67,6 +67,7 @@ class LlamaSession:
             self._stack.close()
             raise
         model.contexts[id(self)] = self
+        self._stack.callback(model.contexts.pop, id(self))
         self._most_positions = self.n_ctx if options.checked else sys.maxsize
         self._most_rows, self._most_outputs = options.n_batch, options.max_outputs
         self._on_device = options.device_sampling
