@@ -236,7 +236,8 @@ class Connection:
             raise self._given_up
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
-        loaded_by = time.monotonic() + self._patience_s
+        told = time.monotonic()
+        loaded_by = told + self._patience_s
         while True:
             with self._failures(), _Deadline(self.url, patience_s, self._tell) as deadline:
                 extensions = {"trace": deadline.opened}
@@ -251,6 +252,9 @@ class Connection:
                         self._given_up = deadline.error
                         raise deadline.error
             time.sleep(_POLL_S)
+            if self._tell is not None and time.monotonic() - told >= _TELL_S:
+                told = time.monotonic()
+                self._tell(f"Waiting for {self.url} to load, for {loaded_by - told:.0f} s more.")
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
