@@ -57,14 +57,13 @@ class LlamaServer(Endpoint):
     def chat(self, messages: tuple[str, ...]) -> Request:
         """The template that the server has, put on here, as on every prompt: the server's own clock would date it."""
         props = self._props
-        text = "\n\n".join(messages)
-        if props.chat_template:
-            text = render(props.chat_template, in_turn(messages), bos=props.bos_token or "", eos=props.eos_token or "")
-        body = {"content": text, "add_special": True, "parse_special": True}
-        tokens = self._connection.post("/tokenize", body, Tokenized).tokens
-        if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
-            tokens = tokens[1:]
-        return Request(prompt=tokens)
+        if not props.chat_template:
+            return Request(prompt=self.tokenize("\n\n".join(messages)))
+        bos = props.bos_token or ""
+        text = render(props.chat_template, in_turn(messages), bos=bos, eos=props.eos_token or "")
+        # Most templates write the BOS token themselves, and the tokenizer must not repeat it.
+        body = {"content": text, "add_special": not (bos and text.startswith(bos)), "parse_special": True}
+        return Request(prompt=self._connection.post("/tokenize", body, Tokenized).tokens)
 
     def complete(self, request: Request) -> ServerAnswer:
         return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)

@@ -27,6 +27,7 @@ class FakeServer:
         self, dialect: str = "llama-server", *, draft: bool = False, token_s: float = 0.0, key: str = "none"
     ) -> None:
         self.dialect, self.draft, self.token_s, self.key = dialect, draft, token_s, key  # a key it echoes in its pages
+        self.bos = ""  # goes in front of a text, where special tokens are asked for
         self.held = 0.0  # share of a stream that is held back, and then sent at once
         self.value: Callable[[str, Any], Any] = lambda path, value: value
         self.raw: Callable[[str, Send], bool] = lambda path, send: False  # whether it answered
@@ -101,7 +102,7 @@ class FakeServer:
             "llama-server": {
                 "/props": {
                     "default_generation_settings": {"n_ctx": 2048}, "total_slots": 1, "build_info": f"b1-{self.key}",
-                    "model_path": "/models/m.gguf", "model_alias": "m",
+                    "model_path": "/models/m.gguf", "model_alias": "m", "bos_token": self.bos or None,
                 },
                 "/v1/models": {"data": [{**model, "meta": {"n_vocab": 512, "n_params": 10**6}}]},
             },
@@ -122,9 +123,8 @@ class FakeServer:
     def _asked(self, path: str, asked: Any) -> Any:
         if path == "/tokenize":
             text = asked.get("content") or asked.get("prompt") or asked["messages"][-1]["content"]
+            text = (self.bos if asked.get("add_special") else "") + text
             return {"tokens": [1 + byte for byte in text.encode()[:200]]}
-        if path == "/apply-template":
-            return {"prompt": "".join(message["content"] for message in asked["messages"])}
         if path == "/completion":
             (*_, last) = self._events(path, asked)
             n, n_top = asked["n_predict"], min(asked.get("n_probs", 0), 5)

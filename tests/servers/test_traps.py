@@ -182,8 +182,9 @@ def test_a_template_around_the_prompt_is_named(behind: Measure) -> None:
     assert all("a template or a BOS token came on top" in reason for reason in reasons(result)) and reasons(result)
 
 
-def test_a_server_that_loads_is_waited_for() -> None:
-    asked = itertools.count()
+def test_a_server_that_loads_is_waited_for_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlsd.servers.connection._TELL_S", 0.0)
+    asked, said = itertools.count(), list[str]()
 
     def loads(path: str, send: Send) -> bool:
         loading = next(asked) < 3
@@ -193,9 +194,10 @@ def test_a_server_that_loads_is_waited_for() -> None:
 
     with FakeServer() as server:
         server.raw = loads
-        with closing(connect(server.url, 10.0)) as endpoint:
+        with closing(connect(server.url, 10.0, tell=said.append)) as endpoint:
             for _ in range(5):
                 assert endpoint.tokenize("The sky")
+    assert sum(f"Waiting for {server.url} to load" in line for line in said) == 3
 
 
 def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,13 +224,22 @@ def test_a_server_that_asks_for_a_key_is_named_and_nothing_is_advised(
     assert "refused (401)" in err and KEY_VARIABLE in err and "eave" not in out + err
 
 
-def test_a_template_is_told_the_day_that_every_template_is_told() -> None:
-    template = "{{ strftime_now('%Y') }} {{ messages[0].content }}"
+@pytest.mark.parametrize(
+    ("template", "bos", "tokens"),
+    [
+        ("{{ strftime_now('%Y') }} {{ messages[0].content }}", "", b"2024 Why?"),  # the day that every template is told
+        ("WW{{ messages[0].content }}", "", b"WWWhy?"),
+        ("{{ messages[0].content }}", "^", b"^Why?"),
+        ("{{ bos_token }}{{ messages[0].content }}", "^", b"^Why?"),
+        ("", "^", b"^Why?"),
+    ],
+)
+def test_a_template_is_put_on_here_and_one_bos_token_in_front(template: str, bos: str, tokens: bytes) -> None:
     with FakeServer() as server:
+        server.bos = bos
         server.value = lambda path, value: {**value, "chat_template": template} if path == "/props" else value
         with closing(connect(server.url, 5.0)) as endpoint:
-            tokens = endpoint.chat(("Why?",)).prompt
-    assert bytes(int(token) - 1 for token in tokens) == b"2024 Why?"
+            assert bytes(int(token) - 1 for token in endpoint.chat(("Why?",)).prompt) == tokens
 
 
 @pytest.mark.parametrize(
