@@ -65,7 +65,7 @@ def render(template: str, messages: Messages, think: bool | None = None, *, bos:
         text: str = compiled.render(
             messages=spoken, add_generation_prompt=True, bos_token=bos, eos_token=eos, **switches
         )
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+    except Exception as error:  # a program of somebody else may end in any
         raise PromptError(
             f"The model's chat template cannot write this conversation: {error}.",
             hint="Use a plain prompt: --prompt with a text, or a text file.",

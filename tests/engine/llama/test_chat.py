@@ -54,6 +54,8 @@ def test_a_template_that_asks_for_the_date_writes_the_same_prompt_on_another_day
         ("{{ [1, 2] | random }}", "random"),
         ("{{ lipsum() }}", "lipsum"),
         ("{{ 1 + 'a' }}", ""),
+        ("{{ 1 // 0 }}", "zero"),
+        ("{% macro own() %}{{ own() }}{% endmacro %}{{ own() }}", "recursion"),
     ],
 )
 def test_a_template_that_refuses_or_is_broken_is_a_clear_error(template: str, reason: str):
