@@ -169,7 +169,7 @@ def test_a_server_that_holds_its_stream_back_is_not_faster(held: float, tmp_path
         ends = [connect(server.url, 20.0) for server in (plain, holding)]
         result = pair(ends[0], ends[1], tmp_path / "x.sqlite", prompt_of("Why?"), n_predict=48, repeats=2)
     (row,) = (row for row in result.results if not row.is_plain)
-    assert row.ratio is not None and 0.6 < row.ratio.value < 1.6
+    assert row.ratio is not None and 1 / 3 < row.ratio.value < 3  # 48 tokens sent at once would be 4.7 times as fast
 
 
 def test_a_limit_says_its_name_and_how_to_raise_it(monkeypatch: pytest.MonkeyPatch) -> None:
