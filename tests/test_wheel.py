@@ -56,7 +56,7 @@ def test_an_unpacked_wheel_runs_the_demo_far_from_the_checkout(wheel: Path, tmp_
     (out / "demo.sqlite").write_text("left by an earlier version")
     code = (
         "import mlsd; from mlsd.folders import data_path; print(mlsd.__file__, data_path('suites'), flush=True);"
-        "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json']);"
+        "from mlsd.cli import main; main(['run', 'A', '--profile', 'tiny', '--dry-run', '--json']);"
         # What nobody has to install: the real model's package.
         "import mlsd.cli.commands.demo as demo; demo._REAL = ('far/away.gguf',) * 2;"
         f"main(['demo', '--quick', '--n-threads', '1', '-o', {str(out)!r}])"

@@ -17,7 +17,7 @@ def test_all_methods_are_listed_and_those_that_cannot_run_say_why(mlsd: Mlsd) ->
     assert all(name in listed.out for name in METHODS)
     assert all(f"Not available: {name}: " in listed.err for name in UNAVAILABLE)
     found = json.loads(mlsd("models", "methods", "--json").out)
-    assert [method["name"] for method in found["models", "methods"]] == sorted(METHODS)
+    assert [method["name"] for method in found["methods"]] == sorted(METHODS)
     assert {method["name"] for method in found["unavailable"]} == UNAVAILABLE.keys()
 
 
