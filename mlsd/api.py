@@ -1,88 +1,284 @@
 """The public library: what notebooks and scripts may use, each function one answer. `import mlsd` offers it by name.
 
-Models are GGUF paths or ids that ``mlsd models list`` shows; where no database is named, the newest study database
-under results/ is read. Everything raises from the tree in `mlsd.errors`.
+Functions and what they take are called as the commands and their options are: `bench`, `search` (`mlsd bench
+--search`), `run`, `dry_run` (`mlsd run --dry-run`), `server`, `calibrate`, `audit`, with plural names where several may
+be given. Models are GGUF paths or ids that ``mlsd models list`` shows; `db` is a study database, by default the
+command's own. Everything raises from the tree in `mlsd.errors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-from mlsd.analysis.advise.ask import advise as advise
-from mlsd.analysis.audit import audit as rules
-from mlsd.analysis.audit import published_tables
-from mlsd.analysis.audit.rows import Audit
-from mlsd.analysis.audit.tables import table_contexts
-from mlsd.analysis.audit.trials import database_contexts
-from mlsd.analysis.study.study import Study, read_study
-from mlsd.measure.run import calibration, runs
-from mlsd.measure.run.forecast import Forecast, plan_study
-from mlsd.measure.run.runner import RunSettings
-from mlsd.measure.run.tune import TuneResult, tune_request
-from mlsd.measure.run.tune import tune as search
-from mlsd.planning.plan import Plan
-from mlsd.planning.request import Overrides, StudyRequest, bench_request, study_request
-from mlsd.report import write
-from mlsd.store.database import is_study
-from mlsd.store.newest import newest_study
-from mlsd.store.store import Store
+from mlsd.records import EngineOptions, Sampling
 
-FilePath = str | Path
+if TYPE_CHECKING:
+    from mlsd.analysis.audit.rows import Audit
+    from mlsd.analysis.study.study import Study
+    from mlsd.measure.run.calibration import CalibrationResult
+    from mlsd.measure.run.forecast import Forecast
+    from mlsd.measure.run.runs import BenchResult, StudyResult
+    from mlsd.measure.run.tune import TuneResult
+    from mlsd.planning.plan import Plan
+    from mlsd.planning.request import Goal, StudyRequest
+    from mlsd.report.write import Written
+    from mlsd.servers.measure import ServerResult
+
+Until = float | Literal["decided"] | None  # until the best is known to such a share, or each arm is decided
+_GREEDY, _DEFAULTS = Sampling(), EngineOptions()
+_BUDGET_S = 600.0  # with `until`
 
 
-def open_study(db: FilePath | None = None, machine: str | None = None, settings: str | None = None) -> Study:
-    """The trials of a database that may be compared; `machine` and `settings` choose one by the start of its key."""
+def bench(
+    target: str | Path,
+    *,
+    drafts: Sequence[str | Path] = (),
+    drafters: Sequence[str] | None = (),
+    gammas: Sequence[int] | None = None,
+    prompts: Sequence[str | Path] = ("code",),
+    depths: Sequence[int] = (0,),
+    chat: bool = False,
+    think: bool | None = None,
+    n_predict: int = 256,
+    repeats: int = 3,
+    until: Until = None,
+    budget_s: float | None = None,
+    sampling: Sampling = _GREEDY,
+    rollback: str = "auto",
+    stop_at_eog: bool = False,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+    fresh: bool = False,
+) -> BenchResult:
+    """Measure drafts and methods beside plain decoding in interleaved blocks, and keep the trials.
+
+    A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
+    local drafts that fit. The same call again adds repeats; `fresh` ignores earlier ones.
+    """
+    from mlsd.measure.run import runs
+    from mlsd.planning.request import bench_request
+
+    request = bench_request(
+        str(target),
+        drafts=_texts(drafts),
+        drafters=drafters,
+        gammas=gammas,
+        prompts=_texts(prompts),
+        depths=depths,
+        chat=chat,
+        think=think,
+        n_predict=n_predict,
+        repeats=repeats,
+        goal=_goal(until, budget_s),
+        sampling=sampling,
+        rollback=rollback,
+        ignore_eog=not stop_at_eog,
+        seed=seed,
+        engine=engine,
+    )
+    return runs.bench(request, _path(db), fresh=fresh)
+
+
+def search(
+    target: str | Path,
+    drafter: str,
+    *,
+    settings: int = 20,
+    drafts: Sequence[str | Path] = (),
+    prompts: Sequence[str | Path] = ("code",),
+    n_predict: int = 64,
+    repeats: int = 4,
+    budget_s: float | None = None,
+    sampling: Sampling = _GREEDY,
+    rollback: str = "auto",
+    stop_at_eog: bool = False,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+) -> TuneResult:
+    """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
+    from mlsd.measure.run.tune import tune, tune_request
+
+    request = tune_request(
+        str(target),
+        drafter,
+        trials=settings,
+        budget_s=budget_s,
+        drafts=_texts(drafts),
+        prompts=_texts(prompts),
+        n_predict=n_predict,
+        repeats=repeats,
+        sampling=sampling,
+        rollback=rollback,
+        ignore_eog=not stop_at_eog,
+        seed=seed,
+        engine=engine,
+    )
+    return tune(request, _path(db))
+
+
+def run(
+    *suites: str,
+    profile: str | None = None,
+    models: Mapping[str, str | Path] | None = None,
+    gammas: Sequence[int] | None = None,
+    drafts: Sequence[str | Path] | None = None,
+    prompts: Sequence[str | Path] | None = None,
+    n_predict: int | None = None,
+    repeats: int | None = None,
+    limit: int | None = None,
+    sampling: Sampling = _GREEDY,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+    fresh: bool = False,
+) -> StudyResult:
+    """Measure suites A to G into `db` (by default results/PROFILE.sqlite), or go on; `models` are by role.
+
+    None leaves what the suites say.
+    """
+    from mlsd.measure.run import runs
+    from mlsd.measure.run.runner import RunSettings
+
+    request = _study(
+        suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
+    )
+    return runs.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=seed))
+
+
+def dry_run(
+    *suites: str,
+    profile: str | None = None,
+    models: Mapping[str, str | Path] | None = None,
+    gammas: Sequence[int] | None = None,
+    drafts: Sequence[str | Path] | None = None,
+    prompts: Sequence[str | Path] | None = None,
+    n_predict: int | None = None,
+    repeats: int | None = None,
+    limit: int | None = None,
+    sampling: Sampling = _GREEDY,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+) -> tuple[Plan, Forecast]:
+    """What `run` would measure, and what that takes of time, memory and disk; nothing is measured."""
+    from mlsd.measure.run.forecast import plan_study
+
+    request = _study(
+        suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
+    )
+    prepared, forecast = plan_study(request, _path(db))
+    return prepared.plan, forecast
+
+
+def server(
+    url: str | None = None,
+    *,
+    against: str | None = None,
+    launch: str | None = None,
+    target: str | Path | None = None,
+    drafts: Sequence[str | Path] = (),
+    drafters: Sequence[str] = (),
+    gammas: Sequence[int] | None = None,
+    flags: str = "",
+    with_engine: bool = False,
+    prompts: Sequence[str | Path] = ("code",),
+    n_predict: int = 128,
+    repeats: int = 3,
+    until: Until = None,
+    budget_s: float | None = None,
+    sampling: Sampling = _GREEDY,
+    parallel: Sequence[int] = (1,),
+    stop_at_eog: bool = False,
+    patience_s: float = 120.0,
+    remote: bool = False,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+) -> ServerResult:
+    """Whether a server's speculation is faster and lossless: of the server at `url`, `against` it without one.
+
+    With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
+    """
+    from mlsd.servers.open import ServerRequest, serve
+
+    request = ServerRequest(
+        url=url,
+        against=against,
+        launch=launch,
+        target=None if target is None else str(target),
+        drafts=_texts(drafts),
+        drafters=tuple(drafters),
+        gammas=None if gammas is None else tuple(gammas),
+        flags=flags,
+        with_engine=with_engine,
+        prompts=_texts(prompts),
+        n_predict=n_predict,
+        repeats=repeats,
+        goal=_goal(until, budget_s),
+        sampling=sampling,
+        parallel=tuple(parallel),
+        ignore_eog=not stop_at_eog,
+        patience_s=patience_s,
+        remote=remote,
+        seed=seed,
+        engine=engine,
+    )
+    return serve(request, _path(db))
+
+
+def calibrate(
+    target: str | Path,
+    draft: str | Path | None = None,
+    *,
+    rows: Sequence[int] = (*range(1, 34), 48, 64),
+    depths: Sequence[int] = (128,),
+    budget_s: float = 120.0,
+    precision: float = 0.02,
+    text: str | Path | None = None,
+    seed: int = 0,
+    engine: EngineOptions = _DEFAULTS,
+    db: str | Path | None = None,
+) -> CalibrationResult:
+    """Time passes over k tokens for every k of `rows`, and store them; of a mixture, its experts are counted, too."""
+    from mlsd.measure.run import calibration
+
+    return calibration.calibrate(
+        str(target),
+        None if draft is None else str(draft),
+        _path(db),
+        rows=tuple(rows),
+        depths=tuple(depths),
+        budget_s=budget_s,
+        precision=precision,
+        text=None if text is None else str(text),
+        seed=seed,
+        engine=engine,
+    )
+
+
+def open_study(db: str | Path | None = None, machine: str | None = None, settings: str | None = None) -> Study:
+    """The trials of a database, by default the newest, that may be compared; the names choose by the start of a key."""
+    from mlsd.analysis.study.study import read_study
+    from mlsd.store.newest import newest_study
+    from mlsd.store.store import Store
+
     with Store.open(_path(db) or newest_study(), create=False, read_only=True) as store:
         return read_study(store, machine, settings)
 
 
-def plan(*suites: str, profile: str | None = None, db: FilePath | None = None, **changes: Any) -> tuple[Plan, Forecast]:
-    """What suites would measure, and what that takes; `changes` are fields of `Overrides` (gammas, prompts, ...)."""
-    prepared, forecast = plan_study(_study_request(suites, profile, changes), _path(db))
-    return prepared.plan, forecast
-
-
-def run(
-    *suites: str, profile: str | None = None, db: FilePath | None = None, fresh: bool = False, **changes: Any
-) -> runs.StudyResult:
-    """Measure suites into `db` (by default results/PROFILE.sqlite), or go on. `changes` as for `plan`."""
-    request = _study_request(suites, profile, changes)
-    return runs.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=request.overrides.seed))
-
-
-def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str, Any]) -> StudyRequest:
-    return study_request(suites, profile=profile, overrides=Overrides(**changes))
-
-
-def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:
-    """Measure methods beside plain decoding; `asked` are what `bench_request` takes, `db` as for `mlsd bench`."""
-    return runs.bench(bench_request(str(target), **asked), _path(db), fresh=fresh)
-
-
-def tune(
-    target: FilePath,
-    drafter: str,
-    *,
-    trials: int = 20,
-    budget_s: float | None = None,
-    db: FilePath | None = None,
-    **asked: Any,
-) -> TuneResult:
-    """Search for the fastest gamma and options of a method, or go on; `asked` are what `bench_request` takes."""
-    return search(tune_request(str(target), drafter, trials=trials, budget_s=budget_s, **asked), _path(db))
-
-
-def calibrate(
-    model: FilePath, draft: FilePath | None = None, *, db: FilePath | None = None, **asked: Any
-) -> calibration.CalibrationResult:
-    """Time passes over k tokens for many k, and store them; `asked` are what `mlsd calibrate` takes by those names."""
-    return calibration.calibrate(str(model), None if draft is None else str(draft), _path(db), **asked)
-
-
-def audit(source: FilePath) -> Audit:
+def audit(source: str | Path) -> Audit:
     """Whether the numbers of a table can be true: of a file, a study database, or a published study by name."""
+    from mlsd.analysis.audit import audit as rules
+    from mlsd.analysis.audit import published_tables
+    from mlsd.analysis.audit.tables import table_contexts
+    from mlsd.analysis.audit.trials import database_contexts
+    from mlsd.store.database import is_study
+    from mlsd.store.store import Store
+
     if is_study(Path(source)):
         with Store.open(Path(source), read_only=True) as store:
             return rules.audit(str(source), *database_contexts(store))
@@ -92,10 +288,58 @@ def audit(source: FilePath) -> Audit:
     return rules.audit(str(source), *table_contexts(Path(source)))
 
 
-def write_report(found: Study, folder: FilePath = "report") -> write.Written:
+def write_report(study: Study, folder: str | Path = "report") -> Written:
     """Write report.html (one self-contained file), report.md and the figures of a study into a folder."""
-    return write.write_report(found, Path(folder))
+    from mlsd.report import write
+
+    return write.write_report(study, Path(folder))
 
 
-def _path(place: FilePath | None) -> Path | None:
+def _study(
+    suites: Sequence[str],
+    profile: str | None,
+    models: Mapping[str, str | Path] | None,
+    gammas: Sequence[int] | None,
+    drafts: Iterable[str | Path] | None,
+    prompts: Iterable[str | Path] | None,
+    n_predict: int | None,
+    repeats: int | None,
+    limit: int | None,
+    sampling: Sampling,
+    seed: int,
+    engine: EngineOptions,
+) -> StudyRequest:
+    from mlsd.planning.request import Overrides, study_request
+
+    overrides = Overrides(
+        gammas=None if gammas is None else tuple(gammas),
+        drafts=None if drafts is None else _texts(drafts),
+        prompts=None if prompts is None else _texts(prompts),
+        n_predict=n_predict,
+        repeats=repeats,
+        limit=limit,
+        sampling=sampling,
+        seed=seed,
+        engine=engine,
+    )
+    named = {role: str(model) for role, model in (models or {}).items()}
+    return study_request(suites, profile=profile, models=named, overrides=overrides)
+
+
+def _goal(until: Until, budget_s: float | None) -> Goal | None:
+    from mlsd.errors import InputError
+    from mlsd.planning.request import Goal
+
+    if until is None:
+        if budget_s is not None:
+            raise InputError("budget_s needs until.")
+        return None
+    return Goal(within=None if until == "decided" else until, budget_s=budget_s or _BUDGET_S)
+
+
+def _texts(given: Iterable[str | Path]) -> tuple[str, ...]:
+    return tuple(map(str, given))
+
+
+def _path(place: str | Path | None) -> Path | None:
     return None if place is None else Path(place)

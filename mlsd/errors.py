@@ -15,7 +15,8 @@
     │   ├── CapacityError       prompt and output do not fit the context
     │   ├── VocabularyError     target and draft do not share a vocabulary
     │   ├── RollbackError       no exact rollback, or one used outside its exact range
-    │   └── UnsupportedError    a drafter, architecture or backend that cannot work together
+    │   ├── UnsupportedError    a drafter, architecture or backend that cannot work together
+    │   └── MethodError         a drafting method out of a file of the user's own failed
     ├── HubError                a download or a verification failed
     ├── StoreError              the results database
     │   ├── SchemaError         a database from another version of mlsd
@@ -32,7 +33,11 @@ Every message says what happened and where; `hint` says what to do next.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+_SAID = 200  # letters of what a stranger's error says
 
 
 def did_you_mean(word: str, known: Iterable[str], n: int = 2) -> str:
@@ -46,6 +51,17 @@ def choose(word: str, known: Iterable[str], more: str = "") -> str:
     """The hint for an unknown name: similar names, and all names."""
     names = tuple(known)
     return f"{did_you_mean(word, names)}Choose from {', '.join(names)}{more}."
+
+
+def in_one_line(error: BaseException, file: Path | None = None) -> str:
+    """Any error as ``KeyError: 3 (mine.py, line 12)``: the last line of that file on its way, else of any."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno})"
+    way = traceback.extract_tb(error.__traceback__)
+    at = next((step for step in reversed(way) if file is None or step.filename == str(file)), None)
+    where = "" if at is None else f" ({Path(at.filename).name}, line {at.lineno})"
+    said = " ".join(str(error).split())[:_SAID]
+    return f"{type(error).__name__}{f': {said}' if said else ''}{where}"
 
 
 class MlsdError(Exception):
@@ -129,6 +145,10 @@ class RollbackError(EngineError):
 
 class UnsupportedError(EngineError):
     """A drafter, an architecture and a backend that cannot work together."""
+
+
+class MethodError(EngineError):
+    """A drafting method out of a file of the user's own failed; the message names it and its line."""
 
 
 class HubError(MlsdError):

@@ -112,6 +112,17 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
         (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {left_out}")
 
 
+@pytest.mark.heavy
+def test_the_python_of_its_page_runs_with_the_method_that_it_shows(tmp_path: Path) -> None:
+    code = blocks(PAGES["python.md"], "python")
+    (method,) = (block for block in code if "class Freq" in block)
+    (tmp_path / "mine.py").write_text(method, encoding="utf-8")
+    script = "\n".join(block for block in code if block is not method)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "speedup_low" in done.stdout and len(script.split("\n\n")[1].splitlines()) <= 4
+
+
 # --- commands that are shown, and not run ---------------------------------------------------------------------------
 
 

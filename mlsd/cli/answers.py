@@ -9,75 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.cli.output import say
-from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, Record, Sampling
+from mlsd.planning.question import Question
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.answers import DECIDED
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
-    from mlsd.planning.prompts import Prompt
     from mlsd.report.objects import AnswerObject
     from mlsd.trials.answers import Answer
     from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
 _FIRST_BLOCKS = 4  # where one block says nothing of scatter yet
-_BREAKING = ("unchecked", "sabotage")  # rollbacks after which no trial counts: asking again so would not help
-
-
-class Question(Record, frozen=True, kw_only=True):
-    """What a command was asked, as far as the command that goes on from it must say it again."""
-
-    database: str | None = None  # None: the default of `bench`
-    models: Mapping[str, str] = {}  # id -> path, or id that a command knows
-    prompts: Mapping[str, str] = {}  # key -> name, or path of its file
-
-    @classmethod
-    def of(cls, models: Iterable[LocalModel], prompts: Iterable[Prompt], database: str | Path | None) -> Question:
-        """Of what was resolved for a command; a database that was not chosen is left out."""
-        return cls(
-            database=None if database is None else str(database),
-            models={model.ref.id: model.called for model in models},
-            prompts={prompt.key: prompt.asked for prompt in prompts},
-        )
-
-    def bench(self, arm: ArmResult, *more: str) -> str:
-        """The command that measures this arm beside plain decoding, as it was measured."""
-        spec, words = arm.case.drafter, ["mlsd", "bench", self._called(arm.case.target)]
-        draft = self._called(spec.draft) if spec.draft else ""
-        if spec.name == DRAFT_MODEL and not spec.options:
-            words += ["--draft", draft]
-        else:
-            options = {**({"draft": draft} if draft else {}), **spec.options}
-            own = ",".join(f"{name}={_option(value)}" for name, value in options.items())
-            words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
-        words += ["--gamma", str(arm.case.gamma)]
-        for prompt in arm.prompts:
-            words += ["--prompt", self.prompts.get(prompt, prompt)]
-        words += ["--n-predict", str(arm.question.n_predict), *_settings(arm)]
-        return shlex.join([*words, *(("--db", self.database) if self.database else ()), *more])
-
-    def _called(self, model: ModelRef) -> str:
-        return self.models.get(model.id, model.id)
-
-
-def _settings(arm: ArmResult) -> list[str]:
-    """Options of everything that is not as by default."""
-    case, words = arm.case, []
-    for record, default, names in (
-        (case.sampling, Sampling(), ("temperature", "top_k", "top_p", "seed")),
-        (case.engine, EngineOptions(), ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")),
-    ):
-        for name in names:
-            if (value := getattr(record, name)) != getattr(default, name):
-                words += [f"--{name.replace('_', '-')}", str(value)]
-    words += [] if case.ignore_eog else ["--stop-at-eog"]
-    return words + ([] if case.rollback in ("auto", *_BREAKING) else ["--rollback", case.rollback])
-
-
-def _option(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:

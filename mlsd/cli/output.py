@@ -141,7 +141,7 @@ class TimeLeft:
 
 @contextmanager
 def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Show what is being done while it lasts: a moving line on a terminal, else one each half minute.
+    """Show what is being done while it lasts: a moving line on a terminal, else one every ten seconds.
 
     Yields what takes the latest step. `most_s` is of what stops by itself: the time left is shown, not the time spent.
     """

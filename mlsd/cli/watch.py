@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
-from mlsd.measure.cool_down import STEP_S
-from mlsd.measure.messages import Event, Progress, Resting, Silent, Started, Working
+from mlsd.measure.messages import SIGN_S, Event, Progress, Resting, Silent, Started, Working
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
@@ -68,7 +67,7 @@ class LineWatcher(Watcher):
 
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
         self._budget_s, self._open_ended = budget_s, open_ended or budget_s is not None
-        self._n, self._began_s = 0, time.monotonic()
+        self._n, self._began_s, self._side = 0, time.monotonic(), ""
 
     def tell(self, line: str) -> None:
         note(line)
@@ -77,15 +76,18 @@ class LineWatcher(Watcher):
         for left in plan.left_out:
             note(left.words)
 
+    def turn(self, of: str) -> None:
+        self._side = f"{of}: "
+
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Count from what is done already; of a session without an end that is known from its first trial."""
         self._n_total, self._n = n_total, self._n if self._open_ended else n_skipped
 
     def event(self, job: Job, event: Event) -> None:
-        """Say what is waited for and what counts no more; every half minute of a long trial how far it is."""
+        """Say what is waited for and what counts no more; every ten seconds of a long trial how far it is."""
         if isinstance(event, Started):
             self._shown_s = time.monotonic()
-        if isinstance(event, Progress) and time.monotonic() - self._shown_s >= STEP_S:
+        if isinstance(event, Progress) and time.monotonic() - self._shown_s >= SIGN_S:
             self._shown_s = time.monotonic()
             note(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
         if line := heat_line(event):
@@ -97,7 +99,7 @@ class LineWatcher(Watcher):
     def _counted(self, slot: Slot, trial: Trial) -> str:
         something_stored.set()
         self._n += 1
-        return f"[{self._n}{self._of()}] {trial_line(slot, trial)}"
+        return f"[{self._n}{self._of()}] {self._side}{trial_line(slot, trial)}"
 
     def _of(self) -> str:
         if not self._open_ended:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from mlsd.drafters import own
 from mlsd.drafters.method import DrafterSetup, Method, MethodOptions, Unavailable, drafting_method, registered
 from mlsd.drafters.options import PRESET, Range, Values
 from mlsd.drafters.recipe import Context, Opening
@@ -63,12 +64,21 @@ _GAMMAS = Range(low=1, high=16)
 
 
 def find_method(name: str) -> Method:
-    """The drafting method of that name. Raises: UnsupportedError with the names that exist."""
+    """The drafting method of that name, or of a class in a file, which then has the name of its content.
+
+    Raises: UnsupportedError with the names that exist, InputError for a file that cannot be used.
+    """
+    if own.is_typed(name):
+        return own.load(name)
+    if name in own.loaded():
+        return registered(name)
     if name in UNAVAILABLE:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name not in METHODS and name != NO_DRAFTER:
-        raise UnsupportedError(f"There is no drafting method {name!r}.", hint=choose(name, sorted(METHODS)))
+        of_file = f"Name the file that it is in: --drafter {own.as_typed(name)}."
+        hint = choose(name, sorted(METHODS)) if own.as_typed(name) == name else of_file
+        raise UnsupportedError(f"There is no drafting method {name!r}.", hint=hint)
     if name in METHODS:
         importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
     return registered(name)
@@ -100,13 +110,13 @@ def recipe(opening: Opening) -> tuple[Context, ...]:
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:
     """Ask the method, before any load, whether it can serve that target. Raises: MlsdError with the reason."""
     method = find_method(spec.name)
-    own = method.read(spec)
+    chosen = method.read(spec)
     if method.needs is not None and spec.draft is None:
         raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
     if method.has("check_target"):
-        own.check_target(Source(target_path))
+        chosen.check_target(Source(target_path))
     if method.has("made"):
-        own.made(Source(target_path))
+        chosen.made(Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):
         raise UnsupportedError(
             f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
@@ -114,7 +124,7 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
             hint=method.chains_instead,
         )
     if second_path is not None and method.has("check_second"):
-        own.check_second(Source(target_path), Source(second_path))
+        chosen.check_second(Source(target_path), Source(second_path))
 
 
 def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
@@ -123,8 +133,8 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
     Raises: UnsupportedError for an unknown method, InputError for an option that cannot be.
     """
     method = find_method(spec.name)
-    own, preset = method.read(spec), method.preset(spec)
-    values = {**(preset.options if preset else {}), **spec.options, **own.fill_in()}
+    preset = method.preset(spec)
+    values = {**(preset.options if preset else {}), **spec.options, **method.read(spec).fill_in()}
     values.pop(PRESET, None)
     return msgspec.structs.replace(spec, options=values)
 

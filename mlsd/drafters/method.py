@@ -91,14 +91,14 @@ class MethodOptions(Record, frozen=True, kw_only=True):
 
 
 Registered = TypeVar("Registered", bound=type[MethodOptions])
-_KNOWN: dict[str, Method] = {}
+KNOWN: dict[str, Method] = {}
 
 
 def drafting_method(name: str, **facts: Any) -> Callable[[Registered], Registered]:
     """Register a method under its name, with its other facts (the fields of `Method`)."""
 
     def register(options: Registered) -> Registered:
-        _KNOWN[name] = Method(name=name, options=options, **facts)
+        KNOWN[name] = Method(name=name, options=options, **facts)
         return options
 
     return register
@@ -106,7 +106,7 @@ def drafting_method(name: str, **facts: Any) -> Callable[[Registered], Registere
 
 def registered(name: str) -> Method:
     """The method whose module has been imported."""
-    return _KNOWN[name]
+    return KNOWN[name]
 
 
 @dataclass(frozen=True, kw_only=True)

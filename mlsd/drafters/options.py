@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,8 +89,11 @@ def _values(option: Mapping[str, Any]) -> str:
 
 
 def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
-    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float if they can. Raises: InputError."""
-    name, _, rest = text.partition(":")
+    """``NAME`` or ``NAME:option=value,...``, NAME of a method or ``FILE.py:CLASS``; values become bool, int or float if
+    they can. Raises: InputError.
+    """
+    found = re.fullmatch(r"([^=]+\.py:\w+|[^:]*)(?::(.*))?", text, re.DOTALL)
+    name, rest = (found[1], found[2] or "") if found else (text, "")
     options: dict[str, OptionValue] = {}
     for part in filter(None, rest.split(",")):
         key, separator, value = part.partition("=")

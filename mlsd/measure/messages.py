@@ -18,6 +18,8 @@ from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
 
+SIGN_S = 10.0  # between signs of life of what takes long
+
 
 class Turn(Record, frozen=True, kw_only=True):
     """What a worker with a job measures next; without any slot the job is over."""
@@ -33,6 +35,8 @@ class Call(Record, frozen=True, kw_only=True):
 
     function: str  # module:name under mlsd.measure.worker
     record: msgspec.Raw
+    # Drafting methods out of files of the user's own, by `mlsd.drafters.own`.
+    methods: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 Alive = Callable[[str], None]  # hears what a worker is at, behind passes that are not timed one by one

@@ -20,10 +20,11 @@ from typing import Any, Protocol, Self, TypeVar
 import msgspec
 
 from mlsd.children import end_session, signal_name, start_child
+from mlsd.drafters import own
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import (
+    SIGN_S,
     BlockMeasured,
     Call,
     Event,
@@ -251,13 +252,13 @@ class Worker(Protocol):
 
 
 def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
-    """The events of a worker's lines, and `Silent` every half minute without one.
+    """The events of a worker's lines, and `Silent` every ten seconds without one.
 
     Raises: queue.Empty when it is silent for `patience_s`, the worker's own MlsdError, WorkerError.
     """
     silent_s = 0.0
     while True:
-        wait_s = min(STEP_S, patience_s - silent_s)
+        wait_s = min(SIGN_S, patience_s - silent_s)
         try:
             line = lines.get(timeout=wait_s)
         except queue.Empty:
@@ -293,7 +294,7 @@ class _Worker:
         threading.Thread(target=self._read, daemon=True).start()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self.send(Call(function=function, record=msgspec.Raw(msgspec.json.encode(record))))
+        self.send(Call(function=function, record=msgspec.Raw(msgspec.json.encode(record)), methods=own.loaded()))
 
     def send(self, message: Call | Turn) -> None:
         """Say one thing more to the worker."""

@@ -293,8 +293,10 @@ def _check_chat(prompt: Prompt, target: Path) -> None:
 
 
 def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
-    """A method that takes a second file without its option `draft`, and what that names."""
-    if find_method(spec.name).needs is None or "draft" not in spec.options:
+    """A method by its own name; one that takes a second file without its option `draft`, and what that names."""
+    method = find_method(spec.name)
+    spec = msgspec.structs.replace(spec, name=method.name)
+    if method.needs is None or "draft" not in spec.options:
         return spec, None
     options = {name: value for name, value in spec.options.items() if name != "draft"}
     return msgspec.structs.replace(spec, options=options), str(spec.options["draft"])

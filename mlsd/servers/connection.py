@@ -100,7 +100,8 @@ class _Deadline:
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             elif self._tell is not None and time.monotonic() - told >= _TELL_S:
                 told = time.monotonic()
-                self._tell(f"Waiting for {self._url}, for {self._left_s():.0f} s more.")
+                with suppress(Exception):  # whoever listened may be gone, and the deadline holds
+                    self._tell(f"Waiting for {self._url}, for {self._left_s():.0f} s more.")
 
     def _left_s(self) -> float:
         return min(self._sign + self._patience_s, self._began + ANSWER_S.most) - time.monotonic()

@@ -217,7 +217,7 @@ def advice(
     own, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
     kind = TYPES.get(spec.name, spec.name)
     studio = "LM Studio: leave Speculative Decoding off; it needs a second model."
-    if not kind.startswith(("draft-", "ngram-")) or (own is None and spec.name in METHODS):
+    if not re.fullmatch(r"(draft|ngram)-[\w-]+", kind) or (own is None and spec.name in METHODS):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
     if own is not None and own.other and not by_server:
         return (f"llama-server: no flags do this: its {kind} is another method ({own.other}).", studio)

@@ -32,5 +32,5 @@ def test_json_gives_a_reason_for_every_null_and_a_verdict_for_every_profile(mlsd
 
 def test_a_worker_that_starts_for_long_gives_signs_of_life(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Mac compiles Metal's kernels when a build first starts."""
-    monkeypatch.setattr("mlsd.measure.process.STEP_S", 0.02)
+    monkeypatch.setattr("mlsd.measure.process.SIGN_S", 0.02)
     assert "has been silent for 0 s while starting llama.cpp" in mlsd("doctor").err

@@ -65,6 +65,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
     depth: int = 0  # tokens of context before the output, on a chip
     build: int = 0  # of llama.cpp; 0: the one that is loaded, for another machine the one that ships with mlsd
     request: Request | None = None  # whose whole time is asked for
+    options: str = ""  # engine and database as they were typed, for the commands that go on from here
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -142,6 +143,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         _fetch(file, found) if file is not None and plain.basis == "shape" else (),
         question.target if Path(question.target).is_file() else "",
         asked_texts,
+        question.options,
     )
     best = drafts.get(recommendation.best.way)
     return TargetAdvice(

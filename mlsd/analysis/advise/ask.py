@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from mlsd.errors import InputError
 from mlsd.hardware.apple_passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.hardware.chips import peak_bandwidth
 from mlsd.hardware.metal_kernels import build_of
+from mlsd.planning.question import options_of
 from mlsd.records import EngineOptions, ModelFacts
 from mlsd.store.newest import study_databases
 from mlsd.store.rows import environment_key
@@ -39,21 +41,23 @@ def advise(
     acceptance: float | None = None,
     accepted: tuple[int, int] | None = None,
     mgl: float | None = None,
-    databases: Sequence[str | Path] = (),
+    db: str | Path | Sequence[str | Path] = (),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
 ) -> TargetAdvice:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
-    Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
-    with passes of `runtime` behind `depth` tokens of context, of llama.cpp's `build` (0: what set-up installs there).
-    What is known of one draft or method at one gamma may be stated: `acceptance` (accepted / proposed), `accepted`
-    (both counts), or `mgl`. `prompt_tokens` and `n_predict` describe a request, whose whole time is answered, too.
+    Known is what `db` holds, one database or several, by default all under results/. `chip` is another machine: "M2
+    Ultra", "800 GB/s", with passes of `runtime` behind `depth` tokens of context, of llama.cpp's `build` (0: what
+    set-up installs there). What is known of one draft or method at one gamma may be stated: `acceptance` (accepted /
+    proposed), `accepted` (both counts), or `mgl`. `prompt_tokens` and `n_predict` describe a request, whose whole time
+    is answered, too.
     """
     asked = None if chip is None else _chip(chip)
     request = _request(prompt_tokens, n_predict)
     if request is not None and chip is not None:  # half of the answer stands before a token of it, on average
         depth = depth or request.prompt_tokens + request.n_predict // 2
-    paths = [Path(path) for path in databases or study_databases()]
+    named = [db] if isinstance(db, str | Path) else db
+    paths = [Path(path) for path in named or study_databases()]
     _check_names((str(target), *(drafts or ())), quant, paths, elsewhere=chip is not None)
     from mlsd.analysis.advise.answer import AdviceQuestion, answer, check_question
     from mlsd.analysis.predict.known import Known
@@ -70,6 +74,7 @@ def advise(
         build=build or (0 if chip is None else installed_build(A_MAC)),
         stated=_stated(gammas, acceptance, accepted, mgl),
         request=request,
+        options=shlex.join(_again(named, engine)) if chip is None else "",
     )
     check_question(question)
     known = Known(passes={}, models={})
@@ -81,6 +86,11 @@ def advise(
             stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
             known = read_known(stores, refuted)
     return answer(question, known, _here(engine) if chip is None else None)
+
+
+def _again(named: Sequence[str | Path], engine: EngineOptions) -> list[str]:
+    """What a command that goes on from here must say again; a command measures into one database."""
+    return [*options_of(engine), *(("--db", str(named[0])) if len(named) == 1 else ())]
 
 
 def _check_names(names: Sequence[str], quant: str | None, paths: Sequence[Path], *, elsewhere: bool) -> None:

@@ -46,16 +46,18 @@ def next_steps(
     gaps: Collection[Gap],
     to_time: Sequence[str] = (),
     fetch: Sequence[str] = (),
+    again: str = "",
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
     `options` and `gammas` are those of the settings to measure. `to_time`: `timing_commands`. `fetch`: ids of the
-    models worth downloading.
+    models worth downloading. `again`: options that every bench repeats.
     """
     files = [text for text in texts if text.startswith("file:")]  # only its name is stored, not where it lies
     named = [f"{text[5:]}.txt" if text in files else text for text in texts]
     prompt = "".join(f" --prompt {quoted(name)}" for name in named) + (" (the path of that text)" if files else "")
-    how = f"{''.join(f' {option}' for option in options)} --gamma {','.join(map(str, gammas))}{prompt}"
+    again = f" {again}" if again else ""
+    how = f"{''.join(f' {option}' for option in options)} --gamma {','.join(map(str, gammas))}{prompt}{again}"
     yield from to_time
     if "machine" in gaps:
         if to_time:
@@ -72,12 +74,13 @@ def next_steps(
             "figures are for a machine like it with more."
         )
     elif fetch:
-        bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"
+        bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}{again}"
         yield f"mlsd models pull {shlex.join(fetch)} && {bench}: real acceptance."
     elif "target" in gaps:
         yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
     elif not options:
-        yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}."
+        measure = f"mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}{again}"
+        yield f"No draft of {target} is known: {measure}."
     elif "acceptance" in gaps:
         where = f"Nothing of {', '.join(texts)} was measured" if texts else "Acceptance was not measured here"
         yield f"{where}: mlsd bench {quoted(target)}{how} --until decided decides it."

@@ -335,9 +335,11 @@ def recommend(
     fetch: Sequence[str] = (),
     called: str = "",
     texts: Sequence[str] = (),
+    options: str = "",
 ) -> Recommendation:
     """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
-    `called` is how commands call the target, where that is not its id; `texts` are those that they measure on.
+    `called` is how commands call the target, where that is not its id; `texts` are those that they measure on,
+    `options` what else each says.
 
     On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
     is faster at every acceptance and cost that was seen.
@@ -363,6 +365,7 @@ def recommend(
         {*gaps, *(gap for gap, is_open in more.items() if is_open)},
         to_time if is_open or not modelled else (),
         fetch,
+        options,
     )
     decided_here = not is_open and (best.effect if best.gamma else all(p.effect for p in speculative))
     return Recommendation(

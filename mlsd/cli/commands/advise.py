@@ -87,7 +87,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         return asking.advise(
             target,
             drafts=(*options["draft"], *options["drafter_text"]) or None,
-            databases=databases,
+            db=databases,
             **{name: value for name, value in options.items() if name not in _OWN},
         )
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mlsd.engine.llama.model import LlamaModel
@@ -18,6 +19,7 @@ from mlsd.errors import PromptError
 # The day that every template is told: what Llama 3.2's writes where it has no clock. Today's would be another prompt.
 TEMPLATE_DAY = datetime.datetime(2024, 7, 26)
 THINKING = "enable_thinking"  # the variable of Qwen's templates, and of those that follow it
+_MOST_STEPS = 1_000_000  # of all loops and macros of one rendering; templates of models take some hundreds
 _ROLES = ("user", "assistant")
 Messages = Sequence[tuple[str, str]]  # role and content of each
 
@@ -62,6 +64,7 @@ def render(template: str, messages: Messages, think: bool | None = None, *, bos:
     spoken = [{"role": role, "content": content} for role, content in messages]
     try:
         compiled = _compiled(template)
+        compiled.environment.extensions[_Steps.identifier].left = _MOST_STEPS
         text: str = compiled.render(
             messages=spoken, add_generation_prompt=True, bos_token=bos, eos_token=eos, **switches
         )
@@ -75,10 +78,25 @@ def render(template: str, messages: Messages, think: bool | None = None, *, bos:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Steps])
     del environment.filters["random"], environment.globals["lipsum"]  # another prompt each time
     environment.globals |= {"raise_exception": _refuse, "strftime_now": TEMPLATE_DAY.strftime}
-    return environment.from_string(template)
+    tree = environment.parse(template)
+    for body in tree.find_all((nodes.For, nodes.Macro)):
+        step = environment.extensions[_Steps.identifier].attr("step")
+        body.body.insert(0, nodes.ExprStmt(nodes.Call(step, [], [], None, None), lineno=body.lineno))
+    return environment.from_string(tree)
+
+
+class _Steps(Extension):
+    """Counts what a template repeats: one that never ends would hold the program, where nobody can stop it."""
+
+    left = _MOST_STEPS
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            _refuse(f"it repeats something more than {_MOST_STEPS:,} times")
 
 
 def _refuse(message: str) -> NoReturn:

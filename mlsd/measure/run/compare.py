@@ -45,6 +45,7 @@ from mlsd.trials.decisions import Looks
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
+_CALLED = {"0": "A", "1": "B", CONTROL: "A again"}  # sides as people read of them
 OUTPUT = "output_"  # how the code of a warning about another build's output begins; then the verdict
 _DEPTH = 128
 _ROWS = (1, 2, 3, 5, 9, 17)
@@ -127,7 +128,7 @@ def compare(
                     spent = time.monotonic() - began
                     if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
                         break
-                    _block([sides[role] for role in roles], first + n_blocks, request, store)
+                    _block([sides[role] for role in roles], first + n_blocks, request, store, watcher)
                     n_blocks += 1
                 _judge_outputs(sides, store)
                 interrupted = False
@@ -174,7 +175,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
         sides[str(place)] = _Side(str(place), build, asked, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
-        watcher.tell(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
+        watcher.tell(f"{_CALLED[str(place)]}: {where}, {fits.backend.backend}; {fits.backend.system_info}")
     if request.control:
         sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].request, sides["0"].job, sides["0"].environment)
     return sides
@@ -197,10 +198,11 @@ def _run(
 # --- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _block(sides: list[_Side], repeat: int, request: CompareRequest, store: Store) -> None:
+def _block(sides: list[_Side], repeat: int, request: CompareRequest, store: Store, watcher: Watcher) -> None:
     """One turn of every side in random order, stored as this repeat."""
     random.Random(f"{request.bench.seed} {repeat}").shuffle(sides)
     for side in sides:
+        watcher.turn(_CALLED[side.role])
         blocks = [block for block in side.job.blocks if block.repeat == repeat]
         side.run.measure(side.job, blocks, side.drive)
         if side.times_passes:

@@ -90,6 +90,9 @@ class Watcher:
     def begin(self, n_total: int, n_skipped: int) -> None:
         """The run starts with so many slots, of which some are done already."""
 
+    def turn(self, of: str) -> None:
+        """What follows is of this side of a comparison."""
+
     def job(self, job: Job) -> None:
         """A load begins."""
 

@@ -20,14 +20,16 @@ import msgspec
 
 from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock, RestClock
+from mlsd.drafters import own
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
 from mlsd.engine.session import session_options
-from mlsd.errors import MlsdError
+from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import (
+    SIGN_S,
     Alive,
     BlockMeasured,
     Call,
@@ -51,7 +53,7 @@ from mlsd.measure.worker.footprints import check_memory
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Conditions, EngineOptions, Status, Trial
 
-_PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, 20_000_000_000
+_PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
 
 
 def main() -> None:
@@ -73,6 +75,7 @@ def main() -> None:
         function = getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)
         kind = next(iter(typing.get_type_hints(function).values()))
         record = msgspec.json.decode(call.record, type=kind)
+        own.load_again(call.methods)
         for file in models_of(record):
             check_weights(Path(file.path), file.ref)
         check_memory(record)
@@ -192,8 +195,9 @@ class _BlockRunner:
             trial = self._measure(slot, conditions, on_round)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))
-        except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
-            trial = failed_trial(slot, traceback.format_exc(limit=-4))
+        except Exception as error:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
+            traceback.print_exc()
+            trial = failed_trial(slot, in_one_line(error))
         if trial.status is Status.FAILED:  # its contexts may be new ones
             self._warm.discard(arm)
             self._compiled.discard(arm)

@@ -1,0 +1,127 @@
+"""A drafting method out of a file of one's own: measured like any, known by its content, to blame for its faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlsd.drafters import find_method, own, resolve_spec
+from mlsd.drafters.options import parse_drafter
+from mlsd.errors import InputError, MlsdError, UnsupportedError
+from mlsd.planning.request import own_draft
+from mlsd.store.store import Store
+from tests.cli.conftest import Mlsd, mlsd, own_folder  # noqa: F401 - fixtures
+
+HEAD = "import mlsd\n\n\nclass Freq(mlsd.Drafter):\n"
+COPY = """\
+    def __init__(self, longest: int = 8):
+        self.longest = longest
+
+    def begin(self, prompt, rng):
+        self.text = list(prompt)
+
+    def observe(self, verification):
+        self.text += verification.committed
+
+    def propose(self, k):
+        n = min(k, self.longest)
+        return mlsd.Proposal(tokens=tuple(self.text[:n]))
+"""
+QUICK = ("--gamma", 2, "--n-predict", 12, "--repeats", 2, "--n-threads", 1)
+EXAMPLE = Path(__file__).parents[2] / "docs" / "new_method.py"
+
+
+def file(body: str, head: str = HEAD) -> Path:
+    path = Path("mine.py")
+    path.write_text(head + body, encoding="utf-8")
+    return path
+
+
+def test_a_class_is_a_method_whose_options_are_what_it_is_called_with() -> None:
+    file(COPY)
+    spec, draft = own_draft(parse_drafter("./mine.py:Freq:longest=3"))
+    assert draft is None and spec.options == {"longest": 3}
+    method = find_method(spec.name)
+    assert [(one.name, one.default) for one in method.info().options] == [("longest", 8)]
+    with pytest.raises(InputError, match="has no option 'length'"):
+        method.read(parse_drafter("x:length=3"))
+
+
+def test_its_name_is_its_content_and_how_it_is_typed_is_known() -> None:
+    first = find_method(f"{file(COPY)}:Freq").name
+    assert first == find_method(f"{Path('mine.py').absolute()}:Freq").name
+    second = find_method(f"{file(COPY + '# other')}:Freq").name
+    assert first.startswith("mine.py:Freq@") and second.startswith("mine.py:Freq@") and first != second
+    assert own.as_typed(second) == f"{Path('mine.py').absolute()}:Freq" and own.as_typed("pld") == "pld"
+    assert own.as_typed("other.py:Freq@0123456789ab") == "./other.py:Freq"
+    with pytest.raises(UnsupportedError, match=r"--drafter \./other\.py:Freq"):
+        find_method("other.py:Freq@0123456789ab")
+    with pytest.raises(InputError, match="has changed"):
+        own.load_again({first: f"{Path('mine.py').absolute()}:Freq"})
+
+
+def test_a_whole_method_of_the_documentation_runs_as_it_is_and_replaces_none() -> None:
+    renamed = file(EXAMPLE.read_text(encoding="utf-8").replace('"bigram",', '"pld",', 1), head="")
+    before = find_method("pld")
+    found = find_method(f"{renamed}:Options")
+    assert (
+        found.space.keys() == {"longest"}
+        and found.summary == "Propose what followed the newest token where it last occurred."
+    )
+    assert find_method("pld") is before
+    assert resolve_spec(parse_drafter("pld")).options == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("class Freq(:\n", r"SyntaxError: .*\(mine\.py, line 1\)"),
+        ("import no_such_module\n", r"ModuleNotFoundError: No module named 'no_such_module' \(mine\.py, line 1\)"),
+        ("class Freq:\n    pass\n", "has no drafting method 'Freq'.* derives from mlsd.Drafter"),
+        ("import mlsd\nclass Freqs(mlsd.Drafter):\n    pass\n", "Did you mean Freqs"),
+    ],
+)
+def test_a_file_that_holds_no_method_is_told_before_anything_runs(text: str, told: str) -> None:
+    with pytest.raises(MlsdError) as caught:
+        find_method(f"{file(text, head='')}:Freq")
+    assert caught.match("mine.py") and __import__("re").search(told, str(caught.value), __import__("re").DOTALL)
+
+
+def test_it_is_measured_in_the_worker_and_kept_under_its_content(mlsd: Mlsd) -> None:  # noqa: F811
+    path = file(COPY)
+    ran = mlsd(
+        "bench", "tiny-dense", "--drafter", f"./{path}:Freq", "--drafter", f"./{path}:Freq:longest=1", *QUICK, "--json"
+    )
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    drafted = [one for one in found["trials"] if one["arm"] == "sd"]
+    name = find_method(f"{path}:Freq").name
+    assert len(drafted) == 4 and all(one["valid"] and one["proposed"] for one in drafted)
+    with Store.open(Path(found["database"]), read_only=True) as store:
+        specs = [case.drafter for case in store.cases().values() if case.arm == "sd"]
+    assert {spec.name for spec in specs} == {name} and sorted(s.options["longest"] for s in specs if s.options) == [1]
+    for answer in found["answers"]:
+        assert answer["next"] is None or f"--drafter {path.absolute()}:Freq" in answer["next"]
+
+
+@pytest.mark.parametrize(
+    ("propose", "told"),
+    [
+        ("return {}[3]", "Freq of mine.py raised KeyError: 3 (mine.py, line 6)."),
+        ("return [1]", "Freq of mine.py proposed 'list', and no mlsd.Proposal."),
+        ("return mlsd.Proposal(tokens=(1,) * 9)", "Freq of mine.py proposed 9 tokens where at most 2 may be."),
+        (
+            "return mlsd.Proposal(tokens=(10**9,))",
+            "Freq of mine.py proposed what is no token of the target: (1000000000,).",
+        ),
+    ],
+)
+def test_a_fault_of_it_is_its_own_fails_its_row_alone_and_is_one_line(mlsd: Mlsd, propose: str, told: str) -> None:  # noqa: F811
+    path = file(f"    def propose(self, k):\n        {propose}\n")
+    ran = mlsd("bench", "tiny-dense", "--drafter", f"./{path}:Freq", *QUICK)
+    assert ran.code == 0, ran.err
+    assert told in ran.err and "Traceback" not in ran.out + ran.err
+    shown = mlsd("results", "--trials", "--db", "results/bench.sqlite").out
+    assert "Traceback" not in shown and " ".join(told.split()[:4]) in " ".join(shown.split())
