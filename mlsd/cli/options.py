@@ -134,10 +134,12 @@ drafter_option = _Option(
     "--drafter",
     "drafter_text",
     shell_complete=complete.methods,
-    help="Drafting method: NAME or NAME:option=value,...",
+    help="Drafting method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.",
 )
 drafters_option = drafter_option(
-    "Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True
+    "Method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq; may be repeated.",
+    dest="drafters",
+    multiple=True,
 )
 prompt_option = _Option(
     "--prompt",

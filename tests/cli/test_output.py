@@ -98,6 +98,15 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
     assert "at most" in shown.getvalue()
 
 
+def test_a_trial_of_a_comparison_says_of_which_side_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = watch.LineWatcher()
+    watcher.begin(2, 0)
+    for side in ("A", "B"):
+        watcher.turn(side)
+        watcher.trial(SLOT, TRIAL)
+    assert re.findall(r"\[\d/2\] ([AB]): B ", capsys.readouterr().err) == ["A", "B"]
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_an_interrupted_bench_says_that_trials_are_kept_only_where_one_is(
     monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd, stored: bool

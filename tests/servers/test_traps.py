@@ -208,6 +208,20 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said and all(line.startswith(f"Waiting for {server.url}, for ") for line in said)
 
 
+def test_a_deadline_holds_though_whoever_is_told_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlsd.servers.connection._TELL_S", 0.1)
+
+    def gone(line: str) -> None:
+        raise BrokenPipeError
+
+    with (
+        FakeServer(token_s=30.0) as server,
+        closing(connect(server.url, 1.0, tell=gone)) as endpoint,
+        pytest.raises(ServerError, match="nothing of use for 1 s"),
+    ):
+        endpoint.complete(Request(prompt=(1, 2), n_predict=2))
+
+
 @pytest.mark.parametrize("dialect", ["llama-server", "openai"])
 def test_a_server_that_asks_for_a_key_is_named_and_nothing_is_advised(
     dialect: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,123 @@
+"""Every command that a surface prints runs as it stands, and goes on from what was asked: nothing is dropped."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mlsd.cli.main import COMMANDS
+from mlsd.folders import asset_path
+from mlsd.store.store import Store
+from tests.analysis.pair_studies import Arm, Study, write_study
+from tests.cli.conftest import Mlsd, Ran
+from tests.servers.fake import FakeServer
+
+pytestmark = pytest.mark.heavy
+_COMMAND = re.compile(rf"`(mlsd [^`]+)`|\bmlsd (?:{'|'.join(COMMANDS)})\b[^`\n;]*")
+_BEHIND = re.compile(r" decides it\.| on that machine| \(|, (?:or )?mlsd|\.? *$|: real|, and |\. ")
+# Options at which every default is left, on files whose paths hold a space.
+ASKED = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--n-ctx", 512, "--flash-attention", "off", "--seed", 3)
+
+
+def printed(ran: Ran) -> list[list[str]]:
+    """Every whole command of an output, as a shell takes it; those with a word to fill in (MODEL) are none."""
+    found = [match[0].strip("`") for match in _COMMAND.finditer(ran.out + ran.err)]
+    words = [shlex.split(_BEHIND.split(one, maxsplit=1)[0]) for one in found]
+    return [one[1:] for one in words if not any(re.fullmatch("[A-Z]{4,}", word) for word in one)]
+
+
+def run_all(mlsd: Mlsd, ran: Ran) -> list[list[str]]:
+    assert ran.code in (0, 130), ran.err
+    commands = printed(ran)
+    for words in commands:
+        done = mlsd(*words)
+        assert done.code == 0, (words, done.out, done.err)
+    return commands
+
+
+def cases(path: str | Path) -> set[str]:
+    with Store.open(Path(path), read_only=True) as store:
+        return set(store.cases())
+
+
+def settings(path: str | Path) -> list[object]:
+    """Settings of a database's cases, whatever their drafter and gamma are."""
+    with Store.open(Path(path), read_only=True) as store:
+        found = [
+            (c.target.id, c.prompt.key, c.n_predict, c.sampling, c.engine, c.ignore_eog) for c in store.cases().values()
+        ]
+    return sorted(set(found), key=repr)
+
+
+@pytest.mark.parametrize("sampled", [(), ("--temperature", 0.7, "--top-p", 0.9, "--top-k", 40)])
+def test_what_decides_a_bench_is_the_same_bench(mlsd: Mlsd, tmp_path: Path, sampled: Sequence[object]) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    for name in ("tiny-dense", "tiny-draft"):
+        (folder / f"my {name}.gguf").write_bytes(asset_path(f"tiny/{name}.gguf").read_bytes())
+    (folder / "my prompt.txt").write_text("def add(a, b):\n    return a + b\n" * 4)
+    (folder / "mine.py").write_text("import mlsd\n\n\nclass Freq(mlsd.Drafter):\n    pass\n")
+    db = folder / "some trials.sqlite"
+    given = (
+        "--draft",
+        folder / "my tiny-draft.gguf",
+        "--drafter",
+        "pld:ngram=2",
+        "--drafter",
+        f"{folder}/mine.py:Freq",
+    )
+    bench = ("bench", folder / "my tiny-dense.gguf", *given, "--gamma", 2, "--prompt", folder / "my prompt.txt")
+    ran = mlsd(*bench, *ASKED, "--stop-at-eog", *sampled, "--db", db)
+    before = cases(db)
+    commands = run_all(mlsd, ran)
+    assert {words[0] for words in commands} >= {"bench", "report", "advise"}
+    assert cases(db) == before and len(before) == 4, "each was measured as it was asked"
+
+
+def test_a_search_and_its_advice_go_on_in_its_database_with_its_settings(mlsd: Mlsd, tmp_path: Path) -> None:
+    db = tmp_path / "s.sqlite"
+    few = ("--n-predict", 6, "--repeats", 3, "--n-threads", 1)
+    ran = mlsd("bench", "tiny-dense", "--drafter", "pld", "--search", 1, *few, "--prompt", "code", "--db", db)
+    run_all(mlsd, ran)
+    asked = mlsd("advise", "tiny-dense", "--workload", "code", "--n-threads", 1, "--db", db, "--gamma", "1,3")
+    assert asked.code == 0, asked.err
+    commands = [words for words in printed(asked) if words[0] == "bench"]
+    for words in commands:
+        assert words[words.index("--db") + 1] == str(db) and words[words.index("--n-threads") + 1] == "1"
+        done = mlsd(*words, "--budget-s", 5, "--n-predict", 6)
+        assert done.code == 0, done.err
+    assert {one[4].n_threads for one in settings(db)} == {1}  # type: ignore[index]
+
+
+def test_what_runs_records_and_reports_print_runs(mlsd: Mlsd, tmp_path: Path) -> None:
+    db = tmp_path / "a study.sqlite"
+    few = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--prompt", "factual", "--gamma", 2)
+    run_all(mlsd, mlsd("run", "B", "--profile", "tiny", *few, "--db", db))
+    run_all(mlsd, mlsd("results", "--db", db))
+    run_all(mlsd, mlsd("report", "--db", db, "-o", tmp_path / "page"))
+    run_all(mlsd, mlsd("record", db, "-o", tmp_path / "a study.record.gz"))
+    run_all(mlsd, mlsd("calibrate", "tiny-dense", "--parts", "--repeats", 1, "--n-threads", 1, "--db", db))
+
+
+def test_what_decides_a_server_is_asked_of_the_same_server(mlsd: Mlsd, tmp_path: Path) -> None:
+    with FakeServer(token_s=0.002) as plain, FakeServer(draft=True, token_s=0.002) as drafting:
+        asked = ("--against", plain.url, "--n-predict", 8, "--repeats", 1, "--seed", 3, "--stop-at-eog")
+        ran = mlsd("server", drafting.url, *asked, "--db", tmp_path / "a server.sqlite")
+        assert ran.code == 0, ran.err
+        commands = printed(ran)
+        (again,) = (words for words in commands if words[0] == "server")
+        assert {"--against", "--n-predict", "--seed", "--stop-at-eog", "--db", "--until"} <= set(again)
+        for words in commands:
+            more = ("--budget-s", 3) if words[0] == "server" else ()
+            assert mlsd(*words, *more).code == 0, words
+
+
+def test_what_a_page_of_undecided_claims_prints_runs(mlsd: Mlsd, tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
+    shown = json.loads(mlsd("report", "--db", path, "-o", tmp_path / "page", "--json").out)
+    assert shown["next"] is None or shlex.split(shown["next"])[0] == "mlsd"
