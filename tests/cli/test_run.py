@@ -41,6 +41,8 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
     assert again.out == first.out, "what is done before answers as well"
     carried = json.loads(mlsd(*asked, "--json").out)["answer"]
     assert [f"Answer: {sentence}" for sentence in carried] == first.out.splitlines()
+    both = mlsd(*asked, "--json", "--report", tmp_path / "page").out
+    assert json.loads(both)["answer"] == carried and (tmp_path / "page" / "report.html").is_file()
     assert "tiny-moe Q8_0, " in mlsd(*asked[:-1]).err, "and names what was measured, where and how"
 
 

@@ -47,6 +47,8 @@ def test_theory_and_count_stand_together() -> None:
     drawn(svg, "counted, text", "independent uniform (MoESD)", "one correlation")
     counted = next(line for line in expert_shares([found]).axes[0].lines if line.get_label() == "counted, text")
     assert list(np.asarray(counted.get_ydata(), dtype=float)) == [row.text for row in found.coverage.rows]
+    assert not expert_shares([found] * 4).texts
+    assert [one.get_text() for one in expert_shares([found] * 6).texts] == ["2 more mixtures are not shown"]
 
 
 def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:

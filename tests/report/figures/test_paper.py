@@ -20,6 +20,7 @@ from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render import plot
 from mlsd.report.render.sections import Page
+from mlsd.report.tables.paper import study_rows
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, case, failed, model, trial, write
 
 ALL = (*STUDY_FIGURES, *ROUND_FIGURES)
@@ -102,6 +103,27 @@ def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(t
     with_interval = [bars for ax in active(study).axes for bars in ax.containers if bars.has_yerr]
     assert len(with_interval) == 8, "an arm with one prompt has its interval"
     assert not any(ax.lines[0].get_transform() == ax.transData for ax in active(study).axes), "intervals overlap"
+
+
+def test_what_was_published_stands_at_the_gamma_of_the_axis(tmp_path: Path) -> None:
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4,), prompts=("code",))))
+    (ax,) = STUDY_FIGURES[0].draw(study).axes
+    assert ax.get_ylabel() == "speedup at gamma 4"
+    printed = {float(y) for line in ax.lines if "published" in str(line.get_label()) for y in line.get_ydata()}
+    at = {row.gamma: {float(one.cells["speedup"]) for one in study_rows(study) if one.gamma == row.gamma}
+          for row in study_rows(study)}  # fmt: skip
+    assert printed and printed <= at[4] and not printed <= at[8]
+
+
+def test_arms_for_which_a_figure_has_no_room_are_counted_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4, 8), prompts=("code",))))
+    draw = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"]
+    assert not draw(study).texts
+    n_arms = len(draw(study).axes[0].get_yticks())
+    monkeypatch.setattr("mlsd.report.figures.rounds._MOST_ARMS", 1)
+    assert [one.get_text() for one in draw(study).texts] == [f"{n_arms - 1} more arms are not shown"]
 
 
 @pytest.mark.parametrize("count", [3, 30])
