@@ -141,6 +141,9 @@ drafters_option = drafter_option(
     dest="drafters",
     multiple=True,
 )
+gammas_option = _Option(
+    "--gamma", "gammas", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
+)
 prompt_option = _Option(
     "--prompt",
     "prompts",
@@ -325,7 +328,7 @@ def plan_options(command: F) -> F:
                 help="Use your own model in a role of the profile; may be repeated.",
             ),
             repeats_option("Repeats of every block [default: the suite's]."),
-            click.option("--gamma", type=IntList(), help="Most tokens proposed per round, instead of the suite's."),
+            gammas_option("Most tokens proposed per round, instead of the suite's.", dest="gamma"),
             draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none),
             prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none),
             n_predict_option("Output tokens [default: the suite's]."),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.drafters.own import as_typed
-from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, Record, Sampling
+from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, OptionValue, Record, Sampling
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
@@ -44,9 +44,7 @@ class Question(Record, frozen=True, kw_only=True):
             words += ["--draft", draft]
         else:
             options = {**({"draft": draft} if draft else {}), **spec.options}
-            own = ",".join(f"{name}={_option(value)}" for name, value in options.items())
-            name = as_typed(spec.name)
-            words += ["--drafter", f"{name}:{own}" if own else name]
+            words += ["--drafter", drafter_text(spec.name, options)]
         words += ["--gamma", str(arm.case.gamma)]
         for prompt in arm.prompts:
             words += ["--prompt", self.prompts.get(prompt, prompt)]
@@ -74,5 +72,7 @@ def options_of(given: Sampling | EngineOptions) -> list[str]:
     return words
 
 
-def _option(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
+    """A method with its options as `--drafter` takes them."""
+    own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
+    return f"{as_typed(name)}:{own}" if own else as_typed(name)

@@ -27,6 +27,7 @@ from mlsd.analysis.predict.costs import (
 )
 from mlsd.errors import AnalysisError
 from mlsd.hardware import apple_passes as passes
+from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.stats import Interval, grouped
 from mlsd.trials.acceptance import rate_of
@@ -100,16 +101,14 @@ class Prospect(Record, frozen=True, kw_only=True):
     @property
     def option(self) -> str:
         """How a command asks for the drafter."""
-        return (
-            f"--draft {quoted(self.draft or '')}" if self.drafter == DRAFT_MODEL else f"--drafter {self.drafter_text}"
-        )
+        if self.drafter == DRAFT_MODEL:
+            return f"--draft {quoted(self.draft or '')}"
+        return f"--drafter {quoted(self.drafter_text)}"
 
     @property
     def drafter_text(self) -> str:
         """The method with its options and a draft that it needs, as commands take them."""
-        values = {**({"draft": self.draft} if self.draft else {}), **self.spec.options}
-        own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in values.items())
-        return f"{self.drafter}:{own}" if own else self.drafter
+        return drafter_text(self.drafter, {**({"draft": self.draft} if self.draft else {}), **self.spec.options})
 
 
 class Recommendation(Record, frozen=True, kw_only=True):

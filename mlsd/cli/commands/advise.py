@@ -47,7 +47,7 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @shared.draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
 @shared.drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
-@click.option("--gamma", "gammas", type=shared.IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
+@shared.gammas_option("[default: 1,2,4,8,16]", default=_GAMMAS)
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",

@@ -11,7 +11,7 @@ from mlsd.analysis.audit.audit import audit as run_audit
 from mlsd.analysis.audit.rows import Audit, RowAudit
 from mlsd.analysis.audit.tables import STANDARD_INPUT, Assumed, one_speed, table_contexts
 from mlsd.cli.database import reading, study_options
-from mlsd.cli.options import Real, json_option
+from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
 from mlsd.stats import grouped
 from mlsd.store.database import is_study
@@ -46,7 +46,10 @@ _NAMED = 3  # rows of which the same is said
 @click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")
 @study_options
 @json_option
+@click.pass_context
 def audit(
+    ctx: click.Context,
+    /,
     file: Path | None,
     name: str | None,
     tok_s: float | None,
@@ -71,10 +74,9 @@ def audit(
     if file is not None and file != STANDARD_INPUT and is_study(file):
         file, db = None, file
     of_database = file is None and name is None and tok_s is None
-    _refuse({"--machine": machine, "--settings": settings}, not of_database, "a study database")
-    of_table = {f"--{option.replace('_', '-')}": value for option, value in assumed.items()}
-    of_table["--full-drafts"] = assumed["full_drafts"]
-    _refuse(of_table, name is not None, "a table that mlsd does not ship")
+    refuse(ctx, ("machine", "settings"), not of_database, "a study database")
+    refuse(ctx, assumed, name is not None, "a table that mlsd does not ship")
+    refuse(ctx, assumed, of_database, "tables")
     if name == "":
         from mlsd.analysis.audit import published_tables as published
 
@@ -91,7 +93,6 @@ def audit(
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
     elif of_database:
-        _refuse(of_table, True, "tables")
         from mlsd.analysis.audit import trials
 
         with reading(db) as store:
@@ -110,13 +111,6 @@ def audit(
         _print(result, show_all, every_finding=tok_s is not None)
     if strict and result.counts()["impossible"]:
         raise click.exceptions.Exit(1)
-
-
-def _refuse(options: dict[str, object], when: bool, of: str) -> None:
-    """Refuse options that would be ignored."""
-    given = [option for option, value in options.items() if value is not None]
-    if when and given:
-        raise click.UsageError(f"{', '.join(given)}: only for {of}.")
 
 
 def _print_json(result: Audit) -> None:

@@ -29,12 +29,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.model_argument("target")
 @shared.drafts_option
 @shared.drafters_option
-@click.option(
-    "--gamma",
-    "gammas",
-    type=shared.IntList(),
-    help="Most tokens proposed per round [default: the preset's, else 1,2,4,8,16].",
-)
+@shared.gammas_option("Most tokens proposed per round [default: the preset's, else 1,2,4,8,16].")
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(
     "--depth",

@@ -46,9 +46,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @shared.drafts_option
 @shared.drafters_option
-@click.option(
-    "--gamma", "gammas", type=shared.IntList(), default=(4,), help="Most tokens proposed per round [default: 4]."
-)
+@shared.gammas_option("Most tokens proposed per round [default: 4].", default=(4,))
 @shared.prompt_option(default=("code",), show_default=True)
 @shared.n_predict_option(default=128)
 @shared.repeats_option("Blocks; each holds every side once, with every arm.", default=10)

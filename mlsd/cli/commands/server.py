@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 @click.argument("servers", nargs=-1, required=True)
 @click.option("--against", metavar="URL", help="The same server without speculation.")
 @click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVERS is then the target.")
-@shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@shared.drafts_option
 @shared.drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
-@click.option(
-    "--gamma", "gammas", type=shared.IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
-)
+@shared.gammas_option()
 @click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
 @click.option("--engine", "with_engine", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
 @shared.prompt_option(default=("code",), show_default=True)
