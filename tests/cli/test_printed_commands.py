@@ -18,16 +18,16 @@ from tests.cli.conftest import Mlsd, Ran
 from tests.servers.fake import FakeServer
 
 pytestmark = pytest.mark.heavy
-_COMMAND = re.compile(rf"`(mlsd [^`]+)`|\bmlsd (?:{'|'.join(COMMANDS)})\b[^`\n;]*")
-_BEHIND = re.compile(r" decides it\.| on that machine| \(|, (?:or )?mlsd|\.? *$|: real|, and |\. ")
+_COMMAND = re.compile(rf"(?=\bmlsd (?:{'|'.join(COMMANDS)})\b)")
+_BEHIND = re.compile(r" decides it\.| \(|, or $|, $|\.? *$|[`;\n]|: real|, and |\. ")
 # Options at which every default is left, on files whose paths hold a space.
 ASKED = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--n-ctx", 512, "--flash-attention", "off", "--seed", 3)
 
 
 def printed(ran: Ran) -> list[list[str]]:
     """Every whole command of an output, as a shell takes it; those with a word to fill in (MODEL) are none."""
-    found = [match[0].strip("`") for match in _COMMAND.finditer(ran.out + ran.err)]
-    words = [shlex.split(_BEHIND.split(one, maxsplit=1)[0]) for one in found]
+    lines = (ran.out + ran.err).splitlines()
+    words = [shlex.split(_BEHIND.split(one, maxsplit=1)[0]) for line in lines for one in _COMMAND.split(line)[1:]]
     return [one[1:] for one in words if not any(re.fullmatch("[A-Z]{4,}", word) for word in one)]
 
 

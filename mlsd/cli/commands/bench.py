@@ -161,7 +161,8 @@ def _print(result: BenchResult) -> None:
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times do not describe the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft uses its own memory: {reason}")
-    note(f"Kept in {result.database}: mlsd report --db {quoted(result.database)}, or mlsd advise.")
+    where = f"--db {quoted(result.database)}"
+    note(f"Kept in {result.database}: mlsd report {where}, or mlsd advise {quoted(result.models[0].called)} {where}.")
 
 
 # --- search -------------------------------------------------------------------------------------------------------
