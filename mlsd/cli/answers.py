@@ -67,7 +67,12 @@ def next_step(found: Answer, question: Question) -> str | None:
         return None
     again = [arm for arm in found.open if any(one.trial.status != "failed" for one in arm.trials)]
     if not again:  # what failed each time would fail again: the methods and drafts that fit the target are tried
-        return shlex.join(["mlsd", "bench", question.models.get(found.target, found.target)])
+        arm = next(iter(found.open), found.best)
+        return (
+            question.others(arm)
+            if arm
+            else shlex.join(["mlsd", "bench", question.models.get(found.target, found.target)])
+        )
     seconds = found.seconds
     wanted_s = _FIRST_BLOCKS * (found.block_s or 0.0) if seconds is None else seconds
     budget = max(_LEAST_S, math.ceil(wanted_s * 2 / 10) * 10)

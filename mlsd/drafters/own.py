@@ -30,7 +30,7 @@ from mlsd.records import OptionValue
 
 _TYPED = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)", re.DOTALL)
 _NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)@[0-9a-f]{12}", re.DOTALL)
-_HOOKS = ("contexts", "check_target", "check_second", "fill_in", "made", "drafting_part", "head", "open")
+_HOOKS = ("contexts", "check_target", "check_second", "fill_in", "made", "drafting_part", "head")
 
 _loaded: dict[str, str] = {}  # name of a method -> its file and class, as a worker finds them
 
@@ -91,8 +91,8 @@ def _read(data: bytes, path: Path, wanted: str, name: str) -> Method:
             if isinstance(one, type) and issubclass(one, MethodOptions | Drafter) and one.__module__ == module.__name__
         }
         if wanted in kinds:
-            facts = {one.options: one for one in methods.KNOWN.values()}
-            return _method(kinds[wanted], facts.get(kinds[wanted]), path, name)  # type: ignore[call-overload]
+            facts = next((one for one in methods.KNOWN.values() if one.options is kinds[wanted]), None)
+            return _method(kinds[wanted], facts, path, name)
     except MlsdError:
         raise
     except Exception as error:
@@ -106,9 +106,9 @@ def _method(kind: type[Any], facts: Method | None, path: Path, name: str) -> Met
     options = kind if issubclass(kind, MethodOptions) else _options_of(kind)
     guard = _guard(called, path)
     own = {hook: guard(getattr(options, hook)) for hook in _HOOKS if _has(options, hook)}
-    opened = own.get("open", options.open)
-    own["open"] = lambda self, setup: _Guarded(opened(self, setup), called, guard, setup)
-    guarded = msgspec.defstruct(kind.__name__, [], bases=(options,), namespace=own, frozen=True, kw_only=True)
+    opened = options.open
+    own["open"] = guard(lambda self, setup: _Guarded(opened(self, setup), called, guard, setup))
+    guarded: Any = msgspec.defstruct(kind.__name__, [], bases=(options,), namespace=own, frozen=True, kw_only=True)
     msgspec.json.schema(guarded)  # options that nobody can type are told now
     lines = inspect.cleandoc(kind.__doc__ or "A method of one's own.").splitlines()
     if facts is None:
@@ -130,9 +130,10 @@ def _options_of(kind: type[Drafter]) -> type[MethodOptions]:
     def open_(self: MethodOptions, setup: DrafterSetup) -> Drafter:
         return kind(**{name: getattr(self, name) for name in self.__struct_fields__})
 
-    return msgspec.defstruct(
+    made: Any = msgspec.defstruct(
         kind.__name__, fields, bases=(MethodOptions,), namespace={"open": open_}, frozen=True, kw_only=True
     )
+    return made  # type: ignore[no-any-return]
 
 
 def _guard(called: str, path: Path) -> Guard:
@@ -157,7 +158,7 @@ class _Guarded(Drafter):
     """A drafter whose faults are called its own, and that proposes nothing which cannot be verified."""
 
     def __init__(self, own: Drafter, called: str, guard: Guard, setup: DrafterSetup) -> None:
-        self._own, self._called, self._n_vocab = own, called, setup.target.vocabulary.n_tokens
+        self._own, self._called, self._n_vocab = own, called, setup.target.tokenizer.vocabulary.n_tokens
         self.begin, self.observe = guard(own.begin), guard(own.observe)  # type: ignore[method-assign]
         self.stats, self.close = guard(own.stats), guard(own.close)  # type: ignore[method-assign]
         self._propose = guard(own.propose)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Question(Record, frozen=True, kw_only=True):
 
     def bench(self, arm: ArmResult, *more: str) -> str:
         """The command that measures this arm beside plain decoding, as it was measured."""
-        spec, words = arm.case.drafter, ["mlsd", "bench", self._called(arm.case.target)]
+        spec, words = arm.case.drafter, list[str]()
         draft = self._called(spec.draft) if spec.draft else ""
         if spec.name == DRAFT_MODEL and not spec.options:
             words += ["--draft", draft]
@@ -46,9 +46,15 @@ class Question(Record, frozen=True, kw_only=True):
             options = {**({"draft": draft} if draft else {}), **spec.options}
             words += ["--drafter", drafter_text(spec.name, options)]
         words += ["--gamma", str(arm.case.gamma)]
-        for prompt in arm.prompts:
-            words += ["--prompt", self.prompts.get(prompt, prompt)]
-        words += ["--n-predict", str(arm.question.n_predict), *_settings(arm)]
+        return self._command(arm, words, ("--n-predict", str(arm.question.n_predict)), more)
+
+    def others(self, arm: ArmResult) -> str:
+        """The command that measures what else fits this arm's target, on its text and in its settings."""
+        return self._command(arm, (), (), ())
+
+    def _command(self, arm: ArmResult, drafter: Sequence[str], length: Sequence[str], more: Sequence[str]) -> str:
+        prompts = [word for key in arm.prompts for word in ("--prompt", self.prompts.get(key, key))]
+        words = ["mlsd", "bench", self._called(arm.case.target), *drafter, *prompts, *length, *_settings(arm)]
         return shlex.join([*words, *(("--db", self.database) if self.database else ()), *more])
 
     def _called(self, model: ModelRef) -> str:

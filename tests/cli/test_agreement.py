@@ -23,9 +23,10 @@ from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.answer import Place
 from mlsd.analysis.results.server_arms import recommend
 from mlsd.analysis.study.study import Study, read_study
-from mlsd.cli.answers import Question, answer_objects, say_answers
+from mlsd.cli.answers import answer_objects, say_answers
 from mlsd.hardware.apple_passes import apple_chip
 from mlsd.measure.run.runs import BenchResult, answer_of, bench
+from mlsd.planning.question import Question
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
 from mlsd.report.figures.answer import gains

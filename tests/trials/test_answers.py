@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mlsd.cli.answers import Question, next_step
+from mlsd.cli.answers import next_step
+from mlsd.planning.question import Question
 from mlsd.records import Status
 from mlsd.servers.flags import flags_of
 from mlsd.trials.answers import answers, by_target, first_line

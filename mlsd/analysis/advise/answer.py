@@ -278,7 +278,9 @@ def _costs(
         return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build or place.build)
     name = target.facts.ref.id
     if target.shape is None or target.here:
-        hint = f"Run `mlsd calibrate {quoted(name)}`, or name a machine with --chip."
+        called = quoted(question.target if Path(question.target).is_file() else name)
+        again = f" {question.options}" if question.options else ""
+        hint = f"Run `mlsd calibrate {called}{again}`, or name a machine with --chip."
     else:
         commands = "\n  ".join(timing_commands([target, *drafts.values()]))
         hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"

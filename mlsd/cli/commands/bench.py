@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import Question, answer_objects, head_lines, say_answers
+from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.engine.rollback import STRATEGIES
+from mlsd.planning.question import Question
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
 
@@ -162,7 +163,7 @@ def _print(result: BenchResult) -> None:
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft uses its own memory: {reason}")
     where = f"--db {quoted(result.database)}"
-    note(f"Kept in {result.database}: mlsd report {where}, or mlsd advise {quoted(result.models[0].called)} {where}.")
+    note(f"Kept in {result.database}: mlsd report {where}.")
 
 
 # --- search -------------------------------------------------------------------------------------------------------

@@ -82,9 +82,10 @@ def _compiled(template: str) -> Any:
     del environment.filters["random"], environment.globals["lipsum"]  # another prompt each time
     environment.globals |= {"raise_exception": _refuse, "strftime_now": TEMPLATE_DAY.strftime}
     tree = environment.parse(template)
-    for body in tree.find_all((nodes.For, nodes.Macro)):
+    repeated: Any
+    for repeated in tree.find_all((nodes.For, nodes.Macro)):
         step = environment.extensions[_Steps.identifier].attr("step")
-        body.body.insert(0, nodes.ExprStmt(nodes.Call(step, [], [], None, None), lineno=body.lineno))
+        repeated.body.insert(0, nodes.ExprStmt(nodes.Call(step, [], [], None, None), lineno=repeated.lineno))
     return environment.from_string(tree)
 
 
