@@ -80,6 +80,8 @@ _SPEED = re.compile(
     re.IGNORECASE,
 )
 _NO_SPEED = re.compile(r"ms|mib|gib|gb|ttft|acc|prefill|%|size|len")
+# A text that names such a one, too, is of several machines.
+_OTHER_CHIPS = re.compile(r"\b(?:AMD|Intel|NVIDIA|EPYC|Xeon|Ryzen|Radeon|GeForce|[RG]TX|[ABH][1-9]00)\b")
 _QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
 _GAMMA = re.compile(r"(?:n[-_ ]?max|draft[-_ ]max|gamma|γ|(?<![a-z])[knd])\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
@@ -129,7 +131,7 @@ def read_pasted(data: bytes, source: str) -> Pasted:
         raise TableError(f"{source} holds no row with a speed.", hint=hint)
     chips = dict.fromkeys(filter(None, map(named_chip, lines)))
     notes = list[str]()
-    if len(chips) == 1 and not any("chip" in row.cells for row in rows):
+    if len(chips) == 1 and not _OTHER_CHIPS.search(text) and not any("chip" in row.cells for row in rows):
         chip = next(iter(chips))
         rows = [msgspec.structs.replace(row, cells=row.cells | {"chip": chip}) for row in rows]
         notes.append(f"The chip of all rows is the one that the text names: {chip}.")

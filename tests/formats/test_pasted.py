@@ -30,6 +30,12 @@ def test_a_markdown_table_is_read_by_the_names_people_give_its_columns() -> None
     assert drafted["drafter"] != "none"
 
 
+def test_rows_of_a_text_that_compares_a_chip_with_another_machine_are_not_given_it() -> None:
+    table = "\n| Model | tok/s |\n|---|---|\n| Qwen3.5-9B Q4_K_M | 25.1 |\n"
+    assert cells(f"Measured on an M2 Ultra.\n{table}")[0]["chip"] == "M2 Ultra"
+    assert "chip" not in cells(f"Published of an M2 Ultra, measured here on an AMD EPYC.\n{table}")[0]
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_commas_tabs_and_semicolons_divide_cells(mark: str) -> None:
     rows = cells(f"model{mark}tok/s{mark}gamma{mark}acceptance\nm{mark}20{mark}0{mark}\nm{mark}30{mark}2{mark}0.8\n")
