@@ -13,6 +13,7 @@ from click import Context
 import mlsd
 from mlsd import errors as mlsd_errors
 from mlsd.cli.main import cli
+from tests.servers.fake import FakeServer
 
 SURFACE = {
     "Drafter",
@@ -114,6 +115,12 @@ def test_a_bench_a_search_and_a_calibration_meet_in_one_database_that_advice_rea
     found = mlsd.advise("tiny-dense", gammas=(2,), engine=engine)
     assert "pld" in {row.drafter for row in found.recommendation.prospects}
     assert mlsd.audit(bench.database).rows
+
+
+def test_a_server_is_measured_with_and_without_its_speculation() -> None:
+    with FakeServer(token_s=0.002) as plain, FakeServer(draft=True, token_s=0.002) as drafting:
+        found = mlsd.server(drafting.url, against=plain.url, n_predict=8, repeats=1, db="own.sqlite")
+    assert found.database == "own.sqlite" and sorted(one.is_plain for one in found.results) == [False, True]
 
 
 def test_published_tables_are_audited_by_name_and_others_by_file(tmp_path: Path) -> None:
