@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
-from mlsd.records import CONTROLS
-from mlsd.store.machine_tables import RowStream
-from mlsd.store.rows import TrialFilter, comparability_key
+from mlsd.records import CONTROLS, Case, Environment
+from mlsd.store.rows import Run, StoredTrial, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.acceptance import rate_of
-from mlsd.trials.sums import decode_tok_s, share
+from mlsd.trials.sums import PARTS, share, speed
 
 Kind = Literal["text", "integer", "number", "flag"]
 
@@ -47,40 +46,59 @@ def column_kind(column: str) -> Kind:
     return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
 
 
+class RowStream(NamedTuple):
+    """Columns and streamed rows, for a frame."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+_SUMMED = ("rounds", "proposed", "accepted", "committed", "rows")
+COLUMNS = (
+    "trial_id", "run_id", "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt",
+    "n_predict", "block_id", "block", "repeat", "position", "status", "valid", "reason", "started_at", "n_prompt",
+    "n_tokens", "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft",
+    "failed_native_calls", "verdict", "peak_rss_bytes", "timed", "fell_back", "tolerance", "worst_gap",
+    "differences_per_1000", *_SUMMED, *PARTS, *_ADDED,
+)  # fmt: skip
+
+
 def trial_table(store: Store, chosen: TrialFilter = ALL) -> RowStream:
     """One row a trial: its summary, the rates derived from it, and what it may be compared with."""
-    summary = store.summary(chosen)
-    return RowStream((*summary.columns, *_ADDED), _trial_rows(store, summary))
+    return table_of(store.trials(chosen, rounds=False), store.cases(), store.runs())
 
 
-def _trial_rows(store: Store, summary: RowStream) -> Iterator[tuple[Any, ...]]:
-    cases = store.cases()
-    environments = {run.id: run.environment for run in store.runs()}
+def table_of(trials: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> RowStream:
+    """The same of some trials."""
+    return RowStream(COLUMNS, _rows(trials, cases, {run.id: run.environment for run in runs}))
+
+
+def _rows(
+    trials: Iterable[StoredTrial], cases: Mapping[str, Case], environments: Mapping[int, Environment]
+) -> Iterator[tuple[Any, ...]]:
     keys: dict[tuple[str, str], str] = {}
-    for values in summary.rows:
-        row = dict(zip(summary.columns, values, strict=True))
-        case, environment = cases[row["case_id"]], environments[row["run_id"]]
-        mgl, place = share(row["committed"], row["rounds"]), (row["case_id"], row["environment_key"])
-        if place not in keys:
-            keys[place] = comparability_key(case, row["environment_key"])
-        added = (
-            case.target.sha256,
-            case.prompt.workload,
-            case.sampling.temperature,
-            case.drafter.name in CONTROLS,
-            decode_tok_s(row["n_tokens"], row["decode_ns"]),
-            share(row["accepted"], row["proposed"]),
-            share(row["accepted"], row["committed"]) if row["arm"] == "sd" else None,
-            None if not mgl or row["arm"] != "sd" else rate_of(mgl, "position", row["gamma"] or None),
-            mgl,
-            environment.host,
-            environment.chip,
-            environment.backend,
-            environment.llama_cpp_build,
-            keys[place],
-        )
-        row |= {name: bool(row[name]) for name in _FLAGS}
-        yield (*row.values(), *added)
+    for stored in trials:
+        trial, case, environment = stored.trial, cases[stored.trial.case_id], environments[stored.run_id]
+        whole, judged, draft = stored.sums, trial.losslessness, case.drafter.draft
+        mgl, sd = whole and whole.mgl, case.arm == "sd"
+        if (place := (trial.case_id, stored.environment_key)) not in keys:
+            keys[place] = comparability_key(case, stored.environment_key)
+        yield (
+            stored.id, stored.run_id, stored.environment_key, trial.case_id, case.suite, trial.arm, case.target.id,
+            case.drafter.name, draft and draft.id, case.gamma, case.prompt.key, case.n_predict, stored.block_id,
+            trial.block, trial.repeat, trial.position, trial.status.value, trial.valid, trial.reason, trial.started_at,
+            trial.n_prompt, trial.n_tokens, trial.prefill_ns, trial.draft_prefill_ns, trial.decode_ns, trial.load_ns,
+            trial.rollback_target, trial.rollback_draft, trial.failed_native_calls, judged and judged.verdict,
+            trial.peak_rss_bytes, trial.timed, trial.fell_back, judged and judged.tolerance,
+            judged and judged.worst_gap, judged and judged.differences_per_1000,
+            *(whole and getattr(whole, name) for name in _SUMMED),
+            *(whole and getattr(whole, part) if trial.decode_ns is not None else None for part in PARTS),
+            case.target.sha256, case.prompt.workload, case.sampling.temperature, case.drafter.name in CONTROLS,
+            speed(trial), whole and whole.acceptance_rate,
+            share(whole.accepted, whole.committed) if whole and sd else None,
+            rate_of(mgl, "position", trial.gamma or None) if mgl and sd else None, mgl, environment.host,
+            environment.chip, environment.backend, environment.llama_cpp_build, keys[place],
+        )  # fmt: skip
 
 
 def dict_rows(table: RowStream) -> Iterator[dict[str, Any]]:

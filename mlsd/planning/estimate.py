@@ -6,13 +6,13 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import AppleChip, Work
 from mlsd.planning.job import Job
-from mlsd.records import NO_DRAFTER, Case, Record
-from mlsd.trials.sums import decode_tok_s
+from mlsd.records import NO_DRAFTER, Case, Record, Status, Trial
+from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S, format_duration
 
 Source = Literal["results", "public rows"]
@@ -94,19 +94,15 @@ def estimate_time(
     )
 
 
-def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, Case]) -> TokS:
-    """Medians over finished trials: of the same case, else of the same arm of the same models on any prompt.
-
-    `trials` are rows with case_id, status, n_tokens, decode_ns and prefill_ns; `cases` their cases by id.
-    """
+def rates_from_results(trials: Iterable[Trial], cases: Mapping[str, Case]) -> TokS:
+    """Medians over finished trials: of the same case, else of the same arm of the same models on any prompt."""
     exact: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
     by_arm: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
-    for row in trials:
-        case = cases.get(row["case_id"])
-        rate = decode_tok_s(row["n_tokens"], row["decode_ns"])
-        if case is None or row["status"] == "failed" or rate is None:
+    for trial in trials:
+        case, rate = cases.get(trial.case_id), speed(trial)
+        if case is None or trial.status is Status.FAILED or rate is None:
             continue
-        exact[row["case_id"]].append((rate, row["prefill_ns"]))
+        exact[trial.case_id].append((rate, trial.prefill_ns))
         by_arm[_arm_key(case)].append((rate, None))
 
     def tok_s(case: Case) -> Rate | None:

@@ -14,13 +14,6 @@ from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 
 
-class RowStream(NamedTuple):
-    """Columns and streamed rows, for a frame."""
-
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
-
-
 class _FigureTable(NamedTuple):
     """Where figures of one kind stand."""
 
@@ -65,6 +58,7 @@ class MachineTables:
         self.path = path
         self._connection = connection
         self._place = database.DatabaseFile(path)
+        self._as_of, self._known = (0, 0), dict[str, Any]()  # a state of the file, and what was read of it
         self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
     def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
@@ -100,12 +94,21 @@ class MachineTables:
 
     def runs(self) -> list[Run]:
         """All runs that can be read, oldest first."""
-        rows = self._rows(
-            "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
-        )
-        return list(self._readable(rowcodec.run, rows))
+        query = "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
+        return list(self._until_written("runs", lambda: list(self._readable(rowcodec.run, self._rows(query)))))
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _until_written(self, what: str, read: Callable[[], T]) -> T:
+        """What was read once, until this or another program writes into the file."""
+        with database.store_errors(self.path):
+            (others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if self._as_of != (as_of := (others, self._connection.total_changes)):
+            self._as_of, self._known = as_of, {}
+        if what not in self._known:
+            self._known[what] = read()
+        found: T = self._known[what]
+        return found
 
     def _readable(self, read: Callable[[tuple[Any, ...]], T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         """What can be read of rows; one that cannot stands in `damage`, and its trials among the impossible ones."""
@@ -121,15 +124,6 @@ class MachineTables:
             # closed, with a message that would hide why the reader stopped.
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
-
-    def _table(self, query: str, values: tuple[Any, ...] = ()) -> RowStream:
-        with database.store_errors(self.path):
-            cursor = self._connection.execute(query, values)
-        return RowStream(tuple(column[0] for column in cursor.description), self._fetched(cursor))
-
-    def _fetched(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        with database.store_errors(self.path):
-            yield from rows
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -7,6 +7,7 @@ nowhere else: a database may be old, edited, or another's.
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,14 +47,18 @@ _OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.numb
 # What an error or a person wrote, which may name folders of this machine.
 _TOLD = ("reason", "fell_back")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
-# Fields that are JSON text, with the type they are read back as.
-_JSON: dict[str, Any] = {
-    "tokens": tuple[Token, ...],
-    "losslessness": Losslessness | None,
-    "stats": dict[str, Amount],
-    "conditions": Conditions | None,
-    "earlier": tuple[str, ...],
+# Fields that are JSON text, with the readers of their types: `msgspec.json.decode` would make one for each value.
+_JSON: dict[str, msgspec.json.Decoder[Any]] = {
+    "tokens": msgspec.json.Decoder(tuple[Token, ...]),
+    "losslessness": msgspec.json.Decoder(Losslessness | None),
+    "stats": msgspec.json.Decoder(dict[str, Amount]),
+    "conditions": msgspec.json.Decoder(Conditions | None),
+    "earlier": msgspec.json.Decoder(tuple[str, ...]),
 }
+_CASE_READER = msgspec.json.Decoder(Case)
+_ROUND = Round.__struct_fields__
+_Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
+_ROUNDS = msgspec.json.Decoder(list[_Row])
 SUMS = Sums.__struct_fields__
 T = TypeVar("T")
 _CASE = (
@@ -70,10 +75,11 @@ CASE_MARKS = _marks(CASE_COLUMNS)
 # The columns from n_tokens on are for SQL, and for readers that leave the rounds where they are.
 TRIAL_COLUMNS = ", ".join(("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round"))
 TRIAL_MARKS = _marks(TRIAL_COLUMNS)
-_PLACE = {"id": "trial.id", "block_id": "trial.block_id", "run_id": "block.run_id", "key": "block.environment_key"}
+_PLACE = ("trial.id", "trial.block_id", "block.superseded", "block.run_id", "block.environment_key")
+CASE_AT = len(_PLACE)  # where a row has its case
 _FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
 _TWICE = ("n_tokens", "verdict")
-TRIAL_READ = ", ".join((*_PLACE.values(), *_FIELDS.values(), *(f"trial.{name}" for name in (*_TWICE, *SUMS))))
+TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in (*_TWICE, *SUMS))))
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
 
 
@@ -91,11 +97,24 @@ def damaged(where: str, why: object) -> StoreError:
 
 
 def decode(text: str, kind: Any, where: str) -> Any:
-    """The value of a JSON text; StoreError when it is not a `kind`."""
+    """The value of a JSON text; StoreError when it is not a `kind`, which is a type or the reader of one."""
+    reader = kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)
     try:
-        return msgspec.json.decode(clean_json(text) if "\\" in text else text, type=kind)  # cleaned but for escapes
-    except (msgspec.DecodeError, UnicodeError, TypeError, AttributeError, RecursionError) as error:
+        return _decoded(text, reader)
+    except _UNREADABLE as error:
         raise damaged(where, error) from error
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeError, TypeError, AttributeError, RecursionError)
+
+
+def _decoded(text: str, reader: msgspec.json.Decoder[Any]) -> Any:
+    return reader.decode(clean_json(text) if "\\" in text else text)  # cleaned but for escapes
+
+
+@functools.lru_cache(256)  # the trials of a block mostly have one output
+def _field(name: str, text: str) -> Any:
+    return _decoded(text, _JSON[name])
 
 
 def made_of(kind: type[T], fields: Any, where: str) -> T:
@@ -118,6 +137,15 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
         case_id, run_id, case.suite, case.arm, case.target.id, case.drafter.name, draft, case.gamma, case.prompt.key,
         case.n_predict, encode(case),
     )  # fmt: skip
+
+
+def case(row: tuple[Any, ...]) -> Case:
+    """The case of a row in the order of CASE_COLUMNS; StoreError where its columns say something else."""
+    case_id, run_id, *_, text = row
+    found: Case = decode(text, _CASE_READER, f"case {case_id}")
+    if case_row(case_id, run_id, found)[:-1] != row[:-1]:
+        raise damaged(f"case {case_id}", "its columns say something else than its record")
+    return found
 
 
 def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
@@ -153,16 +181,18 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text)
 
 
-def trial(row: tuple[Any, ...], rounds: str | None = None) -> StoredTrial:
-    """The trial of a row in the order of TRIAL_READ; `rounds` is its column of that name, where it is wanted."""
-    trial_id, block_id, run_id, key, *values = row
+def trial(row: tuple[Any, ...]) -> StoredTrial:
+    """The trial of a row in the order of TRIAL_READ, without its rounds."""
+    trial_id, block_id, superseded, run_id, key, *values = row
     where = f"trial {trial_id}"
     n_fields = len(_FIELDS)
     fields = dict(zip(_FIELDS, values[:n_fields], strict=True))
     n_tokens, verdict, *summed = values[n_fields:]
-    for field, kind in _JSON.items():
-        if fields[field] is not None:
-            fields[field] = decode(fields[field], kind, f"{where}, {field},")
+    for field in _JSON:
+        try:
+            fields[field] = None if fields[field] is None else _field(field, fields[field])
+        except _UNREADABLE as error:
+            raise damaged(f"{where}, {field},", error) from error
     fields["timed"] = fields["timed"] != 0
     made = made_of(Trial, fields, where)
     check_moment(made.started_at, where)
@@ -170,21 +200,26 @@ def trial(row: tuple[Any, ...], rounds: str | None = None) -> StoredTrial:
     if (n_tokens, verdict) != (made.n_tokens, judged):
         raise damaged(where, f"two columns count {n_tokens} and {made.n_tokens} tokens, or judge them in two ways")
     told = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
-    if rounds is not None:
-        made = msgspec.structs.replace(made, rounds=tuple(Round(**dict(zip(_ROUND, one, strict=True)))
-                                                         for one in round_rows(trial_id, rounds)))  # fmt: skip
-        if told != (sums(made.rounds) if made.rounds else None):
-            raise damaged(where, "its sums are not those of its rounds")
-    return StoredTrial(id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made, sums=told)
+    return StoredTrial(
+        id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made, sums=told,
+        superseded=bool(superseded),
+    )  # fmt: skip
 
 
-_ROUND = Round.__struct_fields__
-_Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
+def with_rounds(stored: StoredTrial, each_round: str) -> StoredTrial:
+    """The trial with the rounds that its column of that name holds, which are those that were summed up."""
+    rows = round_rows(stored.id, each_round)
+    columns = zip(_ROUND, zip(*rows, strict=True), strict=False)  # of no round there is none
+    whole = Sums(rounds=len(rows), **{name: sum(values) for name, values in columns}) if rows else None
+    if stored.sums != whole:
+        raise damaged(f"trial {stored.id}", "its sums are not those of its rounds")
+    rounds = tuple(Round(**dict(zip(_ROUND, row, strict=True))) for row in rows)
+    return msgspec.structs.replace(stored, trial=msgspec.structs.replace(stored.trial, rounds=rounds))
 
 
-def round_rows(trial_id: int, rounds: str) -> list[_Row]:
+def round_rows(trial_id: int, each_round: str) -> list[_Row]:
     """The rounds of a trial as its column `each_round` holds them."""
-    found: list[_Row] = decode(rounds, list[_Row], f"trial {trial_id}, rounds,")
+    found: list[_Row] = decode(each_round, _ROUNDS, f"trial {trial_id}, rounds,")
     for number, (proposed, accepted, *_) in enumerate(found):
         if accepted > proposed:
             raise damaged(f"round {number} of trial {trial_id}", f"it accepted {accepted} of {proposed}")

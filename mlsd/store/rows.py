@@ -75,6 +75,7 @@ class StoredTrial(Record, frozen=True, kw_only=True):
     environment_key: str
     trial: Trial
     sums: Sums | None = None  # of its rounds, which need not be read for them; None of a trial without
+    superseded: bool = False  # its block was measured again
 
 
 class TrialFilter(Record, frozen=True, kw_only=True):

@@ -43,18 +43,29 @@ def sessions(
     keep: Callable[[StoredTrial], bool] = lambda stored: True,
     not_valid: Mapping[int, str] | None = None,
 ) -> list[SessionTrials]:
-    """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id.
+    """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id."""
+    trials = filter(keep, store.trials(chosen or TrialFilter(), rounds=False))
+    return sessions_of(judged(trials, not_valid or {}), store.cases(), store.runs())
 
-    Rounds are not read, so that a study fits in memory.
-    """
-    runs = {run.id: run for run in store.runs()}
+
+def judged(trials: Iterable[StoredTrial], not_valid: Mapping[int, str]) -> Iterator[StoredTrial]:
+    """Trials, those that are known not to be valid as such."""
+    for one in trials:
+        if (reason := not_valid.get(one.id)) is not None:
+            trial = msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason)
+            one = msgspec.structs.replace(one, trial=trial)
+        yield one
+
+
+def sessions_of(
+    trials: Iterable[StoredTrial], cases: Mapping[str, Case], every_run: Iterable[Run]
+) -> list[SessionTrials]:
+    """The sessions of these trials, oldest first."""
+    runs = {run.id: run for run in every_run}
     plans: dict[tuple[int, str], SessionPlan] = {}
     found: dict[tuple[str, str], list[tuple[int, Measured]]] = {}
-    for stored, one in _measured(store, chosen or TrialFilter(), rounds=False):
-        if not keep(stored):
-            continue
-        if (reason := (not_valid or {}).get(stored.id)) is not None:
-            one = one._replace(trial=msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason))
+    for stored in trials:
+        one = measured_of(stored, cases)
         place = (stored.run_id, one.case.suite)
         if (plan := plans.get(place)) is None:
             plan = plans[place] = plan_of(runs[stored.run_id], one.case)
@@ -64,17 +75,16 @@ def sessions(
     return sorted(made, key=lambda one: one.run_ids[-1])
 
 
-def measured(store: Store, chosen: TrialFilter) -> list[Measured]:
-    """Trials with their rounds and what they sum to."""
-    return [one for _, one in _measured(store, chosen, rounds=True)]
-
-
-def _measured(store: Store, chosen: TrialFilter, *, rounds: bool) -> Iterator[tuple[StoredTrial, Measured]]:
+def measured(store: Store, chosen: TrialFilter, *, rounds: bool = True) -> list[Measured]:
+    """Trials, with their rounds or without, and what these sum to."""
     cases = store.cases()
-    for stored in store.trials(chosen, rounds=rounds):
-        trial = stored.trial
-        whole = stored.sums or counts_of(trial) or Sums()
-        yield stored, Measured(cases[trial.case_id], trial, whole, stored.block_id, stored.id)
+    return [measured_of(one, cases) for one in store.trials(chosen, rounds=rounds)]
+
+
+def measured_of(stored: StoredTrial, cases: Mapping[str, Case]) -> Measured:
+    """A stored trial as results are made of it."""
+    whole = stored.sums or counts_of(stored.trial) or Sums()
+    return Measured(cases[stored.trial.case_id], stored.trial, whole, stored.block_id, stored.id)
 
 
 def of_run(store: Store, run_id: int) -> SessionTrials | None:

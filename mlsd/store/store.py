@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import add
@@ -21,8 +21,9 @@ from typing import Any, Self
 from mlsd.errors import StoreError
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
+from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.machine_tables import FIGURES, MachineTables, RowStream
+from mlsd.store.machine_tables import FIGURES, MachineTables
 from mlsd.store.rows import (
     DraftDistance,
     MeasuredBlock,
@@ -36,7 +37,7 @@ from mlsd.store.rows import (
     environment_key,
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
-from mlsd.trials.sums import PARTS, Sums
+from mlsd.trials.sums import Sums
 
 ALL = TrialFilter()
 
@@ -44,7 +45,9 @@ ALL = TrialFilter()
 class Store(MachineTables):
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
 
-    _impossible: dict[int, Broken] | None = None  # looked at once: what is written meanwhile goes through the gate
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(path, connection)
+        self._cases: dict[str, Case | StoreError] = {}  # as they were read: a case never changes
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -143,12 +146,6 @@ class Store(MachineTables):
             ids = tuple(_row_id(db.execute(insert, rowcodec.trial_row(block_id, one))) for one in admitted_)
         return MeasuredTrials(block_id, admitted_, ids)
 
-    def _case(self, case_id: str) -> Case:
-        for (record,) in self._rows('SELECT record FROM "case" WHERE id = ?', (case_id,)):
-            case: Case = rowcodec.decode(record, Case, f"case {case_id}")
-            return case
-        raise StoreError(f"A trial belongs to the case {case_id}, which is not recorded.", hint="Report this fault.")
-
     def supersede(self, environment: Environment, case_ids: Iterable[str]) -> None:
         """Let blocks of only these cases on this machine and build count no more, so that they can be measured again.
 
@@ -185,61 +182,46 @@ class Store(MachineTables):
     # --- reading ----------------------------------------------------------------------------------------------
 
     @property
-    def impossible(self) -> dict[int, Broken]:
+    def impossible(self) -> Mapping[int, Broken]:
         """By id the trials that cannot be, superseded ones as well, and why; they stay in the file, and no reader
         gives them, so that one of them makes neither an answer wrong nor the others unreadable.
 
         The gate keeps such trials out, but a database may be old, edited, or another's. Rounds are not read for this:
         whoever reads them leaves out trials whose rounds are not those that were summed up.
         """
-        if self._impossible is None:
-            self._impossible = {}
-            self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
-            runs = {run.id: environment_key(run.environment) for run in self.runs()}
-            cases: dict[str, Case | StoreError] = {}
-            query = f"SELECT {rowcodec.TRIAL_READ} FROM {rowcodec.TRIAL_FROM}"
-            self._leave_out({row[0]: found for row in self._rows(query) if (found := self._broken(row, runs, cases))})
-        return self._impossible
+        self._every()
+        return self._left_out
 
-    def _broken(
-        self, row: tuple[Any, ...], runs: Mapping[int, str], cases: dict[str, Case | StoreError]
-    ) -> Broken | None:
-        """The first thing that is wrong with a trial's row."""
-        case_id, run_id, key = row[4], row[2], row[3]
-        try:
-            if case_id not in cases:  # the case is asked first: what is joined to it is not there without it
-                cases[case_id] = self._checked_case(case_id)
-            if isinstance(case := cases[case_id], StoreError):
-                raise case
-            stored = rowcodec.trial(row)
-            if runs.get(run_id) != key:
-                raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
-        except StoreError as error:
-            return Broken("damaged", error.message)
-        return no_figure(broken(case, stored.trial, stored.sums or Sums()))
+    @property
+    def _left_out(self) -> dict[int, Broken]:
+        """Those that were found so far."""
+        return self._until_written("left out", dict)
 
-    def _checked_case(self, case_id: str) -> Case | StoreError:
-        """The case, whose columns, which views read, say the same as its record; else what is wrong with it."""
-        query = f'SELECT {rowcodec.CASE_COLUMNS} FROM "case" WHERE id = ?'
-        row = next(iter(self._rows(query, (case_id,))), None)
-        if row is None:
-            return rowcodec.damaged(f"case {case_id}", "it is not there")
-        try:
-            case: Case = rowcodec.decode(row[-1], Case, f"case {case_id}")
-        except StoreError as error:
-            return error
-        if rowcodec.case_row(case_id, row[1], case)[:-1] != row[:-1]:
-            return rowcodec.damaged(f"case {case_id}", "its columns say something else than its record")
-        return case
+    def _every(self) -> list[StoredTrial]:
+        """All trials that can be, superseded ones as well, without their rounds."""
+        return self._until_written("trials", lambda: list(self._read(TrialFilter(superseded=True))))
 
-    def _leave_out(self, found: Mapping[int, Broken]) -> None:
-        self._impossible = {**(self._impossible or {}), **found}
-        with database.store_errors(self.path):
-            ids = [(trial_id,) for trial_id in found]
-            self._connection.executemany("INSERT OR IGNORE INTO temp.impossible VALUES (?)", ids)
-
-    def _possible(self, column: str) -> str:
-        return f"{column} NOT IN (SELECT id FROM temp.impossible)" if self.impossible else "1"
+    def _read(self, chosen: TrialFilter, *, rounds: bool = False) -> Iterator[StoredTrial]:
+        """Stream the trials that can be, and keep why others cannot."""
+        where, values = _where(chosen)
+        each = "trial.each_round" if rounds else "NULL"
+        runs, left_out = {run.id: environment_key(run.environment) for run in self.runs()}, self._left_out
+        for each_round, *row in self._rows(f"SELECT {each}, {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
+            if row[0] in left_out:
+                continue
+            try:
+                case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
+                stored = rowcodec.trial(tuple(row))
+                if runs.get(stored.run_id) != stored.environment_key:
+                    raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
+                wrong = no_figure(broken(case, stored.trial, stored.sums or Sums()))
+                stored = rowcodec.with_rounds(stored, each_round) if rounds and wrong is None else stored
+            except StoreError as error:
+                wrong = Broken("damaged", error.message)
+            if wrong is None:
+                yield stored
+            else:
+                left_out[row[0]] = wrong
 
     def models(self) -> dict[str, ModelFacts]:
         """Facts of every model whose row can be read, by model key."""
@@ -259,11 +241,28 @@ class Store(MachineTables):
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration that can be read, by id, in the order of recording."""
+        ids = [case_id for (case_id,) in self._rows('SELECT id FROM "case" ORDER BY rowid')]
+        if not self._cases.keys() >= set(ids):
+            self._read_cases("1")
+        return {case_id: case for case_id in ids if isinstance(case := self._cases.get(case_id), Case)}
 
-        def read(row: tuple[Any, ...]) -> tuple[str, Case]:
-            return row[0], rowcodec.decode(row[1], Case, f"case {row[0]}")
+    def _case(self, case_id: str) -> Case:
+        """Raises: StoreError for one that is not there, or cannot be read."""
+        if case_id not in self._cases:
+            self._read_cases("id = ?", case_id)
+        found = self._cases.get(case_id) or rowcodec.damaged(f"case {case_id}", "it is not there")
+        if isinstance(found, StoreError):
+            raise found
+        return found
 
-        return dict(self._readable(read, self._rows('SELECT id, record FROM "case" ORDER BY rowid')))
+    def _read_cases(self, which: str, *values: str) -> None:
+        """Read cases, whose columns, which SQL reads, say the same as their records; of others what is wrong."""
+        for row in self._rows(f'SELECT {rowcodec.CASE_COLUMNS} FROM "case" WHERE {which}', values):
+            try:
+                self._cases[row[0]] = rowcodec.case(row)
+            except StoreError as error:
+                self._cases[row[0]] = error
+                self.damage[error.message] = None
 
     def blocks(self, environment: Environment) -> dict[BlockKey, MeasuredBlock]:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
@@ -289,55 +288,38 @@ class Store(MachineTables):
 
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
-        query = (
-            "SELECT environment_key, case_id, count(*), sum(valid), max(id), max(run_id) FROM current_trial "
-            f"WHERE {self._possible('id')} GROUP BY 1, 2"
-        )
-        return [MeasuredCase(*row) for row in self._rows(query)]
+        groups = grouped(self.trials(rounds=False), lambda one: (one.environment_key, one.trial.case_id))
+        return [
+            MeasuredCase(*place, len(own), sum(one.trial.valid for one in own), own[-1].id, max(o.run_id for o in own))
+            for place, own in sorted(groups.items())
+        ]
 
     def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
         """Stream trials in the order of writing, with their rounds or without."""
-        where, values = self._where(chosen)
-        each = "trial.each_round" if rounds else "NULL"
-        query = f"SELECT {each}, {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id"
-        for each_round, *row in self._rows(query, values):
-            try:
-                yield rowcodec.trial(tuple(row), each_round)
-            except StoreError as error:
-                self._leave_out({row[0]: Broken("damaged", error.message)})
+        if rounds or chosen != ALL:
+            return self._read(chosen, rounds=rounds)
+        every, left_out = self._every(), self._left_out
+        return (one for one in every if not one.superseded and one.id not in left_out)
 
-    def summary(self, chosen: TrialFilter = ALL) -> RowStream:
-        """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
-        if chosen == ALL:
-            return self._table(f"SELECT * FROM trial_summary WHERE {self._possible('trial_id')} ORDER BY trial_id")
-        where, values = self._where(chosen)
-        return self._table(
-            f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
-        )
+    def round_outcomes(self, of: Container[int]) -> Iterator[tuple[Any, ...]]:
+        """How often the rounds of these trials of one case and repeat ended alike, with the sums of their times.
 
-    def round_outcomes(self) -> RowStream:
-        """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
-
-        Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.
+        Machine, case, repeat, proposed, accepted, rounds, committed, the parts; a study's rounds never lie in memory.
         """
         found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        query = (
-            "SELECT environment_key, case_id, repeat, id, each_round FROM current_trial AS trial "
-            f"WHERE valid AND {self._possible('trial.id')} ORDER BY environment_key, case_id, repeat"
-        )
-        for *place, trial_id, each_round in self._rows(query):
+        query = "SELECT id, environment_key, case_id, repeat, each_round FROM current_trial ORDER BY 2, 3, 4"
+        for trial_id, *place, each_round in self._rows(query):
             try:
-                rows = rowcodec.round_rows(trial_id, each_round)
+                rows = rowcodec.round_rows(trial_id, each_round) if trial_id in of else ()
             except StoreError as error:
-                self._leave_out({trial_id: Broken("damaged", error.message)})
+                self._left_out[trial_id] = Broken("damaged", error.message)
                 continue
             for proposed, accepted, committed, _, *spans_ns in rows:
                 key = (*place, proposed, accepted)
                 known = found.get(key)
                 added = (1, committed, *spans_ns)
                 found[key] = added if known is None else tuple(map(add, known, added))
-        columns = ("environment_key", "case_id", "repeat", "proposed", "accepted", "rounds", "committed", *PARTS)
-        return RowStream(columns, ((*key, *sums) for key, sums in found.items()))
+        return ((*key, *sums) for key, sums in found.items())
 
     def warnings(self) -> list[StoredWarning]:
         rows = self._rows("SELECT code, message, advice, case_id, run_id FROM warning ORDER BY id")
@@ -379,23 +361,6 @@ class Store(MachineTables):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _where(self, chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
-        """The FROM and WHERE clauses of a filter, and their values."""
-        conditions: dict[str, Any] = {
-            "trial.id = ?": chosen.trial_id,
-            "block.run_id = ?": chosen.run_id,
-            '"case".suite = ?': chosen.suite,
-            '"case".arm = ?': chosen.arm,
-            "(trial.status = 'failed') = ?": chosen.failed,
-            "instr(trial.case_id, ?) = 1": chosen.case_id,
-            "(trial.status IN ('valid', 'hot')) = ?": chosen.valid,
-        }
-        used = {condition: value for condition, value in conditions.items() if value is not None}
-        current = () if chosen.superseded else ("NOT block.superseded",)
-        clause = " AND ".join((self._possible("trial.id"), *current, *used))
-        joined = rowcodec.TRIAL_FROM.replace("LEFT JOIN", "JOIN")
-        return f"{joined} WHERE {clause}", tuple(used.values())
-
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -412,3 +377,20 @@ def _add_run(
 def _row_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None  # of an INSERT
     return cursor.lastrowid
+
+
+def _where(chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
+    """The FROM and WHERE clauses of a filter, and their values."""
+    conditions: dict[str, Any] = {
+        "trial.id = ?": chosen.trial_id,
+        "block.run_id = ?": chosen.run_id,
+        '"case".suite = ?': chosen.suite,
+        '"case".arm = ?': chosen.arm,
+        "(trial.status = 'failed') = ?": chosen.failed,
+        "instr(trial.case_id, ?) = 1": chosen.case_id,
+        "(trial.status IN ('valid', 'hot')) = ?": chosen.valid,
+    }
+    used = {condition: value for condition, value in conditions.items() if value is not None}
+    current = () if chosen.superseded else ("NOT block.superseded",)
+    clause = " AND ".join(("1", *current, *used))
+    return f"FROM {rowcodec.TRIAL_FROM} WHERE {clause}", tuple(used.values())

@@ -343,7 +343,7 @@ def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int =
     found = []
     plan = plan.count(_cases(trials))
     for question, own in _by_question(trials, plan).items():
-        arms = grouped(own, lambda one: plan.name(one.case))
+        arms = _by_arm(own, plan)
         decision = _decision(arms, plan, question)
         plain = arms.get(None, [])
         of_arms = [_result(question, session, name, rows, plain, decision, plan) for name, rows in arms.items()]
@@ -363,7 +363,7 @@ def decisions(
     """What is decided of each question that plain decoding was measured on; `anchors` never drop out."""
     found, plan = {}, plan.count(_cases(trials))
     for question, own in _by_question(trials, plan).items():
-        arms = grouped(own, lambda one: plan.name(one.case))
+        arms = _by_arm(own, plan)
         if (decision := _decision(arms, plan, question, (anchors or {}).get(question))) is not None:
             found[question] = decision
     return found
@@ -397,6 +397,12 @@ def _cases(trials: Iterable[Measured]) -> list[Case]:
 def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question, list[Measured]]:
     questions = {one.trial.case_id: one.case for one in trials}
     known = {case_id: plan.question(case) for case_id, case in questions.items()}
+    return grouped(trials, lambda one: known[one.trial.case_id])
+
+
+def _by_arm(trials: Sequence[Measured], plan: SessionPlan) -> dict[str | None, list[Measured]]:
+    names = {one.trial.case_id: one.case for one in trials}
+    known = {case_id: plan.name(case) for case_id, case in names.items()}
     return grouped(trials, lambda one: known[one.trial.case_id])
 
 

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from mlsd.hardware.apple_passes import Work, apple_chip
@@ -12,7 +13,7 @@ from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import expand
 from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef, Trial
 
 TARGET, DRAFT = ModelRef(id="t", sha256="f" * 64, n_bytes=100), ModelRef(id="d", n_bytes=20)
 PROFILE = Profile(name="p", title="", roles={"target": "t", "draft": "d"})
@@ -27,9 +28,10 @@ def case(gamma: int, prompt: str = "code", **changes) -> Case:
     return Case(**{**values, "drafter": drafter, "gamma": gamma, **changes})
 
 
-def row(of: Case, tok_s: float, **changes) -> dict:
-    made = {"case_id": of.id, "status": "ok", "n_tokens": 101, "decode_ns": round(100e9 / tok_s), "prefill_ns": 5e8}
-    return {**made, **changes}
+def trial(of: Case, tok_s: float, **changes) -> Trial:
+    place = {"arm": of.arm, "gamma": of.gamma, "block": 0, "repeat": 0, "position": 0, "started_at": "2026-01-01"}
+    made = {"status": "valid", "tokens": (7,) * 101, "decode_ns": round(100e9 / tok_s), "prefill_ns": 500_000_000}
+    return msgspec.convert({"case_id": of.id, **place, **made, **changes}, Trial)
 
 
 def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
@@ -46,15 +48,15 @@ def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
 
 def test_results_give_the_median_of_the_same_case_before_that_of_a_like_one():
     known = [case(0), case(0, "other")]
-    rows = [row(known[0], rate) for rate in (10, 12, 50)] + [row(known[1], 90), row(known[1], 91)]
-    tok_s = rates_from_results(rows, {one.id: one for one in known})
+    trials = [trial(known[0], rate) for rate in (10, 12, 50)] + [trial(known[1], 90), trial(known[1], 91)]
+    tok_s = rates_from_results(trials, {one.id: one for one in known})
     assert tok_s(case(0)) == Rate(decode_tok_s=pytest.approx(12), prefill_ns=5e8, source="results")
     like = tok_s(case(0, "third"))
     assert like.decode_tok_s == pytest.approx(50)
     assert like.prefill_ns is None
     assert tok_s(case(4)) is None
     other = case(0, target=ModelRef(id="t", sha256="0" * 64))
-    useless = [row(other, 10), row(case(0), 10, status="failed"), row(case(0), 10, decode_ns=None)]
+    useless = [trial(other, 10), trial(case(0), 10, status="failed"), trial(case(0), 10, decode_ns=None)]
     assert rates_from_results(useless, {other.id: other, case(0).id: case(0)})(case(0)) is None
 
 

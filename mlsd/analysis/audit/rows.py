@@ -46,7 +46,7 @@ RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that c
 QUIETEST = 0.0005  # no measured time scatters less
 
 
-class AuditRow(Record, frozen=True, kw_only=True):
+class AuditRow(Record, frozen=True, kw_only=True, dict=True):
     """One row of a table of results, ours or published. None: the table does not say."""
 
     table: str
@@ -121,7 +121,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     def meanings(self) -> tuple[Meaning, ...]:
         return MEANINGS if self.acceptance_of is None else (self.acceptance_of,)
 
-    @property
+    @cached_property
     def committed(self) -> Printed | None:
         """MGL as printed, else 1 + gamma * acceptance where every draft has gamma tokens."""
         stated = self.mgl is not None or self.acceptance_of not in (None, "proposed")
@@ -129,7 +129,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
             return self.mgl
         return self.acceptance.scaled(self.gamma).plus(1.0)
 
-    @property
+    @cached_property
     def pace(self) -> float | None:
         """Rounds a second, or tokens a second where the length of a round is not known."""
         if self.tok_s is None or self.tok_s.value <= 0:
@@ -162,7 +162,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     def host(self) -> tuple[str, str | None]:
         return (self.target, self.chip)
 
-    @property
+    @cached_property
     def case(self) -> tuple[object, ...]:
         return (*self.pair, self.prompt, self.n_prompt, self.n_predict, self.program)
 

@@ -11,7 +11,7 @@ from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
 from mlsd.formats.printed import Printed, exact
 from mlsd.records import Environment, ModelFacts, Status
-from mlsd.store.sessions import sessions
+from mlsd.store.sessions import measured_of
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
@@ -28,7 +28,7 @@ def database_contexts(store: Store, machine: str | None = None, settings: str | 
 
 
 def _trials(store: Store, chosen: Chosen) -> list[Measured]:
-    return [one for session in sessions(store, keep=chosen.keeps) for one in session.trials]
+    return [measured_of(one, chosen.cases) for one in store.trials(rounds=False) if chosen.keeps(one)]
 
 
 def trials_context(
@@ -63,9 +63,13 @@ def trials_context(
 def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
     """By id the valid trials that no machine can have measured, though all their identities hold: the reason."""
     try:
-        context = trials_context(_trials(store, chosen), chosen.environment, chosen.models)
+        return refuted_in(trials_context(_trials(store, chosen), chosen.environment, chosen.models))
     except AnalysisError:  # nothing is finished
         return {}
+
+
+def refuted_in(context: AuditContext) -> dict[int, str]:
+    """The same of a context of trials."""
     found = (row.label for row in context.sound if not can_be(row, context))
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in found}
 

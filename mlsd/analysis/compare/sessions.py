@@ -132,7 +132,11 @@ def sessions(store: Store, named: str | None = None) -> tuple[ComparisonSession,
         if run.plan.get("command") == COMMAND and named in (None, name):
             found.setdefault(name, []).append(run)
     both = {"0", "1"}  # a run that cannot be read leaves one side
-    return tuple(_session(store, name, runs) for name, runs in found.items() if both <= set(map(_role, runs)))
+    compared = {name: runs for name, runs in found.items() if both <= set(map(_role, runs))}
+    points: dict[int, list[CalibrationPoint]] = defaultdict(list)
+    for run_id, point in store.figures(CalibrationPoint) if compared else ():
+        points[run_id].append(point)
+    return tuple(_session(store, name, runs, points) for name, runs in compared.items())
 
 
 def newest(store: Store, session: str | None = None) -> ComparisonSession:
@@ -147,21 +151,20 @@ def _role(run: Run) -> str:
     return str(run.plan.get("role"))
 
 
-def _session(store: Store, name: str, runs: Sequence[Run]) -> ComparisonSession:
+def _session(
+    store: Store, name: str, runs: Sequence[Run], points: Mapping[int, Sequence[CalibrationPoint]]
+) -> ComparisonSession:
     warnings = store.warnings()
-    points: dict[int, list[CalibrationPoint]] = defaultdict(list)
-    for run_id, point in store.figures(CalibrationPoint):
-        points[run_id].append(point)
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:
         role = _role(run)
-        trials = measured(store, TrialFilter(run_id=run.id))
+        trials = measured(store, TrialFilter(run_id=run.id), rounds=False)
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         build = str(run.plan.get("build"))
         sides[role] = ComparedSide(
             role=role, build=build, run_id=run.id, environment=run.environment, settings=_settings_of(plain)
         )
-        blocks[role] = _blocks(trials, points[run.id])
+        blocks[role] = _blocks(trials, points.get(run.id, ()))
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
         invalid[role] = tuple(
             dict.fromkeys(one.trial.reason or "no reason given" for one in trials if not one.trial.valid)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,6 @@ from mlsd.records import Case, Environment, ModelFacts, ModelRef
 from mlsd.store.rows import MeasuredCase, Run, StoredTrial, environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import settings_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _KEY_DIGITS = 8
 
@@ -41,16 +38,8 @@ class Chosen:
     def environment(self) -> Environment:
         return self.runs[-1].environment
 
-    def holds(self, environment_key: str, case_id: str) -> bool:
-        return environment_key == self.environment_key and case_id in self.cases
-
     def keeps(self, stored: StoredTrial) -> bool:
-        return self.holds(stored.environment_key, stored.trial.case_id)
-
-    def rows_of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame with the columns `environment_key` and `case_id` that count."""
-        own = (frame["environment_key"] == self.environment_key) & frame["case_id"].isin(self.cases.keys())
-        return frame[own].reset_index(drop=True)
+        return stored.environment_key == self.environment_key and stored.trial.case_id in self.cases
 
 
 def choose(store: Store, machine: str | None = None, settings: str | None = None) -> Chosen:

@@ -5,13 +5,15 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from mlsd.errors import AnalysisError
-from mlsd.formats.tables import dict_rows, trial_table
+from mlsd.formats.tables import RowStream, dict_rows, table_of
+from mlsd.records import Case
+from mlsd.store.rows import Run, StoredTrial
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
 from mlsd.trials.sums import PARTS
@@ -103,12 +105,16 @@ OUTCOMES: tuple[Column, ...] = (
 
 def trials(store: Store) -> pd.DataFrame:
     """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
-    return typed_frame(_trial_rows(store), TRIALS)
+    return of_trials(store.trials(rounds=False), store.cases(), store.runs())
 
 
-def _trial_rows(store: Store) -> Iterator[tuple[Any, ...]]:
-    cases = store.cases()
-    for row in dict_rows(trial_table(store)):
+def of_trials(stored: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> pd.DataFrame:
+    """The same of some of them."""
+    return typed_frame(_trial_rows(table_of(stored, cases, runs), cases), TRIALS)
+
+
+def _trial_rows(table: RowStream, cases: Mapping[str, Case]) -> Iterator[tuple[Any, ...]]:
+    for row in dict_rows(table):
         case, parts = cases[row["case_id"]], [row[part] for part in PARTS]
         row |= {
             "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
@@ -120,10 +126,10 @@ def _trial_rows(store: Store) -> Iterator[tuple[Any, ...]]:
         yield tuple(row[column.name] for column in TRIALS)
 
 
-def outcomes(store: Store) -> pd.DataFrame:
-    """How the rounds of each case and repeat ended: columns `OUTCOMES`. Only valid trials."""
-    table = store.round_outcomes()
-    return typed_frame(table.rows, OUTCOMES)
+def outcomes(store: Store, of: Container[int] | None = None) -> pd.DataFrame:
+    """How the rounds of each case and repeat ended: columns `OUTCOMES`. Of these trials, else of all valid ones."""
+    valid = {one.id for one in store.trials(rounds=False) if one.trial.valid} if of is None else of
+    return typed_frame(store.round_outcomes(valid), OUTCOMES)
 
 
 def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:

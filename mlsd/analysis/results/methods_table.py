@@ -5,12 +5,12 @@ The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mlsd.analysis.results.round_split import RoundSplit, round_split
+from mlsd.analysis.results.round_split import LOOKED_UP, RoundSplit, round_split
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.trials.results import ArmResult
@@ -60,8 +60,8 @@ def _key(one: ArmResult) -> tuple[Any, ...]:
     return one.question.suite, one.question.target, one.arm, one.question.n_predict, one.session
 
 
-def timing(pooled: Iterable[ArmResult], outcomes: pd.DataFrame | None = None) -> list[TimingRow]:
-    """Time of a round by part for every method on tasks; `outcomes` (`frames.outcomes`) tell rounds with a proposal.
+def timing(pooled: Iterable[ArmResult], outcomes: Callable[[], pd.DataFrame] | None = None) -> list[TimingRow]:
+    """Time of a round by part for every method on tasks; `outcomes` (`Study.outcomes`) tell rounds with a proposal.
 
     Trials whose times are not the method's are left out. Raises: AnalysisError without tasks.
     """
@@ -69,8 +69,10 @@ def timing(pooled: Iterable[ArmResult], outcomes: pd.DataFrame | None = None) ->
     for one in tasks(pooled):
         own = [row for row in one.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds]
         if own and not one.is_plain:
-            # The cases of these trials have no others that count.
-            kinds = None if outcomes is None else outcomes[outcomes["case_id"].isin({r.trial.case_id for r in own})]
-            rounds = [] if kinds is None else [sums_of_row(row) for row in kinds.to_dict("records")]
+            rounds = []
+            if outcomes is not None and any(LOOKED_UP in row.trial.stats for row in own):
+                kinds = outcomes()  # the cases of these trials have no others that count
+                kinds = kinds[kinds["case_id"].isin({row.trial.case_id for row in own})]
+                rounds = [sums_of_row(row) for row in kinds.to_dict("records")]
             found.append(TimingRow(one, round_split(own, rounds)))
     return found

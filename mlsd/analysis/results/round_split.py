@@ -15,6 +15,7 @@ from mlsd.trials.results import Measured
 from mlsd.trials.sums import Sums, total
 from mlsd.units import NS_PER_MS
 
+LOOKED_UP = "match_rounds"  # in the stats of methods that look proposals up: rounds with one
 # What a method times itself -> the part of the round it lies in, and its name for a reader.
 _INSIDE: dict[str, tuple[str, str]] = {
     "draft_forward_ns": ("draft", "draft forward"),
@@ -94,7 +95,7 @@ def _inside(
 
 def _round_kinds(rounds: Iterable[Sums], totals: Mapping[str, float]) -> tuple[RoundKind | None, RoundKind | None]:
     """With and without a proposal; None where there were none of a kind, or the method looks nothing up."""
-    if "match_rounds" not in totals:
+    if LOOKED_UP not in totals:
         return None, None
     kinds = grouped(rounds, lambda one: one.proposed > 0)
     return _kind(total(kinds.get(True, ())), totals, "match"), _kind(total(kinds.get(False, ())), totals, "no_match")

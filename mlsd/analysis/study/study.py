@@ -5,18 +5,18 @@ One machine and build at a time; `notes` name what is left out. Draws and render
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pandas as pd
 
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.rows import Audit
-from mlsd.analysis.audit.trials import trials_context
+from mlsd.analysis.audit.rows import Audit, AuditContext
+from mlsd.analysis.audit.trials import refuted_in, trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
@@ -32,14 +32,13 @@ from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Points, anchor_points
-from mlsd.records import Case, Environment, ModelFacts, QualityWarning
-from mlsd.store.rows import DraftDistance, Run, TrialFilter
-from mlsd.store.sessions import SessionTrials, latest
-from mlsd.store.sessions import sessions as sessions_of
+from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
+from mlsd.store.rows import DraftDistance, Run, StoredTrial
+from mlsd.store.sessions import SessionTrials, judged, latest, measured_of, sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.identities import Broken
-from mlsd.trials.results import ArmResult, Measured, order
+from mlsd.trials.results import ArmResult, order
 from mlsd.units import quoted
 
 T = TypeVar("T")
@@ -50,21 +49,17 @@ class Study:
     """One machine's trials of a study database, and what was read beside them."""
 
     source: str  # path of the database, as hints name it
-    trials: pd.DataFrame
-    outcomes: pd.DataFrame
+    stored: tuple[StoredTrial, ...]  # its trials as they are stored, without their rounds
     machine: Machine  # calibrations and bandwidth
     facts: dict[str, ModelFacts]  # by model
     runs: tuple[Run, ...]
     environment: Environment
     warnings: tuple[QualityWarning, ...]
-    notes: tuple[str, ...]  # what was left out, and how to choose it
+    left_out: tuple[str, ...]  # trials that may not be compared with these, and how to choose them
     cases: dict[str, Case]  # that count, by id
     impossible: dict[int, Broken]  # trials of the database that cannot be, by id, of which nothing here is made
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
-    sessions: tuple[SessionTrials, ...] = ()  # whose decisions these are; what the audit calls impossible is not valid
-    stored: tuple[Measured, ...] = ()  # the same trials as they are stored
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
-    anchors: dict[str, Points] = field(default_factory=dict)  # passes timed between blocks, by width
     other_machines: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @property
@@ -76,13 +71,45 @@ class Study:
     @cached_property
     def targets(self) -> list[str]:
         """In the order of measuring."""
-        return list(dict.fromkeys(self.trials["target"]))
+        return list(dict.fromkeys(self.cases[one.trial.case_id].target.id for one in self.stored))
 
     @cached_property
     def profile(self) -> str | None:
         """The profile of the latest run, which binds roles of the study to models."""
         named = [run.plan.get("profile") for run in self.runs if run.plan.get("profile")]
         return str(named[-1]) if named else None
+
+    @cached_property
+    def _rows(self) -> AuditContext:
+        own = (measured_of(one, self.cases) for one in self.stored)
+        return trials_context(own, self.environment, self.facts, broken=self.impossible)
+
+    @cached_property
+    def refuted(self) -> dict[int, str]:
+        """Trials that no machine can have measured, though all their identities hold: they are not valid here."""
+        rows, _ = attempt(lambda: self._rows)
+        return {} if rows is None else refuted_in(rows)
+
+    @cached_property
+    def judged(self) -> list[StoredTrial]:
+        """The trials, those that are refuted as such."""
+        return list(judged(self.stored, self.refuted))
+
+    @cached_property
+    def sessions(self) -> list[SessionTrials]:
+        """Whose decisions these are."""
+        return sessions_of(self.judged, self.cases, self.runs)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, and how to choose it."""
+        refuted = [comparability.refuted_words(len(self.refuted), self.source)] if self.refuted else []
+        return (*self.left_out, *_not_judged(self.stored), *refuted)
+
+    @cached_property
+    def anchors(self) -> dict[str, Points]:
+        """Passes timed between blocks, by width."""
+        return anchor_points(one.trial for one in self.stored if one.trial.status is not Status.FAILED)
 
     @cached_property
     def results(self) -> list[ArmResult]:
@@ -127,8 +154,8 @@ class Study:
 
     @property
     def _ratios(self) -> dict[int, float]:
-        ids = self.trials.loc[self.trials["arm"] == "sd", ["trial_id", "case_id"]].itertuples(index=False)
-        return {int(trial): self.distances[case].ratio for trial, case in ids if case in self.distances}
+        known = {case: distance.ratio for case, distance in self.distances.items() if self.cases[case].arm == "sd"}
+        return {one.id: known[one.trial.case_id] for one in self.stored if one.trial.case_id in known}
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
@@ -175,6 +202,18 @@ class Study:
     # --- the same as frames; docs/data.md has every column ---
 
     @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row a trial."""
+        return frames.of_trials(self.judged, self.cases, self.runs)
+
+    @cached_property
+    def outcomes(self) -> pd.DataFrame:
+        """Rounds of valid trials by how many tokens they proposed and accepted; only now they are read."""
+        valid = {one.id for one in self.judged if one.trial.valid}
+        with Store.open(Path(self.source), create=False, read_only=True) as store:
+            return frames.outcomes(store, valid)
+
+    @cached_property
     def arms(self) -> pd.DataFrame:
         """Each arm on each text, then over all texts of a suite."""
         pooled = [one for one in self.pooled if len(one.workloads) > 1]
@@ -212,8 +251,7 @@ class Study:
 
     @cached_property
     def audit(self) -> Audit:
-        context = trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
-        return audit(self.source, context)
+        return audit(self.source, self._rows)
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:
@@ -232,15 +270,13 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     nor calibration, or nothing of that machine or with those settings.
     """
     chosen = comparability.choose(store, machine, settings)
-    trials, outcomes = (chosen.rows_of(frame) for frame in (frames.trials(store), frames.outcomes(store)))
-    measured = read_machine(store, chosen)
-    if trials.empty and not measured:
+    stored, measured = tuple(filter(chosen.keeps, store.trials(rounds=False))), read_machine(store, chosen)
+    if not stored and not measured:
         raise AnalysisError(f"{store.path} holds no trials.", hint="Measure something first: mlsd run.")
     run_ids = {run.id for run in chosen.runs}
-    study = Study(
+    return Study(
         source=str(store.path),
-        trials=trials,
-        outcomes=outcomes,
+        stored=stored,
         machine=measured,
         facts=dict(chosen.models),
         runs=chosen.runs,
@@ -250,47 +286,20 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
             for w in store.warnings()
             if w.run_id in run_ids and (w.case_id is None or w.case_id in chosen.cases)
         ),
-        notes=(*chosen.notes, *_not_judged(trials)),
+        left_out=chosen.notes,
         cases=dict(chosen.cases),
         impossible=store.impossible,
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
-        anchors=anchor_points(
-            stored.trial
-            for stored in store.trials(TrialFilter(failed=False), rounds=False)
-            if chosen.holds(stored.environment_key, stored.trial.case_id)
-        ),
         other_machines=tuple(
             read_study(store, key, others=False)
             for key in (comparability.machines(store) if others else ())
             if key != chosen.environment_key
         ),
     )
-    return _without_impossible(study, store, chosen)
 
 
-def _without_impossible(study: Study, store: Store, chosen: comparability.Chosen) -> Study:
-    """What no machine can have measured is not valid here, though its identities may all hold."""
-    own = tuple(sessions_of(store, keep=chosen.keeps))
-    study = dataclasses.replace(study, sessions=own, stored=tuple(one for session in own for one in session.trials))
-    found, _ = attempt(lambda: study.audit)
-    impossible = {row.identity["label"] for row in found.rows if row.verdict == "impossible"} if found else set()
-    trials = study.trials.copy()
-    beyond = trials["valid"].fillna(False) & ("trial " + trials["trial_id"].astype(str)).isin(impossible)
-    reasons = {int(i): "it cannot be true (mlsd audit)" for i in trials.loc[beyond, "trial_id"]}
-    if not reasons:
-        return study
-    trials.loc[beyond, "valid"] = False
-    trials.loc[beyond, "status"] = "invalid"
-    trials.loc[beyond, "reason"] = "it cannot be true (mlsd audit)"
-    note = comparability.refuted_words(len(reasons), study.source)
-    decided = tuple(sessions_of(store, keep=chosen.keeps, not_valid=reasons))
-    left_out = pd.MultiIndex.from_frame(trials.loc[beyond, ["case_id", "repeat"]])
-    outcomes = study.outcomes[~pd.MultiIndex.from_frame(study.outcomes[["case_id", "repeat"]]).isin(left_out)]
-    return dataclasses.replace(study, trials=trials, outcomes=outcomes, sessions=decided, notes=(*study.notes, note))
-
-
-def _not_judged(trials: pd.DataFrame) -> list[str]:
+def _not_judged(trials: Iterable[StoredTrial]) -> list[str]:
     """What no speedup, fit or claim counts."""
-    n_invalid = int(trials["status"].isin(("invalid", "disturbed")).sum())
+    n_invalid = sum(one.trial.status in (Status.INVALID, Status.DISTURBED) for one in trials)
     return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []

@@ -109,8 +109,7 @@ def _tok_s(request: StudyRequest, environment: Environment, db: Path | None, chi
         return public()
     with Store.open(db, create=False, read_only=True) as store:
         own = {run.id for run in store.runs() if run.environment.host == environment.host}
-        columns, rows = store.summary()
-        trials = [row for row in (dict(zip(columns, r, strict=True)) for r in rows) if row["run_id"] in own]
+        trials = [one.trial for one in store.trials(rounds=False) if one.run_id in own]
         cases = store.cases()
     results = rates_from_results(trials, cases)
     scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None

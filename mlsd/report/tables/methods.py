@@ -105,7 +105,7 @@ def match_table(study: Study) -> Table:
     """Rounds with and without a proposal, for methods that look proposals up."""
     rows = [
         (row, label, kind)
-        for row in timing(study.pooled, study.outcomes)
+        for row in timing(study.pooled, lambda: study.outcomes)
         for label, kind in (("with a proposal", row.split.found), ("without", row.split.not_found))
         if kind is not None
     ]
