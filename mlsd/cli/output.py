@@ -42,7 +42,10 @@ def print_json(value: Any) -> None:
     What steers a terminal is escaped: a program reads the same text, and a person who looks is safe.
     """
     text = json.dumps(redacted(_finite(msgspec.to_builtins(value))), ensure_ascii=False, indent=2)
-    click.echo("".join(json.dumps(c)[1:-1] if steers(c) else c for c in text))
+    click.echo(_UNUSUAL.sub(lambda found: json.dumps(found[0])[1:-1] if steers(found[0]) else found[0], text))
+
+
+_UNUSUAL = re.compile(r"[^\n -~]")
 
 
 def _finite(value: Any) -> Any:

@@ -71,7 +71,7 @@ def sessions_of(
             plan = plans[place] = plan_of(runs[stored.run_id], one.case)
         name = plan.id or f"run {stored.run_id}"
         found.setdefault((stored.environment_key, name), []).append((stored.run_id, one))
-    made = [_session(key, own, runs) for (key, _), own in found.items()]
+    made = [_session(key, own, runs, plans) for (key, _), own in found.items()]
     return sorted(made, key=lambda one: one.run_ids[-1])
 
 
@@ -123,11 +123,17 @@ def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
     return list(found.values())
 
 
-def _session(key: str, own: list[tuple[int, Measured]], runs: Mapping[int, Run]) -> SessionTrials:
+def _session(
+    key: str,
+    own: list[tuple[int, Measured]],
+    runs: Mapping[int, Run],
+    planned: Mapping[tuple[int, str], SessionPlan],
+) -> SessionTrials:
     run_ids = tuple(sorted({run_id for run_id, _ in own}))
-    plans = [plan_of(runs[run_id], one.case) for run_id, one in own]
-    plan = plans[-1]
-    for other in {id(one): one for one in plans}.values():
+    places = dict.fromkeys((run_id, one.case.suite) for run_id, one in reversed(own))
+    plans = [planned[place] for place in places]
+    plan = plans[0]
+    for other in plans:
         plan = plan.with_counts(other.n_arms, other.n_questions)
     # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
     # stop there by what was seen, however often it was interrupted on its way.

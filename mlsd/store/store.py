@@ -182,7 +182,7 @@ class Store(MachineTables):
     # --- reading ----------------------------------------------------------------------------------------------
 
     @property
-    def impossible(self) -> Mapping[int, Broken]:
+    def impossible(self) -> dict[int, Broken]:
         """By id the trials that cannot be, superseded ones as well, and why; they stay in the file, and no reader
         gives them, so that one of them makes neither an answer wrong nor the others unreadable.
 

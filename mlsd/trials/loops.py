@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 _SHARE = 3  # the last third
 _LEAST = 8  # tokens of it: fewer may repeat in any text
 _TIMES = 3  # that the period must fit in
 
 
-def loop_of(tokens: Sequence[int]) -> int | None:
+@functools.lru_cache(256)  # trials of an arm mostly have one output
+def loop_of(tokens: tuple[int, ...]) -> int | None:
     """The shortest period, in tokens, that fills the last third of an output; None of text, or where it is too short.
 
     The least p with ``t[i] = t[i - p]`` for all i of the third but its first p, where p fits in it three times.

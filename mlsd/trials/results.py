@@ -546,5 +546,6 @@ def _mean(rows: Iterable[Measured], of: Callable[[Measured], float | None]) -> f
 
 
 def _spread(rows: Iterable[Measured]) -> float | None:
-    flat = [math.exp(log - statistics.fmean(own)) for own in _by_prompt(rows, _tok_s) for log in own]
+    prompts = ((own, statistics.fmean(own)) for own in _by_prompt(rows, _tok_s))
+    flat = [math.exp(log - mean) for own, mean in prompts for log in own]
     return relative_spread(flat)

@@ -27,7 +27,7 @@ def test_what_repeats_to_the_end_is_a_loop_of_the_shortest_period(before: list[i
 
 
 def test_text_and_what_is_too_short_to_tell_are_no_loops() -> None:
-    assert loop_of(range(200)) is None and loop_of((7,) * 23) is None and loop_of((7,) * 24) == 1
+    assert loop_of(tuple(range(200))) is None and loop_of((7,) * 23) is None and loop_of((7,) * 24) == 1
 
 
 def test_a_later_first_token_is_paid_back_by_the_tokens_that_the_speedup_saves() -> None:

@@ -410,7 +410,7 @@ def _equal_times(row: AuditRow, context: AuditContext) -> Found | None:
     times = context.repeated_times.get(row.case) if row.repeat is not None and row.printed_time else None
     if times is None:
         return None
-    equal, n = times[row.printed_time], times.total()
+    equal, n = times[row.printed_time], len(context.repeats[row.case])
     chance = min(1.0, math.comb(n, equal) * context.chance_of_equal(row) ** (equal - 1))
     figures = {"equal_repeats": float(equal - 1), "chance": chance, "chance_over_the_table": context.chance_of_copies}
     sentence = (
@@ -442,11 +442,11 @@ def _capped(row: AuditRow, context: AuditContext) -> str | None:
     """A question where two lengths of draft have one rate and one speed: the longer is capped, or a row was copied."""
     if not row.speculative or not row.gamma or row.tok_s is None or row.acceptance is None:
         return None
-    for other in context.settings[(*row.pair_but_gamma, row.prompt, row.n_prompt)]:
-        if not other.gamma or other.gamma >= row.gamma or other.tok_s is None:
-            continue
-        near = max(row.tok_s.value, other.tok_s.value) <= SAME_SPEED_RATIO * min(row.tok_s.value, other.tok_s.value)
-        if near and other.acceptance == row.acceptance and 0 < row.acceptance.value < 1 and row.acceptance.digits >= 2:
+    if not 0 < row.acceptance.value < 1 or row.acceptance.digits < 2:
+        return None
+    for other in context.shorter_drafts_of_one_rate(row):
+        speeds = sorted(one.tok_s.value for one in (row, other) if one.tok_s is not None)
+        if len(speeds) > 1 and speeds[1] <= SAME_SPEED_RATIO * speeds[0]:
             return (
                 f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
                 "is the draft capped, or a row copied?"

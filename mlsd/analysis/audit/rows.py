@@ -10,7 +10,7 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import combinations
 from typing import Literal
@@ -318,7 +318,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             return None
         error = math.sqrt(1 / len(paces) + 1 / baseline.n)
         plain = baseline.mean.value * baseline.margin
-        return CaseMean(faster=statistics.fmean(paces) / own, plain=plain, error=error)
+        return CaseMean(faster=self._mean_paces[row.case] / own, plain=plain, error=error)
+
+    @cached_property
+    def _mean_paces(self) -> dict[tuple[object, ...], float]:
+        return {case: statistics.fmean(paces) for case, paces in self.repeated_paces.items()}
 
     # --- baselines
 
@@ -421,6 +425,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         rows = (row for row in self.sound if row.speculative)
         return grouped(rows, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
 
+    @cached_property
+    def _by_rate(self) -> Mapping[tuple[object, ...], dict[int, list[AuditRow]]]:
+        """Rows of a setting with one rate, by the length of their drafts."""
+        found = grouped((row for rows in self.settings.values() for row in rows if row.gamma), _rate_of_setting)
+        return {key: grouped(rows, lambda row: row.gamma or 0) for key, rows in found.items()}
+
+    def shorter_drafts_of_one_rate(self, row: AuditRow) -> Iterator[AuditRow]:
+        """Rows of the same setting with shorter drafts of which the same share was accepted."""
+        for gamma, rows in self._by_rate.get(_rate_of_setting(row), {}).items():
+            yield from rows if gamma < (row.gamma or 0) else ()
+
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
 
@@ -486,6 +501,10 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         weight = float(np.sum(x**2 / n)) + shared
         variance = max(self.noise**2 * weight / spread, float(np.sum((y - value * x) ** 2)) / freedom)
         return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(x))
+
+
+def _rate_of_setting(row: AuditRow) -> tuple[object, ...]:
+    return (*row.pair_but_gamma, row.prompt, row.n_prompt, row.acceptance)
 
 
 def _rate_is_fine(row: AuditRow) -> bool:

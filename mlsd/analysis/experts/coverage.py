@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.fits.study_fits import expert_shape
@@ -111,6 +110,8 @@ def fit_correlation(windows: Sequence[int] | np.ndarray, measured: np.ndarray, n
 
     0 is independent uniform routing. A value below 0 cannot be fitted: real routers share more, not fewer, experts.
     """
+    from scipy.optimize import minimize_scalar
+
     many = np.asarray(windows) > 1
     if not np.any(many):
         raise AnalysisError("A correlation needs windows of two or more tokens.")

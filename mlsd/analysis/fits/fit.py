@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
-from scipy.stats import f as f_distribution
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -141,6 +139,8 @@ def _solved(model: Model, data: Observations) -> tuple[dict[str, float], Floats]
     """The estimates, and the derivatives of the residuals by them, of shape (rows, parameters)."""
     if len(data) <= len(model.parameters):
         raise AnalysisError(f"{len(data)} rows cannot fit the {len(model.parameters)} parameters of {model.name}.")
+    from scipy.optimize import least_squares  # half a second, which a study that fits nothing need not wait
+
     first = model.guess(data.columns, data.observed)
     names = [p.name for p in model.parameters]
     start = [min(max(float(first[p.name]), p.low), p.high) for p in model.parameters]
@@ -179,6 +179,8 @@ def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, resid
     is moved to where it alone changes predictions by a quarter, else to its bound. Not told: flat at a quarter's
     change, or at both bounds (Raue et al., Bioinformatics 25, 2009: "practically non-identifiable").
     """
+    from scipy.stats import f as f_distribution
+
     (n, p), lengths = jacobian.shape, np.linalg.norm(jacobian, axis=0)
     limit = float(np.sum(residuals**2)) * float(f_distribution.ppf(0.95, 1, n - p)) / (n - p)
     found = set()

@@ -6,9 +6,7 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.errors import AnalysisError
 from mlsd.formats.tables import RowStream, dict_rows, table_of
@@ -77,6 +75,9 @@ STORED: tuple[Column, ...] = (
     Column("other_ns", _COUNT, "sum over rounds: bookkeeping"),
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 DERIVED: tuple[Column, ...] = (
     Column("prompt_key", _TEXT, "content and exact length of the prompt"),
     Column("workload", _TEXT, "kind of text: factual, code, ..."),
@@ -134,6 +135,8 @@ def outcomes(store: Store, of: Container[int] | None = None) -> pd.DataFrame:
 
 def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
     """A frame of exactly these columns and types."""
+    import pandas as pd
+
     types = {column.name: column.dtype for column in columns}
     try:
         return pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(types)).astype(types)

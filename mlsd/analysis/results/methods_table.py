@@ -6,15 +6,16 @@ The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.analysis.results.round_split import LOOKED_UP, RoundSplit, round_split
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import sums_of_row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class MethodRow(NamedTuple):

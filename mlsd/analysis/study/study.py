@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import pandas as pd
 
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit, AuditContext
@@ -40,6 +39,9 @@ from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order
 from mlsd.units import quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 

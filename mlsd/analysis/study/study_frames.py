@@ -6,9 +6,7 @@ Columns are declared with unit and meaning beside what fills them; a value that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.experts.coverage import CoverageRow
@@ -19,6 +17,9 @@ from mlsd.analysis.study.traffic import Pass, Roof
 from mlsd.stats import Interval
 from mlsd.trials.arms import PLAIN
 from mlsd.trials.sums import PART_NAMES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Get = Callable[[Any], Any]  # of a row
 Filled = tuple[Column, Get]  # a column and what fills it

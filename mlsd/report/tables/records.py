@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlsd.store.rows import Run, StoredTrial
 
 TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
-MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database
+MOST_TRIALS = 500  # rows of a page that still opens at once; the rest is in the database
 _LABELS = {
     "os": "system",
     "gpu_cores": "GPU cores",
