@@ -92,7 +92,15 @@ def test_what_runs_records_and_reports_print_runs(mlsd: Mlsd, tmp_path: Path) ->
     run_all(mlsd, mlsd("results", "--db", db))
     run_all(mlsd, mlsd("report", "--db", db, "-o", tmp_path / "page"))
     run_all(mlsd, mlsd("record", db, "-o", tmp_path / "a study.record.gz"))
+    run_all(mlsd, mlsd("record", tmp_path / "a study.record.gz", "--into", tmp_path / "their study.sqlite"))
     run_all(mlsd, mlsd("calibrate", "tiny-dense", "--parts", "--repeats", 1, "--n-threads", 1, "--db", db))
+
+
+def test_a_searched_draft_is_measured_as_it_says(mlsd: Mlsd, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("def add(a, b):\n    return a + b\n" * 20)
+    asked = ("--search", "greedy", "--fraction", 0.5, "--text", tmp_path / "text.txt", "--n-threads", 1)
+    ran = mlsd("models", "make", "subset", "tiny-dense", *asked, "-o", tmp_path / "a draft.gguf")
+    assert [words[0] for words in run_all(mlsd, ran)] == ["bench"]
 
 
 def test_what_decides_a_server_is_asked_of_the_same_server(mlsd: Mlsd, tmp_path: Path) -> None:

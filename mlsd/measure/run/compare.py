@@ -107,6 +107,7 @@ def compare(
     model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
+    began_s = time.monotonic()  # the checks of builds are within a budget, as they are within a bench's
     check_database(path)
     builds = _builds(request, watcher)
     with machine_lock():
@@ -122,10 +123,9 @@ def compare(
                 for side in sides.values():
                     side.run = runs.enter_context(_run(side, store, session, request.looks, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
-                began = time.monotonic()
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)
-                    spent = time.monotonic() - began
+                    spent = time.monotonic() - began_s
                     if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
                         break
                     _block([sides[role] for role in roles], first + n_blocks, request, store, watcher)
