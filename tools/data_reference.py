@@ -12,9 +12,10 @@ from mlsd.analysis.study import study_frames
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.records import Status
 from mlsd.report.tables import arms
+from mlsd.trials.fields import Field
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
-_TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boolean": "yes or no"}
+_TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boolean": "yes or no", "object": "by name"}
 
 
 def tables() -> dict[str, str]:
@@ -35,7 +36,7 @@ def comments(kind: type) -> dict[str, str]:
     return dict(re.findall(r"^    (\w+)\b.*?  # (.+)$", inspect.getsource(kind), flags=re.MULTILINE))
 
 
-def _columns(columns: Iterable[frames.Column]) -> str:
+def _columns(columns: Iterable[frames.Column | Field]) -> str:
     rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in columns)
     return _rows(("column", "type | meaning"), rows)
 

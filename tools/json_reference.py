@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -68,12 +68,13 @@ from mlsd.records import (
     Status,
     Trial,
 )
-from mlsd.report.objects import AnswerObject, ArmObject
+from mlsd.report.objects import AnswerObject
 from mlsd.report.write import Written
 from mlsd.stats import Interval, Percentiles
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter
 from mlsd.store.store import Store
+from mlsd.trials.fields import ARM, Kind
 from tools.data_reference import comments
 
 RELEASED = 5  # what changes before the next release is one step above it
@@ -87,61 +88,42 @@ def _with(record: type[msgspec.Struct], title: str, **more: Any) -> Any:
     return msgspec.defstruct(title, [*fields, *more.items()], kw_only=True)
 
 
-class Arm(TypedDict):
-    """What tells an arm from others beside its gamma."""
-
-    prompt: str
-    drafter: str
-    draft: str | None
-    options: dict[str, OptionValue]
+def _object(title: str, meaning: str, **fields: Any) -> Any:
+    """An object of these fields, as a command puts it together."""
+    made = TypedDict(title, fields)  # type: ignore[operator]  # mypy wants it written out
+    made.__doc__ = meaning
+    return made
 
 
-class BenchTrial(Arm):
-    """A trial: counts and total times, then each round."""
-
-    arm: ArmKind
-    gamma: int
-    block: int
-    repeat: int
-    status: Status
-    reason: str | None
-    decode_tok_s: float | None
-    acceptance_rate: float | None
-    mgl: float | None
-    rounds: int
-    proposed: int
-    accepted: int
-    n_prompt: int | None
-    n_tokens: int
-    tokens: list[int]
-    verdict: str | None
-    losslessness: Losslessness | None
-    valid: bool
-    failed_native_calls: int
-    rollback: str | None
-    rollback_draft: str | None
-    timed: bool
-    fell_back: str | None
-    prefill_ns: int | None
-    draft_prefill_ns: int | None
-    decode_ns: int | None
-    draft_ns: int | None
-    verify_ns: int | None
-    rollback_ns: int | None
-    sample_ns: int | None
-    other_ns: int | None
-    stats: dict[str, float]
-    round_records: list[Round]
+_TYPES: dict[Kind, Any] = {
+    "string": str, "Int64": int, "float64": float, "boolean": bool, "object": dict[str, OptionValue],
+}  # fmt: skip
 
 
-class Bench(TypedDict):
-    """`stopped` is there where the bench had a goal."""
+def _arm(title: str, **more: Any) -> Any:
+    """An arm as every command prints it, and further fields beside them."""
+    own = {f.name: Annotated[_TYPES[f.dtype] | None, msgspec.Meta(description=f.meaning)] for f in ARM}
+    return msgspec.defstruct(title, list((own | more).items()), kw_only=True)
 
-    database: str
-    trials: list[BenchTrial]
-    summary: list[ArmObject]
-    answers: list[AnswerObject]
-    stopped: NotRequired[Stop]
+
+ArmObject = _arm("ArmObject")
+
+
+BenchTrial = _object(
+    "BenchTrial", "A trial: counts and total times, then each round.",
+    prompt=str, drafter=str, draft=str | None, options=dict[str, OptionValue], arm=ArmKind, gamma=int, block=int,
+    repeat=int, status=Status, reason=str | None, decode_tok_s=float | None, acceptance_rate=float | None,
+    mgl=float | None, rounds=int, proposed=int, accepted=int, n_prompt=int | None, n_tokens=int, tokens=list[int],
+    verdict=str | None, losslessness=Losslessness | None, valid=bool, failed_native_calls=int, rollback=str | None,
+    rollback_draft=str | None, timed=bool, fell_back=str | None, prefill_ns=int | None, draft_prefill_ns=int | None,
+    decode_ns=int | None, draft_ns=int | None, verify_ns=int | None, rollback_ns=int | None, sample_ns=int | None,
+    other_ns=int | None, stats=dict[str, float], round_records=list[Round],
+)  # fmt: skip
+Bench = _object(
+    "Bench", "`stopped` is there where the bench had a goal.",
+    database=str, trials=list[BenchTrial], summary=list[ArmObject], answers=list[AnswerObject],
+    stopped=NotRequired[Stop],
+)  # fmt: skip
 
 
 _OF_SERVERS: dict[str, Any] = {
@@ -150,57 +132,27 @@ _OF_SERVERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Server(TypedDict):
-    """Two servers, or one with and without drafting."""
-
-    database: str
-    summary: list[_with(ArmObject, "ServerArm", **_OF_SERVERS)]  # type: ignore[misc]
-    answers: NotRequired[list[AnswerObject]]  # of one server with and without drafting
-    notes: list[str]
-    engine: list[str]
-    advice: list[str]
-    deterministic: bool
-    stopped: NotRequired[Stop]
-
-
-class Advise(TypedDict):
-    """A prediction and what it rests on."""
-
-    answer: str
-    flags: list[str]
-    measured: list[AnswerObject]  # what trials of this machine say, of each text by itself
-    advice: Recommendation
-    quant: str | None
-    chip: str | None
-    validation: Validation | None
-    untimed: list[str]
-    draft_sources: dict[str, str]
-    draft_file: str | None
-    notes: tuple[str, ...]
-    databases: list[str]
-
-
-class PlannedCase(TypedDict):
-    """A configuration and how many trials it has."""
-
-    id: str
-    arm: ArmKind
-    role: str
-    trials: int
-    case: Case
-
-
-class Planned(TypedDict):
-    """What suites would measure and need."""
-
-    profile: str
-    suites: dict[str, int]
-    study_trials: int
-    paired_baselines: int
-    seed: int
-    needs: Forecast
-    left_out: list[LeftOut]
-    cases: list[PlannedCase]
+Server = _object(
+    "Server", "Two servers, or one with and without drafting.",
+    database=str, summary=list[_arm("ServerArm", **_OF_SERVERS)], answers=NotRequired[list[AnswerObject]],
+    notes=list[str], engine=list[str], advice=list[str], deterministic=bool, stopped=NotRequired[Stop],
+)  # fmt: skip
+Advise = _object(
+    "Advise", "A prediction and what it rests on.",
+    answer=str, flags=list[str], measured=list[AnswerObject], advice=Recommendation, quant=str | None,
+    chip=str | None, validation=Validation | None, untimed=list[str], draft_sources=dict[str, str],
+    draft_file=str | None, notes=tuple[str, ...], weight_bytes=int | None, limit_bytes=int | None,
+    databases=list[str],
+)  # fmt: skip
+PlannedCase = _object(
+    "PlannedCase", "A configuration and how many trials it has.",
+    id=str, arm=ArmKind, role=str, trials=int, case=Case,
+)  # fmt: skip
+Planned = _object(
+    "Planned", "What suites would measure and need.",
+    profile=str, suites=dict[str, int], study_trials=int, paired_baselines=int, seed=int, needs=Forecast,
+    left_out=list[LeftOut], cases=list[PlannedCase],
+)  # fmt: skip
 
 
 def _listed_trial() -> Any:
@@ -211,249 +163,85 @@ def _listed_trial() -> Any:
     return msgspec.defstruct("ListedTrial", [(name, types[column_kind(name)] | None) for name in columns])
 
 
-class Arms(TypedDict):
-    """What became of each arm of a study."""
-
-    runs: list[Run]
-    arms: list[ArmObject]
-    warnings: list[QualityWarning]
-
-
-class Trials(TypedDict):
-    """The trials of a study database."""
-
-    runs: list[Run]
-    trials: list[_listed_trial()]  # type: ignore[misc]
-    warnings: list[StoredWarning]
-
-
-class ShownTrial(TypedDict):
-    """A trial with its configuration."""
-
-    id: int
-    case: Case
-    trial: Trial
-
-
-class Fitted(TypedDict):
-    """Cost models and curves."""
-
-    pairs: list[PairFit]
-    arms: list[ArmObject]
-    curves: list[CurveFit]
-    equations: list[dict[str, str | int | float | None]]  # as `study.equations`, see data.md
-
-
-class AuditedRow(TypedDict):
-    """A row and what speaks against it."""
-
-    identity: dict[str, str | int]
-    verdict: str
-    rules: list[RuleFinding]
-    missing: list[str]
-
-
-class Audited(TypedDict):
-    """The verdicts on a table."""
-
-    source: str
-    counts: dict[str, int]
-    notes: list[str]
-    rows: list[AuditedRow]
-
-
-class Probe(TypedDict):
-    """Which rollback strategies are exact."""
-
-    model: ModelRef
-    backend: str
-    device: str
-    strategies: list[StrategyResult]
-    kernel_noise: float
-    tolerance: float
-    control_diff: float
-    device_round_ns: int
-    host_round_ns: int
-    target: str | None
-    draft: str | None
-
-
-class Calibrated(TypedDict):
-    """T(k), other costs, experts."""
-
-    database: str
-    model: ModelFacts
-    draft: ModelFacts | None
-    half_width: float | None
-    not_timed: dict[str, list[int]]
-    spent: Spent | None
-    curves: list[TargetCurve]
-    costs: dict[str, list[PassTime]]
-    experts: CoverageTable | None
-    time_a_token: dict[str, Interval] | None
-    figure: str | None
-
-
-class Bandwidth(TypedDict):
-    """What the memory gives."""
-
-    stream_gb_s: dict[str, Interval]
-    n_threads: int
-    lines: list[BytesLine]
-    passes: list[TimedPass]
-    verdict: BandwidthVerdict
-    peak_gb_s: float | None
-    environment: Environment
-    database: str
-
-
-class PartShares(TypedDict):
-    """The parts of one pass of one network."""
-
-    network: str
-    record: PassShares
-    shares: dict[Part, float | None]
-    inflation: float
-    agreement: float
-    in_doubt: bool
-    head_by_difference: float | None
-
-
-class Broken(TypedDict):
-    """Parts of passes and of rounds."""
-
-    shares: list[PartShares]
-    rounds: RoundSplit | None
-    profiling: bool
-    database: str
-
-
-class Methods(TypedDict):
-    """Every drafting method."""
-
-    methods: list[MethodInfo]
-    unavailable: list[Unavailable]
-
-
-class Tuned(TypedDict):
-    """What a search found; the fastest setting first."""
-
-    database: str
-    settings: list[ArmObject]
-    answers: list[AnswerObject]
-    stopped: str
-    failed: dict[str, str]
-
-
-class ModelFile(TypedDict):
-    """A file and whether it is what it should be."""
-
-    path: str
-    bytes: int
-    sha256: str | None
-    expected: str | None
-    stated_by: str | None
-    right: bool | None
-
-
-class CheckedModel(TypedDict):
-    """The files of a model."""
-
-    id: str
-    paths: NotRequired[list[str]]
-    files: list[ModelFile]
-
-
-class Cleaned(TypedDict):
-    """What was removed."""
-
-    folder: str
-    freed_bytes: int
-
-
-class Synthetic(TypedDict):
-    """A model of an exact shape with random weights; without path and size where it was not written."""
-
-    shape: str
-    architecture: str
-    quant: str
-    n_layers: int
-    n_layers_full: int
-    n_parameters: int
-    always_read_parameters: int
-    active_parameters: int
-    expert_parameters: int
-    n_bytes: int
-    always_read_bytes: int
-    active_bytes: int
-    expert_bytes: int
-    n_experts: int | None
-    n_experts_used: int | None
-    n_expert_layers: int | None
-    tensor_types: dict[str, int]
-    excluded: list[str]
-    path: NotRequired[str]
-    file_bytes: NotRequired[int]
-
-
-class TinySet(TypedDict):
-    """Random models of every architecture."""
-
-    files: list[TinyFile]
-
-
-class Noisy(TypedDict):
-    """A model with noise on its weights."""
-
-    path: str
-    n_bytes: int
-    sha256: str
-    noise: float
-    seed: int
-
-
-class Cut(TypedDict):
-    """A draft cut out of a model."""
-
-    path: str
-    sha256: str
-    layers: list[int]
-    n_layers_model: int | None
-    label: str
-    n_parameters: int
-    weight_bytes: int
-    weight_bytes_model: int
-    calibration: LayersFound | None
-    drafter: str | None
-
-
-class LabMachine(TypedDict):
-    """A machine of a lab and what it measures."""
-
-    card: Card | None
-    doing: Doing | None
-
-
-class LabStatus(TypedDict):
-    """A lab."""
-
-    machines: dict[str, LabMachine]
-    runs: dict[str, Posted]
-
-
-class Failure(TypedDict):
-    """Why a command failed."""
-
-    kind: str
-    message: str
-    hint: str | None
-    exit_code: int
-
-
-class Failed(TypedDict):
-    """What any command prints in place of its answer when it fails."""
-
-    error: Failure
+Arms = _object(
+    "Arms", "What became of each arm of a study.",
+    runs=list[Run], arms=list[ArmObject], warnings=list[QualityWarning],
+)  # fmt: skip
+Trials = _object(
+    "Trials", "The trials of a study database.",
+    runs=list[Run], trials=list[_listed_trial()], warnings=list[StoredWarning],
+)  # fmt: skip
+ShownTrial = _object("ShownTrial", "A trial with its configuration.", id=int, case=Case, trial=Trial)
+Fitted = _object(
+    "Fitted", "Cost models and curves.",
+    pairs=list[PairFit], arms=list[ArmObject], curves=list[CurveFit],
+    equations=list[dict[str, str | int | float | None]],
+)  # fmt: skip
+AuditedRow = _object(
+    "AuditedRow", "A row and what speaks against it.",
+    identity=dict[str, str | int], verdict=str, rules=list[RuleFinding], missing=list[str],
+)  # fmt: skip
+Audited = _object(
+    "Audited", "The verdicts on a table.",
+    source=str, counts=dict[str, int], notes=list[str], rows=list[AuditedRow],
+)  # fmt: skip
+Probe = _object(
+    "Probe", "Which rollback strategies are exact.",
+    model=ModelRef, backend=str, device=str, strategies=list[StrategyResult], kernel_noise=float, tolerance=float,
+    control_diff=float, device_round_ns=int, host_round_ns=int, target=str | None, draft=str | None,
+)  # fmt: skip
+Calibrated = _object(
+    "Calibrated", "T(k), other costs, experts.",
+    database=str, model=ModelFacts, draft=ModelFacts | None, half_width=float | None,
+    not_timed=dict[str, list[int]], spent=Spent | None, curves=list[TargetCurve], costs=dict[str, list[PassTime]],
+    experts=CoverageTable | None, time_a_token=dict[str, Interval] | None, figure=str | None,
+)  # fmt: skip
+Bandwidth = _object(
+    "Bandwidth", "What the memory gives.",
+    stream_gb_s=dict[str, Interval], n_threads=int, lines=list[BytesLine], passes=list[TimedPass],
+    verdict=BandwidthVerdict, peak_gb_s=float | None, environment=Environment, database=str,
+)  # fmt: skip
+PartShares = _object(
+    "PartShares", "The parts of one pass of one network.",
+    network=str, record=PassShares, shares=dict[Part, float | None], inflation=float, agreement=float,
+    in_doubt=bool, head_by_difference=float | None,
+)  # fmt: skip
+Broken = _object(
+    "Broken", "Parts of passes and of rounds.",
+    shares=list[PartShares], rounds=RoundSplit | None, profiling=bool, database=str,
+)  # fmt: skip
+Methods = _object("Methods", "Every drafting method.", methods=list[MethodInfo], unavailable=list[Unavailable])
+Tuned = _object(
+    "Tuned", "What a search found; the fastest setting first.",
+    database=str, settings=list[ArmObject], answers=list[AnswerObject], stopped=str, failed=dict[str, str],
+)  # fmt: skip
+ModelFile = _object(
+    "ModelFile", "A file and whether it is what it should be.",
+    path=str, bytes=int, sha256=str | None, expected=str | None, stated_by=str | None, right=bool | None,
+)  # fmt: skip
+CheckedModel = _object(
+    "CheckedModel", "The files of a model.",
+    id=str, paths=NotRequired[list[str]], files=list[ModelFile],
+)  # fmt: skip
+Cleaned = _object("Cleaned", "What was removed.", folder=str, freed_bytes=int)
+Synthetic = _object(
+    "Synthetic", "A model of an exact shape with random weights; without path and size where it was not written.",
+    shape=str, architecture=str, quant=str, n_layers=int, n_layers_full=int, n_parameters=int,
+    always_read_parameters=int, active_parameters=int, expert_parameters=int, n_bytes=int, always_read_bytes=int,
+    active_bytes=int, expert_bytes=int, n_experts=int | None, n_experts_used=int | None, n_expert_layers=int | None,
+    tensor_types=dict[str, int], excluded=list[str], path=NotRequired[str], file_bytes=NotRequired[int],
+)  # fmt: skip
+TinySet = _object("TinySet", "Random models of every architecture.", files=list[TinyFile])
+Noisy = _object("Noisy", "A model with noise on its weights.", path=str, n_bytes=int, sha256=str, noise=float, seed=int)
+Cut = _object(
+    "Cut", "A draft cut out of a model.",
+    path=str, sha256=str, layers=list[int], n_layers_model=int | None, label=str, n_parameters=int,
+    weight_bytes=int, weight_bytes_model=int, calibration=LayersFound | None, drafter=str | None,
+)  # fmt: skip
+LabMachine = _object("LabMachine", "A machine of a lab and what it measures.", card=Card | None, doing=Doing | None)
+LabStatus = _object("LabStatus", "A lab.", machines=dict[str, LabMachine], runs=dict[str, Posted])
+Failure = _object("Failure", "Why a command failed.", kind=str, message=str, hint=str | None, exit_code=int)
+Failed = _object("Failed", "What any command prints in place of its answer when it fails.", error=Failure)
 
 
 _FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)

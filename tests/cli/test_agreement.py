@@ -31,7 +31,6 @@ from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
 from mlsd.report.figures.answer import gains
 from mlsd.report.figures.paper import speedup_over_gamma
-from mlsd.report.objects import arm_object
 from mlsd.report.page import build
 from mlsd.report.render import html, markdown, terminal
 from mlsd.report.render.table import Table
@@ -43,6 +42,7 @@ from mlsd.store.rows import environment_key
 from mlsd.store.sessions import latest, sessions
 from mlsd.store.store import Store
 from mlsd.trials.answers import DECIDED
+from mlsd.trials.fields import arm_object
 from mlsd.trials.results import ArmResult
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, failed, write
 from tests.cli.conftest import Mlsd
@@ -166,8 +166,8 @@ def everywhere(study: Study) -> dict[str, int]:
     """Cells that were compared, by table of the page; the page's two forms show the same cells."""
     page = build(study)
     tables = [table for section in page.sections for table in section.tables]
-    pooled = {"table-5", "gammas"}
-    found = {t.id: hold(t, study.pooled if t.id in pooled else study.results) for t in tables if t.id in _ARMS}
+    own = {"table-5": study.pooled}
+    found = {t.id: hold(t, own.get(t.id, study.results)) for t in tables if t.id in _ARMS}
     written = html.render(page), markdown.render(page)
     for one in study.results:
         if one.ratio is not None and not one.is_plain:
@@ -176,7 +176,7 @@ def everywhere(study: Study) -> dict[str, int]:
     return found
 
 
-_ARMS = {"best", "speedups", "table-5", "table-f", "gammas", "depth"}
+_ARMS = {"best", "speedups", "table-5", "table-f", "depth"}
 
 
 def figures(study: Study) -> None:
@@ -215,7 +215,7 @@ def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd
         ), "another bench in the file changes nothing"  # fmt: skip
     study = study_of(benched.database)
     found = everywhere(study)
-    assert min(found[name] for name in ("best", "speedups", "gammas")) > 5
+    assert min(found[name] for name in ("best", "speedups")) > 5
     shown = {
         answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
     }
@@ -249,7 +249,7 @@ def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> N
 def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(suites: Path, mlsd: Mlsd) -> None:
     study = study_of(suites)
     found = everywhere(study)
-    assert min(found[name] for name in ("best", "speedups", "table-5", "gammas")) > 10, found
+    assert min(found[name] for name in ("best", "speedups", "table-5")) > 10, found
     with Store.open(suites, read_only=True) as store:
         alone = next(s for s in sessions(store) if "B" in {one.case.suite for one in s.trials})
         assert alone.plan.n_arms == {} and len(sessions(store)) == 2

@@ -14,7 +14,6 @@ from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival
 from mlsd.cli import main
 from mlsd.errors import MlsdError
 from mlsd.planning.request import Goal
-from mlsd.report.objects import arm_object
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
 from mlsd.trials.results import ArmResult
@@ -67,7 +66,7 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
             drafting.token_s, drafting.held, plain.raw = TOKEN_S / 3, 0.5, breaks
             result = compared(*(plain, drafting)[::order], tmp_path / f"{order}.sqlite", goal=goal)
         arms = table(result)
-        (other,) = [arm_object(arm) for arm in arms if not arm.is_plain]
+        (other,) = [arm for arm in arms if not arm.is_plain]
         clocks = [arm.client_tok_s / arm.tok_s for arm in arms if arm.client_tok_s and arm.tok_s]
         assert all(0.9 < clock < 1.1 for clock in clocks), clocks
         lines = rival(arms)[0]

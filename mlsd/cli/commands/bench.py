@@ -110,7 +110,8 @@ def bench(
             note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
-    from mlsd.report.objects import arm_object, trial_object
+    from mlsd.report.objects import trial_object
+    from mlsd.trials.fields import arm_object
 
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=fresh, watcher=watcher)
@@ -181,9 +182,9 @@ def _search(
     """The best gamma and options of a drafting method, or "off"."""
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.tune import tune, tune_request
-    from mlsd.report.objects import arm_object
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
+    from mlsd.trials.fields import arm_object
 
     shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
     if len(asked["drafters"]) != 1:

@@ -96,8 +96,8 @@ def _of_trials(identity: str | None, kind: str | None, options: dict[str, Any]) 
 
 def _arms(study: Study, suite: str | None, as_json: bool) -> None:
     from mlsd.cli.watch import say_warnings
-    from mlsd.report.objects import arm_object
     from mlsd.report.tables.results import arms_table
+    from mlsd.trials.fields import arm_object
 
     arms = [one for one in study.results if suite is None or one.question.suite.lower() == suite.lower()]
     if as_json:
@@ -231,10 +231,10 @@ def _say_claim(verdict: ClaimVerdict) -> None:
 
 def _fits(study: Study, target: str | None, as_json: bool) -> None:
     """The study's equations with measured inputs, then cost models and T(k): which predicts held-out data best."""
-    from mlsd.analysis.study.study_frames import EQUATIONS, row_of
-    from mlsd.report.objects import arm_object
+    from mlsd.analysis.study.study_frames import EQUATIONS
     from mlsd.report.tables.equations import equation_table
-    from mlsd.report.tables.results import gamma_table, model_table
+    from mlsd.report.tables.results import model_table
+    from mlsd.trials.fields import arm_object, row_of
 
     targets = list(dict.fromkeys(pair.target for pair in study.paired.pairs))
     if target is not None and target not in targets:
@@ -249,7 +249,6 @@ def _fits(study: Study, target: str | None, as_json: bool) -> None:
         shown = [arm_object(one) for one in arms]
         print_json({"pairs": pairs, "arms": shown, "curves": curves, "equations": equations})
         return
-    print_table(gamma_table(arms))
     print_table(equation_table(predictions))
     print_table(model_table(pairs, curves))
     fits = [fit for pair in pairs for fit in pair.fits] + [fit for curve in curves for fit in curve.fits]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import asdict
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
@@ -118,14 +117,15 @@ def server(
 
 def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
     from mlsd.analysis.results import server_arms
-    from mlsd.report.objects import answer_object, arm_object
+    from mlsd.report.objects import answer_object
     from mlsd.servers.judge import margin
+    from mlsd.trials.fields import arm_object
 
     return {
         "database": result.database,
         "summary": [
             {
-                **asdict(arm_object(arm)),
+                **arm_object(arm),
                 "name": server_arms.row_name(arm),
                 "client_tok_s": arm.client_tok_s,
                 "first_token_ms": server_arms.first_token_ms(arm),

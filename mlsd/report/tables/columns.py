@@ -1,17 +1,17 @@
-"""The columns of tables of arms, each with its label, meaning and getter once; tables pick them by label."""
+"""The columns of tables of arms, by label: fields of an arm (`trials.fields`) and what is made of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
+from mlsd.trials import fields
 from mlsd.trials.acceptance import rate_of
+from mlsd.trials.fields import Kind
+from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
-
-if TYPE_CHECKING:
-    from mlsd.trials.results import ArmResult
 
 T = TypeVar("T")
 
@@ -53,8 +53,10 @@ def _options(arm: ArmResult) -> str | None:
     return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items()) or None
 
 
-def _share(arm: ArmResult, part: str) -> Cell:
-    return percent(arm.ms_per_round.get(part, 0.0) / (sum(arm.ms_per_round.values()) or 1.0), 0)
+def _memory(arm: ArmResult) -> str | None:
+    shown = (arm.memory_bytes, arm.memory_left_bytes)
+    own, left = (None if n is None else format_bytes(n) for n in shown)
+    return own if left is None else f"{own}, {left} left"
 
 
 def _alpha(arm: ArmResult) -> Cell:
@@ -63,78 +65,100 @@ def _alpha(arm: ArmResult) -> Cell:
     return number(found, 3) if found is not None else text(needed and "none suffices", "bad" if needed else "")
 
 
-_WORDS: dict[str, tuple[Callable[[ArmResult], object], str]] = {
-    "target": (lambda a: a.case.target.id, "the model that decides every token"),
-    "prompt": (lambda a: a.text, "a shipped prompt or a text file"),
-    "arm": (lambda a: a.arm.name, "plain decoding, or a method with its draft and options"),
-    "target + method": (_pair, "the target, and a method with its draft and options"),
-    "setting": (lambda a: text(a.setting, note=a.fell_back or ""), "a method with its draft, options and gamma"),
-    "options": (_options, "options of the method"),
-    "text": (lambda a: a.text, "the prompt, its kind of text, or how many kinds are pooled"),
-    "suite": (lambda a: a.question.suite, "the suite that measured it"),
-    "decision": (lambda a: a.decision, "the effect in words, or why the arm left the race"),
-    "effect": (effect_cell, "faster, slower, no difference or not decided yet, by the interval"),
-    "verdict": (lambda a: "INVALID" if a.wrong else a.verdict, "lossless or near_tie; INVALID: not to be used"),
-}
-_NUMBERS: dict[str, tuple[Callable[[ArmResult], Cell | int | None], str]] = {
-    "output tokens": (lambda a: a.question.n_predict, "most tokens of an answer"),
-    "gamma": (lambda a: a.case.gamma or None, "the most tokens proposed in a round"),
-    "blocks": (lambda a: a.n_blocks, "blocks in which the arm was measured"),
-    "tok/s": (lambda a: number(a.tok_s, 1), "tokens after the first over their time; geometric mean over blocks"),
-    "plain tok/s": (lambda a: number(a.plain_tok_s, 1), "of plain decoding in the same blocks"),
-    "client tok/s": (lambda a: number(a.client_tok_s, 1), "by the client's clock, where a server has its own"),
-    "spread": (lambda a: percent(a.spread), "of tok/s over blocks: half the range, over the median"),
-    "speedup": (lambda a: times(a.ratio.value if a.ratio else None), "tok/s over plain tok/s, block by block"),
-    "95 % CI": (
-        lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None,
-        "interval of the speedup, corrected for the number of arms; one containing 1 is inconclusive",
-    ),
-    "speedup [95 % CI]": (lambda a: interval(a.ratio, 2, "x", EFFECT_TONES[a.effect]), "the speedup and its interval"),
-    "acceptance": (lambda a: percent(a.acceptance_rate), "accepted over proposed tokens"),
-    "of output": (lambda a: percent(a.accepted_of_output), "accepted over output tokens, as mlx_lm counts"),
-    "MGL": (lambda a: number(a.mgl), "tokens added to the output per round, including the target's own"),
-    "break-even MGL": (lambda a: number(a.break_even_mgl), "MGL at which it would equal plain decoding: MGL / speedup"),
-    "break-even alpha": (_alpha, "acceptance of each position that gives this MGL"),
-    "first token": (lambda a: number(a.first_token_ms, 1, " ms"), "prefill of target and draft, up to the first token"),
-    "plain first token": (lambda a: number(a.plain_first_token_ms, 1, " ms"), "of plain decoding in the same blocks"),
-    "request": (
-        lambda a: number(a.request_s, 2, " s"),
-        "the whole request at its length: first token, then the others",
-    ),
-    "plain request": (lambda a: number(a.plain_request_s, 2, " s"), "of plain decoding in the same blocks"),
-    "pays from": (
-        lambda a: interval(a.pays_from, 0, " tokens"),
-        "output tokens from which the whole request is faster; ends of 90 %",
-    ),
-    "memory": (
-        lambda a: text(a.memory_bytes and format_bytes(a.memory_bytes)),
-        "weights of target and draft with what llama.cpp counts of the arm's contexts; judging left out",
-    ),
-    "loops": (
-        lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "doubt"),
-        "outputs that repeat themselves to their end: acceptance of a loop says nothing of text",
-    ),
-    "rounds": (lambda a: a.whole.rounds or None, "rounds of all trials that count"),
-    "ms/round": (lambda a: number(sum(a.ms_per_round.values()) or None), "mean time of a round, the sum of its parts"),
-    "draft": (lambda a: number(a.ms_per_round.get("draft")), "ms per round: proposing"),
-    "verify": (lambda a: number(a.ms_per_round.get("verify")), "ms per round: the target's pass"),
-    "rollback": (lambda a: number(a.ms_per_round.get("rollback")), "ms per round: rolling back rejected tokens"),
-    "sample": (lambda a: number(a.ms_per_round.get("sample")), "ms per round: reading tokens and accepting"),
-    "other": (lambda a: number(a.ms_per_round.get("other")), "ms per round: everything else"),
-    "drafting": (lambda a: _share(a, "draft"), "share of a round's time"),
-    "verifying": (lambda a: _share(a, "verify"), "share of a round's time"),
-    "valid trials": (_valid, "trials that may be used, of all"),
-}
 REQUEST = ("first token", "plain first token", "request", "plain request", "pays from", "memory")
 _DETAILS = {
     *("blocks", "plain tok/s", "client tok/s", "spread", "of output", "MGL", "break-even MGL", "rounds"),
     *("ms/round", *PART_NAMES),
     *REQUEST,
 }
-ARM: dict[str, Column[ArmResult]] = {
-    **{label: words(label, get, of, detail=label in _DETAILS) for label, (get, of) in _WORDS.items()},
-    **{label: numbers(label, get, of, detail=label in _DETAILS) for label, (get, of) in _NUMBERS.items()},
-}
+Shown = Callable[[Any], Cell | int | None]
+_SHOWN: dict[Kind, Shown] = {"Int64": lambda n: n or None, "float64": number}
+_FIELDS = {field.name: field for field in fields.ARM}
+Named = tuple[str, Column[ArmResult]]
+
+
+def _field(label: str, name: str, show: Shown | None = None) -> Named:
+    """A field of an arm under that label: its value as its type is shown, or as `show` does."""
+    _, dtype, meaning, get = _FIELDS[name]
+    detail = label in _DETAILS
+    if dtype == "string":
+        return label, words(label, get, meaning, detail=detail)
+    shown = show or _SHOWN[dtype]
+    return label, numbers(label, lambda a: shown(get(a)), meaning, detail=detail)
+
+
+def _column(label: str, get: Callable[[ArmResult], Cell | int | None], meaning: str, *, numeric: bool = True) -> Named:
+    return label, (numbers if numeric else words)(label, get, meaning, detail=label in _DETAILS)
+
+
+def _in(unit: str, digits: int) -> Callable[[float | None], Cell]:
+    return lambda value: number(value, digits, unit)
+
+
+ARM: dict[str, Column[ArmResult]] = dict((
+    _field("target", "target"),
+    _field("prompt", "text"),
+    _column("arm", lambda a: text(a.arm.name), "plain decoding, or a method with its draft and options", numeric=False),
+    _column("target + method", _pair, "the target, and a method with its draft and options", numeric=False),
+    _column(
+        "setting", lambda a: text(a.setting, note=a.fell_back or ""), "a method with its draft, options and gamma",
+        numeric=False,
+    ),
+    _column("options", lambda a: text(_options(a)), "options of the method", numeric=False),
+    _field("text", "text"),
+    _field("suite", "suite"),
+    _field("decision", "decision"),
+    _column("effect", effect_cell, "faster, slower, no difference or not decided yet, by the interval", numeric=False),
+    _column(
+        "verdict", lambda a: text("INVALID" if a.wrong else a.verdict),
+        "lossless or near_tie; INVALID: not to be used", numeric=False,
+    ),
+    _field("output tokens", "n_predict"),
+    _field("gamma", "gamma"),
+    _field("blocks", "n_blocks", lambda n: n),
+    _field("tok/s", "tok_s", _in("", 1)),
+    _field("plain tok/s", "plain_tok_s", _in("", 1)),
+    _column("client tok/s", lambda a: number(a.client_tok_s, 1), "by the client's clock, where a server has its own"),
+    _field("spread", "spread", percent),
+    _field("speedup", "speedup", times),
+    _column(
+        "95 % CI", lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None,
+        "interval of the speedup, corrected for the number of arms; one containing 1 is inconclusive",
+    ),
+    _column(
+        "speedup [95 % CI]", lambda a: interval(a.ratio, 2, "x", EFFECT_TONES[a.effect]),
+        "the speedup and its interval",
+    ),
+    _field("acceptance", "acceptance_rate", percent),
+    _field("of output", "accepted_of_output", percent),
+    _field("MGL", "mgl"),
+    _field("break-even MGL", "break_even_mgl"),
+    _column("break-even alpha", _alpha, "acceptance of each position that gives this MGL"),
+    _field("first token", "first_token_ms", _in(" ms", 1)),
+    _field("plain first token", "plain_first_token_ms", _in(" ms", 1)),
+    _field("request", "request_s", _in(" s", 2)),
+    _field("plain request", "plain_request_s", _in(" s", 2)),
+    _column(
+        "pays from", lambda a: interval(a.pays_from, 0, " tokens"),
+        "output tokens from which the whole request is faster; ends of 90 %",
+    ),
+    _column(
+        "memory", lambda a: text(_memory(a)),
+        "weights of target and draft with what llama.cpp counts of the arm's contexts, judging left out; and what is "
+        "left of the machine's limit for models",
+    ),
+    _column(
+        "loops", lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "doubt"),
+        "outputs that repeat themselves to their end: acceptance of a loop says nothing of text",
+    ),
+    _field("rounds", "rounds"),
+    _column(
+        "ms/round", lambda a: number(sum(a.ms_per_round.values()) or None),
+        "mean time of a round, the sum of its parts",
+    ),
+    *(_field(part, f"{part}_ms") for part in PART_NAMES),
+    _column("valid trials", _valid, "trials that may be used, of all"),
+))  # fmt: skip
 
 
 def of_arms(*labels: str) -> tuple[Column[ArmResult], ...]:
@@ -167,6 +191,6 @@ def measured_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]
 
 RESULT = (
     *("tok/s", "plain tok/s", "speedup [95 % CI]", "effect", "acceptance", "of output", "MGL", "break-even MGL"),
-    *("blocks", "valid trials", *REQUEST, "loops"),
+    *("break-even alpha", "blocks", "valid trials", *REQUEST, "loops"),
 )  # of an arm on a page
 PLACE = ("target", "setting", "text", "output tokens", "suite")  # what tells it from the others
