@@ -89,6 +89,7 @@ class Job(Record, frozen=True, kw_only=True):
     context_bytes: dict[str, int] = msgspec.field(
         default_factory=dict
     )  # what the contexts of each arm take, by its setting; empty: not known
+    limit_bytes: int | None = None  # what models may take of the machine
 
     @property
     def engine(self) -> EngineOptions:

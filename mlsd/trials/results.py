@@ -88,6 +88,7 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     context_bytes: dict[str, int] = msgspec.field(
         default_factory=dict
     )  # of each arm, by `memory_key`: as llama.cpp says
+    limit_bytes: int | None = None  # what models might take of the machine
 
     def question(self, case: Case) -> Question:
         """Which one a trial of the case answers."""
@@ -181,6 +182,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
     plain_first_token_ms: float | None = None  # the same of plain decoding, in the same blocks
     pays_from: Interval | None = None  # output tokens from which a whole request is faster
     memory_bytes: int | None = None  # weights of target and draft, and what the arm's contexts take
+    memory_left_bytes: int | None = None  # of what models might take of the machine
     impossible: str = ""  # why a speedup that clocks give is not used
 
     @property
@@ -462,6 +464,7 @@ def _result(
     pays = None  # of an arm whose times count for nothing: what an unchecked loop claims pays nowhere
     if standing is not None and ratio is not None and plain_tok_s is not None:
         pays = pays_from(later_ms, units, plain_tok_s, ratio)
+    memory_bytes, limit = _memory_bytes(rows[0].case, plan), plan.limit_bytes
     return ArmResult(
         question=question,
         session=session,
@@ -481,7 +484,8 @@ def _result(
         first_token_ms=first_ms,
         plain_first_token_ms=_mean([one.plain for one, *_ in begun], lambda one: first_token_ms(one.trial)),
         pays_from=pays,
-        memory_bytes=_memory_bytes(rows[0].case, plan),
+        memory_bytes=memory_bytes,
+        memory_left_bytes=None if memory_bytes is None or limit is None else limit - memory_bytes,
         impossible=impossible,
     )
 

@@ -37,6 +37,7 @@ def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd
     out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "16", "--accepted", "1/160").out
     assert "leave it off: nothing that is known is faster" in out and "llama-server: leave it off" in out
     assert "Assuming Q8_0 for qwen3.5-9b" in mlsd("advise", "qwen3.5-9b", "--chip", "M2 Ultra").out
+    assert re.search(r"Memory: \d+\.\d\d GB of weights; a Mac with \d+ GB lets models use \d+\.\d\d GB, contexts", out)
 
 
 def test_another_mac_runs_the_build_that_set_up_installs_there(mlsd: Mlsd) -> None:

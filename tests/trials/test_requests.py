@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.records import Case, Status, Trial
+from mlsd.report.tables.columns import ARM
 from mlsd.stats import Interval
 from mlsd.trials.answers import answers, by_target
 from mlsd.trials.loops import loop_of
@@ -54,11 +55,13 @@ def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change
     sized = {ref: msgspec.structs.replace(ref, n_bytes=10**6) for of, _ in made for ref in [of.target]}
     made = [(msgspec.structs.replace(of, target=sized[of.target]), t) for of, t in made]
     drafting = next(of for of, _ in made if of.gamma)
-    (found,) = arms(made, SessionPlan(context_bytes={memory_key(drafting): 500}))
+    (found,) = arms(made, SessionPlan(context_bytes={memory_key(drafting): 500}, limit_bytes=4 * 10**6))
     assert (found.first_token_ms, found.plain_first_token_ms) == pytest.approx((20.0 + later_ms, 20.0))
     assert found.request_s == pytest.approx((20.0 + later_ms) / 1e3 + 32 / (found.tok_s or 0))
     draft = drafting.drafter.draft
     assert found.memory_bytes == (None if draft is None or draft.n_bytes is None else 10**6 + 500 + draft.n_bytes)
+    left = None if found.memory_bytes is None else 4 * 10**6 - found.memory_bytes
+    assert found.memory_left_bytes == left and (left is None or ARM["memory"][1](found).text == "2.00 MB, 2.00 MB left")
     assert found.pays_from is not None and (found.pays_from.value > 33) == bool(says)
     (answer,) = answers([found])
     assert (

@@ -90,6 +90,8 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
     notes: tuple[str, ...]  # which rows of the databases do not count, and what a method needs
     measured: tuple[Answer, ...] = ()  # what trials of the target on this machine say, of each text by itself
+    weight_bytes: int | None = None  # of the target and the best setting's draft
+    limit_bytes: int | None = None  # what models may take of this machine
 
 
 def answer(question: AdviceQuestion, known: Known, place: Place | None) -> TargetAdvice:
@@ -146,6 +148,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         question.options,
     )
     best = drafts.get(recommendation.best.way)
+    weights = [model.facts.weight_bytes for model in (target, best) if model is not None]
     return TargetAdvice(
         recommendation=recommendation,
         target=target,
@@ -157,6 +160,8 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
         notes=(*known.notes, *_needs(target, recommendation)),
         measured=tuple(answers(here)),
+        weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
+        limit_bytes=room,
     )
 
 

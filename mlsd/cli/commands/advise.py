@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from mlsd.records import DRAFT_MODEL
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
 from mlsd.store.newest import study_databases
-from mlsd.units import format_number
+from mlsd.units import GIB, format_bytes, format_number
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import TargetAdvice
@@ -39,6 +39,7 @@ class Counts(click.ParamType[tuple[int, int]]):
 
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
 _GAMMAS = (1, 2, 4, 8, 16)
+_MACS_GIB = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
 
@@ -105,7 +106,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         from mlsd.report.objects import answer_object
         from mlsd.servers.flags import flags_of
 
-        same = ("validation", "untimed", "draft_sources", "draft_file", "notes")
+        same = ("validation", "untimed", "draft_sources", "draft_file", "notes", "weight_bytes", "limit_bytes")
         print_json(
             {
                 "answer": _answer(found.recommendation),
@@ -170,6 +171,8 @@ def _print(found: TargetAdvice, target: str) -> None:
             say(f"Assuming {model.quant} for {model.facts.ref.id}: --quant names another.")
         elif model.quant is not None and not model.here:
             say(f"Bytes of {model.facts.ref.id}: {model.quant}.")
+    for line in _memory(found):
+        say(line)
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
     print_table(prospect_table(result.prospects, result.level, modelled=found.modelled))
@@ -188,6 +191,24 @@ def _print(found: TargetAdvice, target: str) -> None:
         say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
+
+
+def _memory(found: TargetAdvice) -> Iterator[str]:
+    """What the weights take, and what that leaves of this machine's limit, or which Macs let models take so much."""
+    from mlsd.hardware.budget import mac_budget
+
+    if (n_bytes := found.weight_bytes) is None:
+        return
+    limit, own = found.limit_bytes, f"Memory: {format_bytes(n_bytes)} of weights"
+    if limit is None:
+        sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in _MACS_GIB)
+        gib, limit = next(((gib, limit) for gib, limit in sizes if limit > n_bytes), (None, 0))
+        where = "no Mac lets models use so much" if gib is None else f"a Mac with {gib} GB lets models use"
+        yield f"{own}; {where}{f' {format_bytes(limit)}' if gib else ''}, contexts and buffers included."
+    elif limit < n_bytes:
+        yield f"{own}, and models may use {format_bytes(limit)} here."
+    else:
+        yield f"{own}, which leaves {format_bytes(limit - n_bytes)} of {format_bytes(limit)} for contexts and buffers."
 
 
 def _answer(result: Recommendation) -> str:

@@ -344,6 +344,7 @@ def fit_here(
             cool_down_s=rest_s,
             strict=strict,
             context_bytes={arm.arm: arm.total_bytes for arm in found.arms if arm.arm != "judging"},
+            limit_bytes=found.limit_bytes,
         )
         for load, found in zip(loads, memory, strict=True)
     )

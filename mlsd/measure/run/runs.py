@@ -240,7 +240,9 @@ def recorded(
     """A plan as a run measures and records it."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
     context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
-    record = plan_record(plan, options or {}, msgspec.structs.replace(decides, context_bytes=context_bytes))
+    limit = next((load.limit_bytes for load in plan.loads), None)
+    decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)
+    record = plan_record(plan, options or {}, decides)
     return RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
 
 
