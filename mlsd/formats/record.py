@@ -36,6 +36,7 @@ from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import DraftDistance, MeasuredBlock, Run, TrialFilter, environment_key
 from mlsd.store.store import Store
 
+_MAGIC = b"SQLite format 3\0"
 # Of which columns a record holds the values as they are, ...
 KEPT = {
     "run": "id status started_at ended_at seed environment_key",
@@ -158,11 +159,20 @@ def _rewrite(copy: Any, table: str) -> None:
         copy.execute(f'UPDATE "{table}" SET "{column}" = {"NULL" if rewrite is None else f"rewritten({column})"}')
 
 
+def is_database(path: Path) -> bool:
+    """Whether it is a database of SQLite as it is, not a record of one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 @contextmanager
 def opened_record(path: Path) -> Iterator[RecordFile]:
     """Raises: TableError for a file that is not a record, or of a newer mlsd."""
     packed, data = _unpacked(path)
-    if not data.startswith(b"SQLite format 3\0"):
+    if not data.startswith(_MAGIC):
         data = convert(data, path)
     try:
         store = Store(path, database.image(data, path))
@@ -173,7 +183,7 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
 
 
 def _unpacked(path: Path) -> tuple[bytes, bytes]:
-    hint = "Give a file that `mlsd record DB -o FILE` wrote."
+    hint = "Give a file that `mlsd record DB` wrote."
     try:
         packed = read_file(path)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:

@@ -60,6 +60,16 @@ def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: P
     assert mlsd("report", "--db", db, "-o", tmp_path / "report").code == 0
 
 
+def test_a_database_alone_becomes_a_record_beside_it(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
+    db = tmp_path / "mine.sqlite"
+    db.write_bytes(study.read_bytes())
+    made = mlsd("record", db)
+    assert made.code == 0 and "studies/ of a pull request" in made.err
+    assert mlsd("record", tmp_path / "mine.record.gz").code == 0
+    again = mlsd("record", db)
+    assert again.code == 2 and "mine.record.gz exists" in again.err and "--force" in again.err
+
+
 @pytest.mark.native
 def test_a_race_that_dropped_an_arm_passes_its_own_check(
     mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=_PATH)
-@output_option("Write the database FILES as this record; its name should end in .record.gz.", required=False)
+@output_option("Write the database FILES as this record [default: .record.gz beside it].", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--into", type=_PATH, metavar="DB", help="Import the records FILES into this study database.")
 @click.option("--sample", type=Whole(min=0), help="Decode this many outputs again [default: all].")
@@ -41,17 +41,22 @@ def record(
     models: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Check the records FILES; write one of a study database with -o; import them into one with --into.
+    """Write the study database FILES as a record; check records; import them into a database with --into.
 
     The check is of form and hashes, every identity between counts and times, and the audit of every row. Where the
     model is on this machine, its plain output is decoded again and compared token for token. Exits with 1 if
     something in a record cannot be true.
 
-    A record is the database itself, compressed, without anybody's names: no host name, user name or path.
+    A record is the database itself, compressed, without anybody's names: no host name, user name or path; it stands
+    beside the database unless -o names another file, and is what a pull request adds to studies/. Nothing is sent.
     Imported trials keep the key of their machine (`--machine`); importing a file again adds nothing.
     """
     if output is not None and into is not None:
         raise click.UsageError("Give -o, which writes a record, or --into, which reads some.")
+    if output is None and into is None and len(files) == 1:
+        from mlsd.formats.record import is_database
+
+        output = files[0].with_suffix(".record.gz") if is_database(files[0]) else None
     refuse(ctx, ("force",), output is None, "-o")
     refuse(ctx, ("sample", "models", "as_json"), output is not None or into is not None, "checking records")
     if output is not None:
@@ -75,7 +80,7 @@ def _write(db: Path, output: Path, force: bool) -> None:
         n_trials = write_record(store, output)
         note_left_out(store)
     note(f"{n_trials} trials in {format_bytes(output.stat().st_size)}: {output}")
-    note(f"Next: mlsd record {quoted(output)}")
+    note(f"Next: mlsd record {quoted(output)}. What says that it is consistent can go into studies/ of a pull request.")
 
 
 def _import(file: Path, db: Path) -> None:
