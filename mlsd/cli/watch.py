@@ -68,6 +68,7 @@ class LineWatcher(Watcher):
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
         self._budget_s, self._open_ended = budget_s, open_ended or budget_s is not None
         self._n, self._began_s, self._side = 0, time.monotonic(), ""
+        self._places = set[tuple[str, str, int]]()  # what was measured: a trial that is measured again is the same one
 
     def tell(self, line: str) -> None:
         note(line)
@@ -98,7 +99,9 @@ class LineWatcher(Watcher):
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
         something_stored.set()
-        self._n += 1
+        place = (self._side, slot.case_id, trial.repeat)
+        self._n += self._open_ended or place not in self._places
+        self._places.add(place)
         return f"[{self._n}{self._of()}] {self._side}{trial_line(slot, trial)}"
 
     def _of(self) -> str:

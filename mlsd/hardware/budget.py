@@ -86,7 +86,8 @@ def fit(total: int | None, least: int | None, budget: MemoryBudget | None) -> tu
     if least > budget.most_bytes:
         return "does not fit", f"{limit}, {format_bytes(budget.most_bytes)} at most"
     if budget.can_raise:
-        return "raise the limit", f"{limit}: first `{wired_limit_command(budget)}` (until the Mac restarts)"
+        closed = "; arms that are idle are closed then" if total > budget.most_bytes else ""
+        return "raise the limit", f"{limit}: first `{wired_limit_command(budget)}` (until the Mac restarts){closed}"
     return "tight", f"{limit}, {format_bytes(budget.most_bytes)} at most: arms that are idle are closed"
 
 

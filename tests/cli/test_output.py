@@ -98,6 +98,14 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
     assert "at most" in shown.getvalue()
 
 
+def test_a_trial_that_is_measured_again_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = watch.LineWatcher()
+    watcher.begin(2, 1)
+    for _ in range(3):
+        watcher.trial(SLOT, TRIAL)
+    assert capsys.readouterr().err.count("[2/2] B ") == 3
+
+
 def test_a_trial_of_a_comparison_says_of_which_side_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     watcher = watch.LineWatcher()
     watcher.begin(2, 0)

@@ -86,13 +86,16 @@ def profile_fits(
     models: dict[str, Sized] = {}
     heaviest: dict[tuple[str, bool], Job] = {}  # by profile, and whether it is of the suite that is judged apart
     wrong: dict[str, str] = {}
+    used = {profile.name: set[str]() for profile in profiles}  # ids that some suite loads: no other is downloaded
     for profile in profiles:
         try:
             models |= size_models(dict.fromkeys(profile.roles.values()), library)
             for apart in (False, True):
                 own = [suite for suite in suites if (suite.name == APART) is apart]
                 loads = expand(own, profile, known_models(library)).loads
-                models |= size_models({ref.id: None for load in loads for ref in load.refs}, library)  # named by id
+                ids = {ref.id: None for load in loads for ref in load.refs}
+                models |= size_models(ids, library)  # named by id
+                used[profile.name] |= set(ids)
                 for load in sorted(loads, key=lambda load: _weight(load, models)):
                     heaviest[profile.name, apart] = load
         except (ManifestError, SuiteError) as error:
@@ -106,6 +109,11 @@ def profile_fits(
         _fit(
             profile,
             models,
+            [
+                id_
+                for id_ in dict.fromkeys(profile.roles.values())
+                if profile.name in wrong or id_ in used[profile.name]
+            ],
             memory.get((profile.name, False)),
             memory.get((profile.name, True)),
             wrong.get(profile.name, ""),
@@ -124,13 +132,13 @@ def _weight(load: Job, models: Mapping[str, Sized]) -> float:
 def _fit(
     profile: Profile,
     models: Mapping[str, Sized],
+    ids: Sequence[str],
     study: LoadMemory | None,
     apart: LoadMemory | None,
     wrong: str,
     free_disk_bytes: int,
 ) -> ProfileFit:
     memory = study or apart
-    ids = dict.fromkeys(profile.roles.values())
     own = [models[id_] for id_ in ids if id_ in models]
     to_get = [model.n_bytes for model in own if model.path is None]
     missing = None if None in to_get or len(own) < len(ids) else sum(size for size in to_get if size is not None)

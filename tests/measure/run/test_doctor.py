@@ -63,6 +63,14 @@ def test_the_heaviest_pair_decides(tmp_path: Path, big_gb: int, verdict: str) ->
     assert (fit.n_models, fit.n_downloaded, fit.missing_bytes) == (3, 0, (big_gb + 3) * GB)
 
 
+def test_a_model_that_no_suite_loads_is_not_downloaded(tmp_path: Path) -> None:
+    sizes = {"big": 9, "small": 2, "draft": 1, "spare": 5}
+    models = library(tmp_path, *(entry(id_, n * GB) for id_, n in sizes.items()))
+    spare = msgspec.structs.replace(PROFILE, roles={**PROFILE.roles, "draft-medium": "spare"})
+    (fit,) = profile_fits([spare], [SUITE], models, BUDGET, 100 * GB)
+    assert (fit.n_models, fit.missing_bytes) == (3, 12 * GB)
+
+
 def test_the_suite_with_all_drafts_at_once_is_judged_apart(tmp_path: Path) -> None:
     every = tuple(DrafterChoice(draft=draft) for draft in ("draft", "small"))
     part = Part(targets=("big",), prompts=("code",), drafters=every, gammas=(4,), one_load=True)
