@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class TestOutcome(NamedTuple):
 
 
 Test = Callable[[PairedTrials], TestOutcome | None]
+Found = Iterator[tuple[float, Sequence[Pair]]]  # factors, each with the pairs behind it
 
 
 def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
@@ -128,7 +129,7 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
         for name, facts in paired.models.items()
         if facts.n_experts and facts.active_bytes and facts.weight_bytes
     }
-    pairs = [p for p in paired.draft_models() if p.target in shares]
+    pairs = [p for p in paired.plain if p.target in shares]
     if not pairs:
         return None
     largest = max({p.target for p in pairs}, key=lambda name: shares[name])
@@ -144,15 +145,15 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
 
 def slower_than_dense(paired: PairedTrials) -> TestOutcome | None:
     """Is plain decoding of a mixture slower than of a dense model with more active parameters?"""
-    ratios, used = [], []
-    for group in _grouped(paired.draft_models(), lambda p: (p.prompt, p.repeat)).values():
-        by_target = {p.target: p for p in group}
-        for one, other in itertools.permutations(by_target.values(), 2):
+
+    def compare(group: list[Pair]) -> Found:
+        for one, other in itertools.permutations({p.target: p for p in group}.values(), 2):
             larger = _active(paired, other.target) > _active(paired, one.target) > 0
             if paired.mixture(one.target) and not paired.mixture(other.target) and larger:
-                ratios.append(one.t_one_ms / other.t_one_ms)
-                used.append([one, other])
-    return _factor("time of a plain token of the mixture over that of the larger dense model", ratios, used)
+                yield one.t_one_ms / other.t_one_ms, [one, other]
+
+    meaning = "time of a plain token of the mixture over that of the larger dense model"
+    return _factor(meaning, grouped(paired.plain, lambda p: (p.prompt, p.repeat)), compare)
 
 
 def between_dense(paired: PairedTrials) -> TestOutcome | None:
@@ -171,12 +172,7 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
         return None
     firsts = [group[0] for group in used]
     (more, visible), (less, _) = _ratio(firsts, over, 2), _ratio(firsts, under, 2)
-    found = [_above(more, 1.0), _above(less, 1.0)]
-    decision: Decision = "not decided yet"
-    if found == ["holds here", "holds here"]:
-        decision = "holds here"
-    elif "does not hold here" in found:
-        decision = "does not hold here"
+    decision = _all([_above(more, 1.0), _above(less, 1.0)])
     detail = f"The largest dense target's over it: {_text(less)}."
     meaning = "speedup of the mixture over that of the smallest dense target"
     return TestOutcome(decision, more, meaning, 1.0, _flat(used), visible, detail)
@@ -184,14 +180,14 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
 
 def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does speedup change when gamma doubles?"""
-    slopes, used = [], []
-    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
-        gammas = [math.log2(p.gamma) for p in group if p.gamma > 0]
-        if len(set(gammas)) < 2:
-            continue
-        slopes.append(math.exp(np.polyfit(gammas, [math.log(p.speedup) for p in group if p.gamma > 0], 1)[0]))
-        used.append(group)
-    return _factor("factor of speedup when gamma doubles", slopes, used)
+
+    def compare(group: list[Pair]) -> Found:
+        known = [p for p in group if p.gamma > 0]
+        if len({p.gamma for p in known}) > 1:
+            gammas, speedups = [math.log2(p.gamma) for p in known], [math.log(p.speedup) for p in known]
+            yield math.exp(np.polyfit(gammas, speedups, 1)[0]), group
+
+    return _factor("factor of speedup when gamma doubles", _by_drafts(paired), compare)
 
 
 def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
@@ -211,11 +207,7 @@ def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
         found[key] = effect, _common(effect, _by_text(larger, ratios, len(steps)), 1.0)
     (target, draft, small_gamma, large_gamma), (worst, _) = min(found.items(), key=lambda item: item[1][0].value)
     decisions = [decision for _, decision in found.values()]
-    decision: Decision = "not decided yet"
-    if "does not hold here" in decisions:
-        decision = "does not hold here"
-    elif all(one == "holds here" for one in decisions):
-        decision = "holds here"
+    decision = _all(decisions)
     falls = decisions.count("does not hold here")
     detail = f"Worst: {target} with {draft}, gamma {small_gamma} to {large_gamma}; {falls} of {len(found)} steps fall."
     used = tuple(dict.fromkeys(pair for own in steps.values() for step in own for pair in step))
@@ -226,13 +218,13 @@ def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
 
 def larger_gamma(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does gamma 32 or more beat 16?"""
-    ratios, used = [], []
-    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
+
+    def compare(group: list[Pair]) -> Found:
         by_gamma = {p.gamma: p for p in group}
         if STUDY_GAMMA in by_gamma and max(by_gamma) >= 2 * STUDY_GAMMA:
-            ratios.append(by_gamma[max(by_gamma)].speedup / by_gamma[STUDY_GAMMA].speedup)
-            used.append([by_gamma[max(by_gamma)], by_gamma[STUDY_GAMMA]])
-    return _factor("speedup at gamma 32 or more over that at 16", ratios, used)
+            yield _over(by_gamma[max(by_gamma)], by_gamma[STUDY_GAMMA])
+
+    return _factor("speedup at gamma 32 or more over that at 16", _by_drafts(paired), compare)
 
 
 def prompt_types(paired: PairedTrials) -> TestOutcome | None:
@@ -265,13 +257,14 @@ def prompt_types(paired: PairedTrials) -> TestOutcome | None:
 
 def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma?"""
-    ratios, used = [], []
-    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat)).values():
+
+    def compare(group: list[Pair]) -> Found:
         sized = sorted(((n, p) for p in group if (n := _parameters(paired, p.draft))), key=lambda item: item[0])
         if len(sized) >= 2 and sized[0][0] < sized[-1][0]:
-            ratios.append(sized[0][1].speedup / sized[-1][1].speedup)
-            used.append([sized[0][1], sized[-1][1]])
-    return _factor("speedup with the smaller draft over that with the larger", ratios, used)
+            yield _over(sized[0][1], sized[-1][1])
+
+    groups = _grouped(paired.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat))
+    return _factor("speedup with the smaller draft over that with the larger", groups, compare)
 
 
 def total_parameters(paired: PairedTrials) -> TestOutcome | None:
@@ -279,20 +272,21 @@ def total_parameters(paired: PairedTrials) -> TestOutcome | None:
 
     The trend is a line of log speedup over log parameters through the dense targets of the same prompt.
     """
-    ratios, used = [], []
-    for group in _grouped(paired.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
+
+    def compare(group: list[Pair]) -> Found:
         dense = [p for p in group if not paired.mixture(p.target) and _active(paired, p.target)]
         sizes = [math.log(_active(paired, p.target)) for p in dense]
         if len(set(sizes)) < 2:
-            continue
+            return
         logs = [math.log(p.speedup) for p in dense]
         slope = float(np.polyfit(sizes, logs, 1)[0])
         for pair in group:
             if paired.mixture(pair.target) and (active := _active(paired, pair.target)):
                 at_active = float(np.mean(logs)) + slope * (math.log(active) - float(np.mean(sizes)))
-                ratios.append(pair.speedup / math.exp(at_active))
-                used.append([pair, *dense])
-    return _factor("speedup of the expert model over that of dense ones at its active size", ratios, used)
+                yield pair.speedup / math.exp(at_active), [pair, *dense]
+
+    groups = _grouped(paired.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat))
+    return _factor("speedup of the expert model over that of dense ones at its active size", groups, compare)
 
 
 def prompt_length(paired: PairedTrials) -> TestOutcome | None:
@@ -345,14 +339,17 @@ def more_bits(paired: PairedTrials) -> TestOutcome | None:
             return None
         return (facts.architecture, facts.n_layers, facts.n_embd, facts.n_experts, facts.n_parameters)
 
-    ratios, used = [], []
+    def n_bytes(pair: Pair) -> int:
+        return paired.models[pair.target].weight_bytes or 0
+
+    def compare(group: list[Pair]) -> Found:
+        fewest, most = min(group, key=n_bytes), max(group, key=n_bytes)
+        if n_bytes(fewest) < n_bytes(most):
+            yield _over(most, fewest)
+
     known = [p for p in paired.draft_models() if shape(p) is not None]
-    for group in _grouped(known, lambda p: (shape(p), p.draft, p.gamma, p.prompt, p.repeat)).values():
-        ordered = sorted(group, key=lambda p: paired.models[p.target].weight_bytes or 0)
-        if paired.models[ordered[0].target].weight_bytes != paired.models[ordered[-1].target].weight_bytes:
-            ratios.append(ordered[-1].speedup / ordered[0].speedup)
-            used.append([ordered[-1], ordered[0]])
-    return _factor("speedup of the larger quantization over that of the smaller", ratios, used)
+    groups = _grouped(known, lambda p: (shape(p), p.draft, p.gamma, p.prompt, p.repeat))
+    return _factor("speedup of the larger quantization over that of the smaller", groups, compare)
 
 
 def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
@@ -396,14 +393,14 @@ def tree_helps(paired: PairedTrials) -> TestOutcome | None:
     A tree's gamma counts nodes, a chain's counts tokens, so equal gammas mean nothing: each side is taken at the
     setting that does best on average over the target's trials.
     """
-    ratios, used = [], []
-    for group in _grouped(paired.pairs, lambda p: (p.target, p.draft)).values():
+
+    def compare(group: list[Pair]) -> Found:
         for method, same in TREES.items():
             tree, chain = (_at_best([p for p in group if p.drafter == name]) for name in (method, same))
-            for key in tree.keys() & chain.keys():
-                ratios.append(tree[key].speedup / chain[key].speedup)
-                used.append([tree[key], chain[key]])
-    return _factor("speedup with a tree over that with a chain", ratios, used)
+            yield from (_over(tree[key], chain[key]) for key in tree if key in chain)
+
+    groups = _grouped(paired.pairs, lambda p: (p.target, p.draft))
+    return _factor("speedup with a tree over that with a chain", groups, compare)
 
 
 def perplexity_predicts(paired: PairedTrials) -> TestOutcome | None:
@@ -523,13 +520,30 @@ def _by_text(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1)
     return [_ratio([p for p, _ in own], [value for _, value in own], n_choices)[0] for own in texts.values()]
 
 
-def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> TestOutcome | None:
-    """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
-    if not factors:
+def _over(one: Pair, other: Pair) -> tuple[float, list[Pair]]:
+    return one.speedup / other.speedup, [one, other]
+
+
+def _by_drafts(paired: PairedTrials) -> dict[Any, list[Pair]]:
+    return _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat))
+
+
+def _factor(meaning: str, groups: dict[K, list[Pair]], compare: Callable[[list[Pair]], Found]) -> TestOutcome | None:
+    """The outcome of a claim that factors are above 1: what each group of pairs gives."""
+    found = [one for group in groups.values() for one in compare(group)]
+    if not found:
         return None
-    firsts = [group[0] for group in used]
+    factors, used = [factor for factor, _ in found], [pairs for _, pairs in found]
+    firsts = [pairs[0] for pairs in used]
     effect, visible = _ratio(firsts, factors)
     return _against_one(effect, visible, meaning, _flat(used), "", _by_text(firsts, factors))
+
+
+def _all(decisions: Sequence[Decision]) -> Decision:
+    """Of a claim that each of these has to hold for."""
+    if "does not hold here" in decisions:
+        return "does not hold here"
+    return "holds here" if set(decisions) == {"holds here"} else "not decided yet"
 
 
 def _against_one(

@@ -36,7 +36,8 @@ class Claim(Record, frozen=True, kw_only=True):
     population: str  # the trials it speaks of
     test: str  # a key of `claim_tests.TESTS`
     printed: str
-    command: str = ""  # that measures it, where a suite as it stands does
+    command: str = ""  # that measures it, where a suite does
+    needs: tuple[str, ...] = ()  # roles that a profile has to bind for it
     own_profile: str | None = None  # the suites' profile that binds the claim's own models
     audit: AuditedTables | None = None  # None: the study prints no table that can be audited
 
@@ -120,7 +121,11 @@ def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials) ->
     if effect.low is not None and effect.high is not None:
         interval = f"95 % interval {effect.low:.3f} to {effect.high:.3f}"
     targets = ", ".join(dict.fromkeys(pair.target for pair in outcome.pairs))
-    drafts = ", ".join(dict.fromkeys(pair.draft or pair.drafter for pair in outcome.pairs))
-    scope = [f"{targets} with {drafts}", paired.place, f"profile {paired.profile}" if paired.profile else ""]
+    drafts = ", ".join(dict.fromkeys(p.draft or p.drafter for p in outcome.pairs if p.drafter != NO_DRAFTER))
+    scope = [
+        f"{targets} with {drafts}" if drafts else targets,
+        paired.place,
+        f"profile {paired.profile}" if paired.profile else "",
+    ]
     finding = f"{decision.capitalize()}: {outcome.meaning} {effect.value:.3f}, {interval}, n = {effect.n}"
     return f"{finding}; on {', '.join(filter(None, scope))}. {outcome.detail}".strip()

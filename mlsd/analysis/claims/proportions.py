@@ -24,6 +24,10 @@ def pooled(texts: Sequence[Counts], n_choices: int = 1) -> Interval:
     v the variance of p over texts, times ``(t_(n-1) / t_(m-1))^2`` for what m texts know of v, and at most n. Of one
     text it is Clopper and Pearson's of its own trials, and speaks of that text. For one of `n_choices` it is
     Bonferroni's.
+
+    Simulated over Beta-binomial texts it covers 93 % or more, but 66 to 86 % where few texts hold most of what is
+    accepted (mean 0.02 or 0.04, correlation 0.2). A Beta-binomial likelihood holds there, too, and leaves 0 to 0.6 of
+    any four texts: nothing would be decided, so each text is asked by itself as well (`claim_tests`).
     """
     alpha, m = _ALPHA / n_choices, len(texts)
     n = sum(text.n for text in texts)

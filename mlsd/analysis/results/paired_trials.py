@@ -13,7 +13,7 @@ import msgspec
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, ModelFacts, Record
 from mlsd.trials.arms import options_text
-from mlsd.trials.results import ArmResult, TrialPair
+from mlsd.trials.results import ArmResult, TrialPair, counting
 from mlsd.trials.sums import speed
 
 
@@ -57,6 +57,7 @@ class PairedTrials(Record, frozen=True, kw_only=True):
     """Pairs that may be compared, and what the models' files say."""
 
     pairs: tuple[Pair, ...]
+    plain: tuple[Pair, ...] = ()  # trials of plain decoding, each beside itself
     models: dict[str, ModelFacts]  # by id
     # SD trial id -> perplexity of the drafting part alone over that of the whole model, where it was measured
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
@@ -83,7 +84,11 @@ def pair_trials(results: Iterable[ArmResult], **more: Any) -> PairedTrials:
     if not found:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
     pairs = [pair for one in found if one.question.source == "engine" and one.n_valid for pair in one.pairs]
-    return PairedTrials(pairs=tuple(as_pair(one) for one in pairs if one.own.whole.rounds), **more)
+    alone = [TrialPair(one, one) for arm in found if arm.is_plain and arm.n_valid for one in counting(arm.trials)]
+    own = [one for one in alone if one.own.case.source == "engine" and speed(one.own.trial) and one.own.whole.rounds]
+    return PairedTrials(
+        pairs=tuple(as_pair(one) for one in pairs if one.own.whole.rounds), plain=tuple(map(as_pair, own)), **more
+    )
 
 
 def as_pair(one: TrialPair) -> Pair:

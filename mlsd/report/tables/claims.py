@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mlsd.analysis.claims.claim_tests import Decision
-from mlsd.analysis.claims.claims import ClaimVerdict
+from mlsd.analysis.claims.claims import Claim, ClaimVerdict
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import SuiteError
-from mlsd.planning.suite import find_profile, load_suites
+from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.report.render.table import Cell, Table, Tone, significant, table, text, words
 from mlsd.stats import grouped
 from mlsd.units import quoted
@@ -44,30 +44,48 @@ _COUNTED: dict[Decision, str] = {
     "does not hold here": "not holding",
     "holds here": "holding",
     "not decided yet": "not decided yet",
-    "not measured": "not decided yet",
+    "not measured": "not measured",
 }
 
 
 def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
-    """The command that decides more of them: more repeats of what is undecided, else what is not measured yet."""
+    """The command that decides more of them: more repeats of what is undecided, else what is not measured yet.
+
+    Of the latter what this profile's models can measure, and nothing that was measured already.
+    """
     where = f"{f' --profile {quoted(study.profile)}' if study.profile else ''} --db {quoted(study.source)}"
-    if any(one.decision == "not decided yet" for one in verdicts):
-        alike = grouped(sorted(STUDY_SUITES & set(study.trials["suite"])), lambda suite: _changes(study, suite))
-        changes, suites = max(alike.items(), key=lambda item: len(item[1]))
+    open_ = Counter(name for one in verdicts if one.decision == "not decided yet" for name in _suites(one.claim)[0])
+    if named := sorted(set(open_) & set(study.trials["suite"])):
+        alike = grouped(named, lambda suite: _changes(study, suite))
+        changes, suites = max(alike.items(), key=lambda item: sum(map(open_.__getitem__, item[1])))
         own = study.trials[study.trials["suite"].isin(suites)]
         return f"mlsd run {' '.join(suites)}{changes} --repeats {2 * (1 + int(own['repeat'].max()))}{where}"
-    open_ = [one.claim.command for one in verdicts if one.decision == "not measured" and one.claim.command]
-    return f"{open_[0]}{where}" if open_ else None
+    roles, here = _profile(study), set(study.trials["suite"])
+    for claim in (one.claim for one in verdicts if one.decision == "not measured" and one.claim.command):
+        names, changed = _suites(claim)
+        done = not changed and all(name in here and not _changes(study, name) for name in names)
+        if not done and (roles is None or set(claim.needs) <= set(roles.roles)):
+            return f"{claim.command}{where}"
+    return None
+
+
+def _suites(claim: Claim) -> tuple[list[str], bool]:
+    """Those of its command, and whether it changes them."""
+    names, _, options = claim.command.removeprefix("mlsd run ").partition(" --")
+    return names.split(), bool(options)
+
+
+def _profile(study: Study) -> Profile | None:
+    try:
+        return find_profile(study.profile) if study.profile else None
+    except SuiteError:  # of somebody else's checkout
+        return None
 
 
 def _changes(study: Study, name: str) -> str:
     """What trials of a suite have that the suite does not say, as options."""
     own = study.trials[study.trials["suite"] == name]
-    try:
-        profile = find_profile(study.profile) if study.profile else None
-    except SuiteError:  # of somebody else's checkout
-        profile = None
-    (suite,) = load_suites([name], profile)
+    (suite,) = load_suites([name], _profile(study))
     written = {
         "prompt": {prompt for part in suite.parts for prompt in part.prompts},
         "gamma": {gamma for part in suite.parts for gamma in part.gammas},

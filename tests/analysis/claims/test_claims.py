@@ -146,6 +146,16 @@ def test_texts_that_each_say_the_same_decide_where_their_mean_does_not(tmp_path:
     assert found.decision == "does not hold here" and "Every text says so by itself" in found.sentence
 
 
+def test_plain_decoding_alone_decides_what_is_claimed_of_it(tmp_path: Path) -> None:
+    study = Study(arms=(Arm(target="moe", t_one_ms=15.0), Arm(target="dense-big")))
+    paired = read_study(write_study(tmp_path / "s.sqlite", study))
+    found = {one.claim.id: one for one in decide_all(msgspec.structs.replace(paired, pairs=()))}
+    assert found["moe-slower-than-dense"].decision == "holds here"
+    assert found["loads-all-weights"].decision == "does not hold here"
+    assert "on moe, dense-big, x86_64" in found["moe-slower-than-dense"].sentence
+    assert {one.decision for one in found.values()} == {"holds here", "does not hold here", "not measured"}
+
+
 def test_a_plain_token_would_need_more_than_memory_gives(tmp_path: Path) -> None:
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(FAST_VERIFY,))))
     found = decide(BY_ID["loads-all-weights"], msgspec.structs.replace(paired, memory_gb_s=0.5))
