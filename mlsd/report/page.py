@@ -9,10 +9,9 @@ import datetime
 from collections.abc import Callable
 from pathlib import Path
 
-from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
+from mlsd.report.figures.answer import ANSWER_FIGURE, DEPTH_FIGURE, arm_labels
 from mlsd.report.figures.machine import COST_FIGURES, EXPERT_FIGURE
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
@@ -25,7 +24,13 @@ from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables.claims import claim_table, next_step, of_the_study, scoreboard, verdict_line
 from mlsd.report.tables.compare import comparison_table
-from mlsd.report.tables.equations import equation_sentences, equation_table, traffic_sentences, traffic_table
+from mlsd.report.tables.equations import (
+    equation_sentences,
+    equation_table,
+    round_table,
+    traffic_sentences,
+    traffic_table,
+)
 from mlsd.report.tables.passes import pass_table
 from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
@@ -84,7 +89,10 @@ def _disturbed(study: Study) -> tuple[str, ...]:
 
 def _notes(study: Study) -> tuple[str, ...]:
     kinds = ", ".join(dict.fromkeys(one.code.replace("_", " ") for one in study.warnings))
-    return (*study.notes, f"{counted(len(study.warnings), 'warning')}: {kinds}.") if kinds else study.notes
+    found = [f"{counted(len(study.warnings), 'warning')}: {kinds}."] if kinds else []
+    if random := ", ".join(name for name, facts in study.facts.items() if facts.synthetic):
+        found.insert(0, f"{random}: random weights, so times and bytes hold; acceptance and speedup need real ones.")
+    return (*study.notes, *found)
 
 
 def _of_machine(study: Study) -> tuple[Section, ...]:
@@ -100,7 +108,8 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
 def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     best = [lambda _: result_tables.best_table(answers)]
     settings = [lambda study: result_tables.speedup_table(study.results)]
-    settings += [result_tables.depth_table] if deep_arms(study.results) else []
+    deep = deep_arms(study.results)
+    settings += [result_tables.depth_table] if deep else []
     sections = (
         section("warnings", "Warnings", study, record_tables.warning_table),
         section("answer", "Which setting to use", study, *best),
@@ -108,7 +117,7 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
         section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
-        section("results", "All settings", study, *settings),
+        section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if deep else []),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES),
         _costs(study),
         _experts(study),
@@ -128,15 +137,17 @@ def _equations(study: Study) -> tuple[str, ...]:
 
 
 def _costs(study: Study) -> Section:
+    rounds = attempt(lambda: study.timed_rounds)[0] or ()
+    makers = [*_COSTS, *([lambda _: round_table(rounds)] if rounds else [])]
     words, title = attempt(lambda: traffic_sentences(study))[0], "Bandwidth: what passes read, cost, and memory gives"
-    return section("costs", title, study, *_COSTS, text=words or (), figures=COST_FIGURES)
+    return section("costs", title, study, *makers, text=words or (), figures=COST_FIGURES)
 
 
 def _experts(study: Study) -> Section:
     mixtures, _ = attempt(lambda: study.machine.mixtures)
     title, found = "Experts: does verification amortize at batch one?", mixtures or ()
     tables = [lambda _, one=one: machine_tables.share_table(one) for one in found]
-    answers = [text for one in found for text in sentences(one)]
+    answers = [text for one in found for text in machine_tables.share_sentences(one)]
     return section("experts", title, study, *tables, text=answers, figures=[EXPERT_FIGURE])
 
 
@@ -159,7 +170,6 @@ _COSTS: list[Callable[[Study], Table]] = [
 ]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: equation_table(study.predictions),
-    lambda study: result_tables.gamma_table(study.pooled),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
 ]
 

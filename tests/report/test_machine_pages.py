@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import mlsd
-from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.study.study import Study
 from mlsd.cli import main
 from mlsd.report.page import build
 from mlsd.report.render import html, markdown
 from mlsd.report.render.sections import Page
+from mlsd.report.tables.machine import share_sentences
 
 # Three repeats, the least that have an interval, however slow the machine is.
 SHORT = ("--n-threads", "1", "--budget-s", "600", "--precision", "1000", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8,9")
@@ -52,7 +52,7 @@ def page(study: Study) -> Page:
 def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page) -> None:
     (found,) = study.machine.mixtures
     section = next(section for section in page.sections if section.id == "experts")
-    text = sentences(found)
+    text = share_sentences(found)
     assert section.text == text
     assert "bytes at batch one: verification amortizes" in text[0]
     assert "gains only if it commits more than" in text[1]

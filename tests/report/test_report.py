@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import mlsd
+from mlsd.analysis.claims.claims import decide_all
+from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.analysis.study.study import Study
 from mlsd.cli import main
 from mlsd.cli.commands.report import report as command
@@ -77,6 +79,43 @@ def test_the_next_command_measures_more_of_what_was_asked_not_the_whole_suite(tm
     main([*wanted.split()[1:], "--dry-run"])
 
 
+@pytest.mark.parametrize(
+    ("suites", "unmeasured", "command"),
+    [
+        (("B",), "prompt-length", "mlsd run F"),
+        (("B", "F"), "smaller-draft", None),  # the profile has one draft
+        (("D",), "moe-speedup", "mlsd run B"),
+        (("D", "F"), "gamma-32", "mlsd run B --gamma 16,32"),
+    ],
+)
+def test_the_next_command_measures_a_claim_that_was_not_measured_if_it_can_here(
+    tmp_path: Path, suites: tuple[str, ...], unmeasured: str, command: str | None
+) -> None:
+    made = [one for suite in suites for one in blocks(MOE, suite, repeats=1, prompts=("code",), gammas=(4,))]
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
+    (open_,) = [one for one in decide_all(PairedTrials(pairs=(), models={})) if one.claim.id == unmeasured]
+    assert next_step(study, [open_]) == (command and f"{command} --profile tiny --db {tmp_path / 's.sqlite'}")
+
+
+def test_speedup_and_verdict_over_depth_stand_in_a_table_a_figure_and_a_sentence(tmp_path: Path) -> None:
+    made = [
+        (of, one)
+        for prompt, alpha in (("code", 0.9), ("code@1024", 0.2), ("code@2048", 0.9))
+        for of, one in blocks(MOE, alpha=alpha, noise=0.001, prompts=(prompt,), gammas=(4,))
+    ]
+    lost = {"status": Status.INVALID, "losslessness": Losslessness(verdict="diverged"), "reason": "the output differs"}
+    made = [
+        (of, msgspec.structs.replace(one, **lost) if of.gamma and of.prompt.key == "code@2048" else one)
+        for of, one in made
+    ]
+    (part,) = [s for s in build(mlsd.open_study(write(tmp_path / "s.sqlite", made))).sections if s.id == "results"]
+    (shown,) = [one for one in part.tables if one.id == "depth"]
+    assert [row[-1].text for row in shown.rows] == ["lossless", "lossless", "INVALID"]
+    assert re.search(r"faster behind 0; slower behind 1024; INVALID .*: it pays up to about \d+ tokens", shown.note)
+    (drawn,) = part.pictures
+    assert drawn.id == "depth-speedup" and "INVALID" in (drawn.svg or "")
+
+
 def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:
     """The same trials under another suite than the study's."""
     other = dataclasses.replace(study)
@@ -102,8 +141,8 @@ def test_the_page_fetches_nothing(written: str) -> None:
 def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
-                      "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 10 and page.chart.narrow
+                      "speedups", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
+    assert len({picture.id for picture in page.pictures}) == 9 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)

@@ -129,8 +129,8 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
         for name, facts in paired.models.items()
         if facts.n_experts and facts.active_bytes and facts.weight_bytes
     }
-    pairs = [p for p in paired.plain if p.target in shares]
-    if not pairs:
+    beside, alone = ([p for p in own if p.target in shares] for own in (paired.draft_models(), paired.plain))
+    if not (pairs := beside or alone):
         return None
     largest = max({p.target for p in pairs}, key=lambda name: shares[name])
     facts, share = paired.models[largest], shares[largest]
@@ -153,7 +153,8 @@ def slower_than_dense(paired: PairedTrials) -> TestOutcome | None:
                 yield one.t_one_ms / other.t_one_ms, [one, other]
 
     meaning = "time of a plain token of the mixture over that of the larger dense model"
-    return _factor(meaning, grouped(paired.plain, lambda p: (p.prompt, p.repeat)), compare)
+    beside, alone = (grouped(pairs, lambda p: (p.prompt, p.repeat)) for pairs in (paired.draft_models(), paired.plain))
+    return _factor(meaning, beside, compare) or _factor(meaning, alone, compare)
 
 
 def between_dense(paired: PairedTrials) -> TestOutcome | None:

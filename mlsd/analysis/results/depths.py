@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
     plain = {(one.question, one.session): one.ms_per_round.get("verify") for one in own if one.is_plain}
     rows = []
     for one in own:
-        if one.is_plain or not one.n_valid:
+        if one.is_plain or not (one.n_valid or one.wrong):
             continue
         prompt, _, depth = one.question.text.partition("@")
         verify_ms = one.ms_per_round.get("verify", 0.0)
@@ -36,16 +37,38 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
 
 
 def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
-    """What was decided of each setting at every depth that was measured, and nothing between."""
+    """What was decided of each setting at every depth that was measured, and up to where it pays."""
     sentences = []
     for (target, setting, prompt), group in groupby(
         deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
     ):
-        known = [(row.depth, row.found.standing) for row in group if row.found.standing is not None]
-        # Of one that cannot win the reason says more than that its speedup is open.
-        words = [(depth, (one.effect == "not decided yet" and one.out) or one.effect) for depth, one in known]
+        known = [row for row in group if row.found.standing is not None or row.found.wrong]
+        words = [(row.depth, _word(row.found)) for row in known]
         if len({depth for depth, _ in words}) > 1:
             alike = groupby(words, key=lambda pair: pair[1])
             said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in alike)
-            sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text.")
+            sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text{_reach(known)}.")
     return sentences
+
+
+def _word(one: ArmResult) -> str:
+    if one.wrong or one.standing is None:
+        return "INVALID"
+    # Of one that cannot win the reason says more than that its speedup is open.
+    return (one.effect == "not decided yet" and one.standing.out) or one.effect
+
+
+def _reach(known: Sequence[DeepArm]) -> str:
+    """Up to which depth a setting pays: from the last at which it is faster on, as log speedup falls in a line.
+
+    Nothing of one that is not faster at first, or faster again behind a depth at which it was not.
+    """
+    n_faster = sum(row.found.effect == "faster" for row in known)
+    if not n_faster or any(row.found.effect != "faster" for row in known[:n_faster]):
+        return ""
+    last, after = known[n_faster - 1], known[n_faster] if n_faster < len(known) else None
+    if after is None or _word(after.found) != "slower" or last.found.ratio is None or after.found.ratio is None:
+        return f": it pays up to {last.depth} tokens of context at least" if last.depth else ""
+    high, low = math.log(last.found.ratio.value), math.log(after.found.ratio.value)
+    about = last.depth + (after.depth - last.depth) * high / (high - low)
+    return f": it pays up to about {float(f'{about:.2g}'):.0f} tokens of context"

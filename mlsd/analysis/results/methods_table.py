@@ -5,17 +5,13 @@ The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from mlsd.analysis.results.round_split import LOOKED_UP, RoundSplit, round_split
+from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import sums_of_row
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class MethodRow(NamedTuple):
@@ -61,8 +57,8 @@ def _key(one: ArmResult) -> tuple[Any, ...]:
     return one.question.suite, one.question.target, one.arm, one.question.n_predict, one.session
 
 
-def timing(pooled: Iterable[ArmResult], outcomes: Callable[[], pd.DataFrame] | None = None) -> list[TimingRow]:
-    """Time of a round by part for every method on tasks; `outcomes` (`Study.outcomes`) tell rounds with a proposal.
+def timing(pooled: Iterable[ArmResult]) -> list[TimingRow]:
+    """Time of a round by part for every method on tasks.
 
     Trials whose times are not the method's are left out. Raises: AnalysisError without tasks.
     """
@@ -70,10 +66,5 @@ def timing(pooled: Iterable[ArmResult], outcomes: Callable[[], pd.DataFrame] | N
     for one in tasks(pooled):
         own = [row for row in one.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds]
         if own and not one.is_plain:
-            rounds = []
-            if outcomes is not None and any(LOOKED_UP in row.trial.stats for row in own):
-                kinds = outcomes()  # the cases of these trials have no others that count
-                kinds = kinds[kinds["case_id"].isin({row.trial.case_id for row in own})]
-                rounds = [sums_of_row(row) for row in kinds.to_dict("records")]
-            found.append(TimingRow(one, round_split(own, rounds)))
+            found.append(TimingRow(one, round_split(own)))
     return found

@@ -26,7 +26,7 @@ from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
 from mlsd.analysis.study import study_frames
-from mlsd.analysis.study.equations import Equations, equations
+from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
@@ -36,6 +36,7 @@ from mlsd.store.rows import DraftDistance, Run, StoredTrial
 from mlsd.store.sessions import SessionTrials, judged, latest, measured_of, sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
+from mlsd.trials.fields import ARM
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order
 from mlsd.units import quoted
@@ -196,6 +197,11 @@ class Study:
         return equations(self.pooled, costs)
 
     @cached_property
+    def timed_rounds(self) -> list[TimedRound]:
+        """Equation 2's times of models with random weights, of which nothing else can be known."""
+        return timed_rounds(self.machine.curves, {facts.ref.id: facts for facts in self.machine.known.models.values()})
+
+    @cached_property
     def read_passes(self) -> list[Pass]:
         """What plain tokens and timed passes read of memory."""
         curves, _ = attempt(lambda: self.machine.timed_passes)
@@ -219,7 +225,7 @@ class Study:
     def arms(self) -> pd.DataFrame:
         """Each arm on each text, then over all texts of a suite."""
         pooled = [one for one in self.pooled if len(one.workloads) > 1]
-        return study_frames.made([*self.results, *pooled], study_frames.ARMS)
+        return study_frames.made([*self.results, *pooled], ARM)
 
     @cached_property
     def passes(self) -> pd.DataFrame:

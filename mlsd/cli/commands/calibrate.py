@@ -200,8 +200,7 @@ def _say_steps(steps: Steps) -> None:
 
 
 def _print_experts(found: Mixture) -> None:
-    from mlsd.analysis.experts.amortization import sentences
-    from mlsd.report.tables.machine import share_table
+    from mlsd.report.tables.machine import share_sentences, share_table
 
     experts = found.coverage
     print_table(share_table(found))
@@ -210,7 +209,7 @@ def _print_experts(found: Mixture) -> None:
         f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
         f"{format_number(experts.imbalance, 1)} times as often as the mean."
     )
-    for text in sentences(found):
+    for text in share_sentences(found):
         say(f"- {text}")
 
 

@@ -1,4 +1,4 @@
-"""The one figure that shows the answer: what every setting gains or loses against plain decoding.
+"""The figures that show the answer: what every setting gains or loses against plain decoding, and over depth.
 
 Raises AnalysisError with what is missing instead of drawing nothing.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from mlsd.analysis.results.depths import DeepArm, deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
@@ -126,3 +127,35 @@ def _ends(ratio: Interval) -> tuple[float, float] | None:
 
 
 ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=partial(gains, narrow=True))
+
+
+def speedup_over_depth(study: Study) -> Figure:
+    """Speedup over the tokens of other text before the prompt, with 95 % intervals; a cross: the output is wrong."""
+    rows = deep_arms(study.results)
+    lines = grouped(rows, lambda row: ", ".join((row.found.case.target.id, row.found.setting, row.prompt)))
+    if not any(row.found.ratio is not None for row in rows):
+        raise AnalysisError("No valid pair behind other text.", hint="Measure some: mlsd bench MODEL --depth 0,1024.")
+
+    def draft(line: Sequence[DeepArm]) -> str:
+        return line[0].found.arm.name
+
+    figure, parts = plot.panels(lines, by=draft)
+    for (ax,), own in parts:
+        for index, (label, line) in enumerate(own):
+            right = [row for row in line if row.found.ratio is not None and not row.found.wrong]
+            look: dict[str, Any] = {"color": plot.color(index), **plot.dodged(ax, index, len(own))}
+            values = [row.found.ratio for row in right]
+            xs = [float(row.depth) for row in right]
+            ax.plot(xs, [one.value for one in values if one], marker=plot.marker(index), label=label, **look)
+            plot.intervals(ax, xs, values, capsize=2.5, linewidth=1.0, **look)
+            wrong = [row.depth for row in line if row.found.wrong]
+            if wrong:
+                cross: dict[str, Any] = {"marker": "x", "markersize": 8, "linestyle": "none", **look}
+                ax.plot(wrong, [0.0] * len(wrong), label=f"{label}: INVALID", clip_on=False, **cross)
+        ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
+        ax.set(xlabel="tokens of other text before the prompt", ylabel="speedup over plain decoding", ylim=(0, None))
+        plot.legend([ax], 1)
+    return figure
+
+
+DEPTH_FIGURE = FigureEntry("depth-speedup", "Speculation over depth", speedup_over_depth)

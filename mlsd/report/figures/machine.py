@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -13,7 +12,6 @@ from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.study import study_frames
-from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.errors import AnalysisError
 from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.report.figures import draw
@@ -100,21 +98,6 @@ def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: 
     plot.intervals(ax, xs, ys, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 
-def bytes_lines(found: Bandwidth) -> Figure:
-    """Time of single-token passes over the bytes they read; the slope is bandwidth, the start a pass's fixed time."""
-    figure, (ax,) = plot.canvas()
-    for i, line in enumerate(found.lines):
-        own = [p for p in found.passes if p.quant == line.quant]
-        reach = np.array([0.0, max(p.n_bytes for p in own)])
-        label = f"{line.quant}: {line.bandwidth_gb_s.value:.1f} GB/s, fixed {line.fixed_ms.value:.2f} ms"
-        ax.plot([p.n_bytes / 1e6 for p in own], [p.ms for p in own], color=plot.color(i), marker=plot.marker(i), ls="")
-        times = line.fixed_ms.value + reach / line.bandwidth_gb_s.value / 1e6
-        ax.plot(reach / 1e6, times, color=plot.color(i), label=label)
-    ax.set(xlabel="bytes read, MB", ylabel="T(1), ms", title="Single-token passes of models of known bytes")
-    plot.legend((ax,))
-    return figure
-
-
 def roofline(bandwidth: pd.DataFrame) -> Figure:
     """Every target at every k under the roofs of memory and arithmetic, and where an M2 Ultra's roofs lie."""
     if not bandwidth["intensity"].notna().any():
@@ -137,7 +120,6 @@ def amortization(bandwidth: pd.DataFrame) -> Figure:
 
 COST_FIGURES = (
     FigureEntry("machine-passes", "T(k) of calibrated models", pass_curves, lambda study: study.machine.curves),
-    FigureEntry("machine-bandwidth", "Bandwidth through llama.cpp", bytes_lines, lambda study: study.machine.bandwidth),
     FigureEntry("machine-roofline", "Roofline (section 5.2)", roofline, lambda study: study.bandwidth),
     FigureEntry("machine-amortization", "Measured amortization", amortization, lambda study: study.bandwidth),
 )

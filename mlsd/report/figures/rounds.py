@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -17,40 +16,10 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, Points, drift_of
 from mlsd.report.figures import draw
-from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.trials.sums import PART_NAMES
 
-_MOST_ARMS = 40  # of one figure
 _MOST_PAIRS = 9  # targets with a draft in one figure
-_LABEL_LETTERS = 38  # of a line beside an axis
-
-
-def time_split(study: Study) -> Figure:
-    """Mean time of a round by part, with the time plain decoding takes for the tokens of a round (diamond)."""
-    timed = [one for one in study.pooled if one.n_valid and one.timed_whole.rounds]
-    if not timed:
-        raise AnalysisError("No valid trial has rounds.")
-    rows = timed[:_MOST_ARMS]
-    figure, (ax,) = plot.canvas(max(2.2, 1.0 + 0.24 * len(rows)))
-    places = list(range(len(rows), 0, -1))
-    start = np.zeros(len(rows))
-    for index, part in enumerate(PART_NAMES):
-        widths = np.array([one.ms_per_round[part] for one in rows], dtype=float)
-        shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
-        ax.barh(places, widths, left=start, height=0.7, label=part, **shade)
-        start += widths
-    for place, one in zip(places, rows, strict=True):
-        if one.mgl and one.plain_tok_s:
-            mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
-            ax.plot([1e3 * one.mgl / one.plain_tok_s], [place], label="plain decoding of as many tokens", **mark)
-    ax.set_yticks(places, [textwrap.fill(label, _LABEL_LETTERS) for label in arm_labels(rows)], fontsize=7.5)
-    plot.left_out(figure, len(timed) - len(rows), "arms")
-    ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
-    ax.grid(axis="y", visible=False)
-    plot.legend([ax], 3)
-    return figure
 
 
 def baseline_drift(study: Study) -> Figure:
@@ -135,6 +104,5 @@ def equation_curves(study: Study) -> Figure:
 
 ROUND_FIGURES = (
     FigureEntry("equations", "Equations 1 and 2 with measured inputs", equation_curves),
-    FigureEntry("time-split", "Where the time of a round goes", time_split),
     FigureEntry("drift", "Drift over the run", baseline_drift),
 )

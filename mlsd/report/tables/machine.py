@@ -10,12 +10,14 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
+from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import bounds, like
 from mlsd.stats import Interval
 from mlsd.units import format_bytes
 
 _SHOWN = (2, 5, 9, 17, 33)  # k of the table; the figure has all
+_SHORT = 5  # a draft of 4, the least of the study, and the target's own token
 
 
 def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
@@ -153,6 +155,23 @@ def share_table(found: Mixture) -> Table:
         id=f"experts-{_anchor(found.name)}",
         note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
         "1 saves nothing.",
+    )
+
+
+def share_sentences(found: Mixture) -> tuple[str, ...]:
+    """What a pass over a short draft saves in bytes and in time, and what the study and MoESD say of it."""
+    many, timed = [row for row in found.coverage.rows if row.window > 1], found.time_a_token
+    known = [row for row in many if row.window <= _SHORT]
+    near = max(known, key=lambda row: (row.window in timed, row.window), default=next(iter(many), None))
+    return prose(
+        "experts",
+        model=found.name,
+        near=near,
+        k=near and near.window,
+        table=found.coverage,
+        of_weights=found.plain_of_weights,
+        time=timed.get(near.window) if near else None,
+        synthetic=found.synthetic,
     )
 
 

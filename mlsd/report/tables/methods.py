@@ -8,7 +8,6 @@ from operator import attrgetter
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
-from mlsd.analysis.results.round_split import RoundKind
 from mlsd.analysis.study.study import Study
 from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
@@ -101,33 +100,6 @@ def _part_column(part: str) -> Column[TimingRow]:
     return like(part, lambda row: number(row.split.ms_per_round[part]))
 
 
-def match_table(study: Study) -> Table:
-    """Rounds with and without a proposal, for methods that look proposals up."""
-    rows = [
-        (row, label, kind)
-        for row in timing(study.pooled, lambda: study.outcomes)
-        for label, kind in (("with a proposal", row.split.found), ("without", row.split.not_found))
-        if kind is not None
-    ]
-    return table(
-        "Rounds with and without a proposal",
-        rows,
-        words("target", lambda row: row[0].arm.case.target.id),
-        words("method", lambda row: _method_cell(row[0].arm)),
-        numbers("gamma", lambda row: row[0].arm.case.gamma),
-        words("rounds", lambda row: row[1]),
-        numbers("n", lambda row: row[2].rounds),
-        *map(_kind_column, ("round", "search", "tree", "look-up", *PART_NAMES)),
-        id="methods-match",
-        note="no method that looks proposals up was measured." if not rows else "",
-    )
-
-
-def _kind_column(part: str) -> Column[tuple[TimingRow, str, RoundKind]]:
-    trace = "means over these rounds"
-    return numbers(f"{part}, ms", lambda row: number(row[2].ms.get(part), 3), trace)
-
-
 def distance_table(study: Study) -> Table:
     """What predicts acceptance without drafting, beside what was accepted."""
     return table(
@@ -154,5 +126,5 @@ def _ratio(found: DraftDistance) -> Interval:
 
 METHOD_TABLES: list[Callable[[Study], Table]] = [
     *(partial(kind_table, label=label) for label in ("speedup", "MGL", "acceptance")),
-    *(distance_table, timing_table, match_table, pass_table),
+    *(distance_table, timing_table, pass_table),
 ]

@@ -20,6 +20,7 @@ from mlsd.records import ModelFacts, Record
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, table, text, words
 from mlsd.report.tables.columns import ARM, effect_cell, of_their_arms
 from mlsd.report.tables.records import TONES
+from mlsd.stats import grouped
 from mlsd.trials.results import ArmResult
 from mlsd.units import format_bytes
 
@@ -321,7 +322,9 @@ def _other_models(study: Study) -> str:
         return ""
     if not models_of(study.profile):
         raise AnalysisError("No profile binds these models to the study's roles.", hint="mlsd run B D --profile tiny")
+    why = grouped(find_profile(study.profile or "").left_out.items(), lambda left: left[1])
+    left_out = "".join(f" No {', '.join(role for role, _ in own)}: {reason}." for reason, own in why.items())
     return (
         f"Profile {study.profile}: other models than the study's in the same roles, on another machine. Compare the "
-        "direction of effects, not their size."
+        f"direction of effects, not their size.{left_out}"
     )

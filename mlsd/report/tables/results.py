@@ -89,21 +89,9 @@ def depth_table(study: Study) -> Table:
             lambda row: number(row.verify_ms / row.plain_ms if row.plain_ms else None),
             "mean pass of the arm's verifications over it",
         ),
-        *of_their_arms(attrgetter("found"), *RESULT),
+        *of_their_arms(attrgetter("found"), *RESULT, "verdict"),
         id="depth",
         note=" ".join(depth_sentences(study.results)),
-    )
-
-
-def gamma_table(pooled: Iterable[ArmResult]) -> Table:
-    """What each gamma gives and what it would need."""
-    arms = [one for one in pooled if not one.is_plain and one.n_valid and one.ratio is not None]
-    return table(
-        "Draft lengths: what they give and what they need",
-        sorted(arms, key=lambda one: (one.question.suite, one.question.target, one.text, one.label, one.case.gamma)),
-        *of_arms(*PLACE, "gamma", "speedup [95 % CI]", "effect", "MGL", "break-even MGL", "break-even alpha"),
-        *of_arms("drafting", "verifying"),
-        id="gammas",
     )
 
 

@@ -7,8 +7,9 @@ from functools import cache
 import msgspec
 import pytest
 
-from mlsd.analysis.experts.amortization import Mixture, mixture, sentences, time_shares
+from mlsd.analysis.experts.amortization import Mixture, mixture, time_shares
 from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
+from mlsd.report.tables.machine import share_sentences as sentences
 from mlsd.store.rows import CalibrationPoint
 from tests.analysis.experts.test_coverage import MIXTURE, E, K, routed
 from tests.analysis.fits.test_calibration import points

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from mlsd.analysis.experts.amortization import mixture
 from mlsd.analysis.experts.coverage import coverage_table
-from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
 from mlsd.analysis.study import study_frames
 from mlsd.analysis.study.traffic import Roof, timed_passes
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef
-from mlsd.report.figures.machine import (
-    bytes_lines,
-    expert_shares,
-    pass_curves,
-    roofline,
-)
+from mlsd.report.figures.machine import expert_shares, pass_curves, roofline
 from mlsd.report.render import plot
 from tests.analysis.experts.test_coverage import MIXTURE, routed
-from tests.analysis.fits.test_bandwidth import passes
 from tests.analysis.fits.test_calibration import points
 
 
@@ -49,13 +40,6 @@ def test_theory_and_count_stand_together() -> None:
     assert list(np.asarray(counted.get_ydata(), dtype=float)) == [row.text for row in found.coverage.rows]
     assert not expert_shares([found] * 4).texts
     assert [one.get_text() for one in expert_shares([found] * 6).texts] == ["2 more mixtures are not shown"]
-
-
-def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
-    timed = [*passes("Q8_0", 20.0, 1.0), *passes("F16", 10.0, 1.0)]
-    found = SimpleNamespace(passes=timed, lines=fit_lines(timed))
-    svg = plot.render(lambda: bytes_lines(found), "b")
-    drawn(svg, "Q8_0", "F16", "GB/s", "fixed")
 
 
 def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:

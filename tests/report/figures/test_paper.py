@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 import mlsd
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
-from mlsd.records import DrafterSpec
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render import plot
@@ -75,16 +74,6 @@ def test_a_sweep_of_prompts_without_lengths_is_no_figure_of_lengths(tmp_path: Pa
         STUDY_FIGURES[-1].draw(study)
 
 
-def test_methods_without_a_draft_have_their_name_and_the_mark_of_plain_decoding(tmp_path: Path) -> None:
-    look_up = {"drafter": DrafterSpec(name="pld", options={"ngram": 3})}
-    arms = [case(MOE, "code"), msgspec.structs.replace(case(MOE, "code", 4), **look_up), case(MOE, "code", 4)]
-    path = write(tmp_path / "study.sqlite", [(arm, trial(arm, 0, 0, place)) for place, arm in enumerate(arms)])
-    figure = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"](mlsd.open_study(path))
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert [label for label in labels if "pld" in label] == ["pld (ngram 3), gamma 4"]
-    assert len([line for line in figure.axes[0].lines if line.get_marker() == "D"]) == 2
-
-
 def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(tmp_path: Path) -> None:
     made: dict[tuple, tuple] = {}
     for target, suite in ((MOE, "B"), (DENSE, "D")):
@@ -115,15 +104,15 @@ def test_what_was_published_stands_at_the_gamma_of_the_axis(tmp_path: Path) -> N
     assert printed and printed <= at[4] and not printed <= at[8]
 
 
-def test_arms_for_which_a_figure_has_no_room_are_counted_below_it(
+def test_pairs_for_which_a_figure_has_no_room_are_counted_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4, 8), prompts=("code",))))
-    draw = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"]
+    made = [one for target, suite in ((MOE, "B"), (DENSE, "D")) for one in blocks(target, suite, prompts=("code",))]
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
+    draw = {entry.id: entry.draw for entry in ROUND_FIGURES}["equations"]
     assert not draw(study).texts
-    n_arms = len(draw(study).axes[0].get_yticks())
-    monkeypatch.setattr("mlsd.report.figures.rounds._MOST_ARMS", 1)
-    assert [one.get_text() for one in draw(study).texts] == [f"{n_arms - 1} more arms are not shown"]
+    monkeypatch.setattr("mlsd.report.figures.rounds._MOST_PAIRS", 1)
+    assert [one.get_text() for one in draw(study).texts] == ["1 more pairs of models are not shown"]
 
 
 @pytest.mark.parametrize("count", [3, 30])

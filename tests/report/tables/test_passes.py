@@ -15,7 +15,7 @@ from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
 from mlsd.report.tables.columns import effect_cell
-from mlsd.report.tables.methods import kind_table, match_table, timing_table
+from mlsd.report.tables.methods import kind_table, timing_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.report.tables.results import speedup_table
 from mlsd.store.pass_shares import PassShares
@@ -132,17 +132,6 @@ def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Stud
         assert cell.text.endswith(", not sync")
         assert cell.tone == "doubt" and FELL_BACK in cell.note
     assert any(row[1].text.endswith("(not sync)") for row in speedup_table(study.results).rows)
-
-
-def test_rounds_with_and_without_a_proposal_stand_apart(study: Study) -> None:
-    table = match_table(study)
-    assert [row[3].text for row in table.rows if row[1].text == "pld"] == ["with a proposal", "without"]
-    with_, without = (dict(zip([h.label for h in table.heads], row, strict=True)) for row in table.rows)
-    assert (with_["look-up, ms"].text, without["look-up, ms"].text) == ("2.000", "1.000")
-    outcomes = study.outcomes.merge(study.trials[["case_id", "drafter"]].drop_duplicates(), on="case_id")
-    pld = outcomes[outcomes["drafter"] == "pld"]
-    assert float(with_["n"].text) == pld.loc[pld["proposed"] > 0, "rounds"].sum()
-    assert float(without["n"].text) == pld.loc[pld["proposed"] == 0, "rounds"].sum()
 
 
 def test_a_database_of_breakdowns_alone_has_a_report_of_them(tmp_path: Path) -> None:
