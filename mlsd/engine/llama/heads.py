@@ -290,5 +290,15 @@ class NextTokenHead(RowContext):
     def __init__(self, target: LlamaSession) -> None:
         super().__init__(target.model, target, what="the next-token block", n_batch=target.options.n_ubatch)
 
+    def decode(self, tokens: Sequence[int], hidden: Rows, *, output: bool = True) -> None:
+        """The same; a last token whose outputs are kept has a pass of its own, as in llama.cpp.
+
+        Of a pass with several tokens the graphs of most blocks hand out the first one's row in place of the last one's.
+        """
+        if output and len(tokens) > 1:
+            super().decode(tokens[:-1], hidden[:-1], output=False)
+            tokens, hidden = tokens[-1:], hidden[-1:]
+        super().decode(tokens, hidden, output=output)
+
     def _extend(self, params: Any) -> None:
         params.ctx_type = self._native.LLAMA_CONTEXT_TYPE_MTP

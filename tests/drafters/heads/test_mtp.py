@@ -20,7 +20,7 @@ from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec
-from tests.drafters.arena import CLOCK, Arena
+from tests.drafters.arena import CLOCK, Arena, prompt_of
 from tests.drafters.head_arena import TABLES, FirstRows, MtpArena, mixed_run
 
 N_PREDICT = 40
@@ -49,6 +49,27 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks:
                 zeros = np.zeros((1, fresh.layer_rows.rows.shape[1]), dtype=np.float32)
                 head.decode(text, np.concatenate([zeros, fresh.layer_rows.rows[: len(text) - 1]]))
                 assert np.abs(head.logits()[0] - logits).max() <= max(noise, 1e-3)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", *TABLES])
+def test_the_row_that_the_next_step_reads_is_of_the_last_token_however_many_were_read_with_it(
+    blocks: Arena, name: str
+) -> None:
+    text = prompt_of(3)
+    with open_session(blocks.model(name), SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows")) as session:
+        session.layer_rows.keep_hidden()
+        session.decode(text)
+        rows = session.layer_rows.rows[: len(text) - 1]
+        rows = np.concatenate([np.zeros((1, rows.shape[1]), dtype=np.float32), rows])
+        with closing(NextTokenHead(session)) as head:
+            found = []
+            for together in (len(text), 3, 1):
+                head.clear()
+                for first in range(0, len(text), together):
+                    head.decode(text[first : first + together], rows[first : first + together])
+                found.append(head.hidden_row())
+    spread = np.abs(found[-1]).max()
+    assert all(np.abs(one - found[-1]).max() < 0.05 * spread for one in found)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "llama"])
