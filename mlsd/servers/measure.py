@@ -239,9 +239,14 @@ class _Session:
         return (*turns, prompt.text) if prompt.chat else ()
 
     def _ask_twice(self, side: Side) -> None:
-        """Whether a server repeats itself, and whether its draft remembers requests: then it drafts otherwise."""
+        """Whether a server repeats itself, and whether its draft remembers requests: then it drafts otherwise.
+
+        The second is asked with a prompt that nobody can have asked before: what a server drafts for one that it knows
+        may be what it wrote then (llama.cpp 26100), the first time here as well.
+        """
         name = next(iter(self._planned))
-        first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
+        new = None if side.prompts else _unseen(self._use(side), self._prompt(side, name))
+        first, second = (self._answer(side, name, nonce=nonce, prompt=new) for nonce in (_PREPARING, 2 * _PREPARING))
         if not self._ask.sampling.greedy:
             return
         if side.prompts:
@@ -251,7 +256,7 @@ class _Session:
         if side.carries:
             launched = isinstance(side.server, Launched)
             self.notes.append(
-                f"{side.spec.name} carries what it drafted from into the next request: of one prompt it accepts "
+                f"{side.spec.name} carries what it drafted from into the next request: of a new prompt it accepts "
                 f"{_shares(first)} the first time and {_shares(second)} the second. "
                 + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
             )
@@ -296,9 +301,9 @@ class _Session:
     def _prompt(self, side: Side, name: str) -> Request:
         return (side.prompts or self._sides[0].prompts)[name]
 
-    def _answer(self, side: Side, name: str, nonce: int) -> ServerAnswer:
+    def _answer(self, side: Side, name: str, nonce: int, prompt: Request | None = None) -> ServerAnswer:
         endpoint = self._use(side)
-        request = self._request(self._prompt(side, name), draft=side.draft, nonce=nonce)
+        request = self._request(prompt or self._prompt(side, name), draft=side.draft, nonce=nonce)
         answer = endpoint.settle(request, endpoint.complete(request))
         side.remember(answer)
         return answer
@@ -551,6 +556,18 @@ def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> Request:
             hint="Give a shorter one, or a whole text.",
         )
     return Request(prompt=(tokens[: prompt.n_tokens] if prompt.n_tokens else tokens) or prompt.text)
+
+
+def _unseen(endpoint: Endpoint, prompt: Request) -> Request:
+    """A prompt of the same kind and length that begins with the time, so that no server has read it."""
+    mark = f"{time.time_ns()}\n"
+    if prompt.messages:
+        first, *rest = prompt.messages
+        return msgspec.structs.replace(prompt, messages=(mark + first, *rest))
+    if isinstance(prompt.prompt, str):
+        return msgspec.structs.replace(prompt, prompt=mark + prompt.prompt[len(mark) :])
+    new = endpoint.tokenize(mark)
+    return msgspec.structs.replace(prompt, prompt=(*new, *prompt.prompt[len(new) :]))
 
 
 def _check_same_model(plain: Server, other: Server) -> None:

@@ -226,7 +226,7 @@ def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple
 
 def _takes_draft(spec: DrafterSpec) -> bool:
     kind = TYPES.get(spec.name, spec.name)
-    return kind.startswith("draft-") and kind != "draft-mtp"
+    return kind.startswith("draft-") and not kind.startswith("draft-mtp")
 
 
 def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ OWNED = {
         Dialect(program="omlx", owned_by="omlx"),
     )
 }
-# Where answers tell what was drafted; of lists the sum. `rejected` stands in for `proposed`.
+# Where answers tell what was drafted; of several numbers the sum. `rejected` stands in for `proposed`.
 DRAFTED = (
     {  # vLLM's docs/features/speculative_decoding/per_request_metrics.md; the bonus token of a step is in none of these
         "proposed": "metrics.speculative_decoding.num_draft_tokens",
@@ -67,7 +67,12 @@ DRAFTED = (
         "n_rounds": "metrics.speculative_decoding.num_spec_steps",
         "by_accepted": "metrics.speculative_decoding.acceptance_histogram",
     },
-    # mlx-vlm's pull request 1788; without rounds llama-server's
+    {  # Rapid-MLX's pull request 3223, by depth
+        "proposed": "metrics.speculative_decoding.drafted_by_depth",
+        "accepted": "metrics.speculative_decoding.accepted_by_depth",
+        "n_rounds": "metrics.speculative_decoding.verify_calls",
+    },
+    # mlx-vlm's pull request 1788, mlxcel's issue 1314; without rounds llama-server's
     {"proposed": "timings.draft_n", "accepted": "timings.draft_n_accepted", "n_rounds": "timings.draft_rounds"},
     {  # MTPLX's `PUBLIC_MTPLX_STATS_KEYS`
         "proposed": "mtplx_stats.drafted_by_depth",
@@ -196,7 +201,7 @@ def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAns
 
 
 def _told(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> dict[str, Any]:
-    """What the last event that says it says of each field; of lists the sum, but for those that are meant as one."""
+    """What the last event that says it says of each field; of several the sum, but for those that are meant as one."""
     found = {}
     for name, path in fields.items():
         root = path.partition(".")[0]
@@ -204,6 +209,8 @@ def _told(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> di
             (value for event in events[::-1] if getattr(event, root) and (value := event.at(path, kind)) is not None),
             None,
         )
+        if isinstance(value, dict):
+            value = tuple(value.values())
         if value is not None:
             found[name] = sum(value) if isinstance(value, tuple) and name != "by_accepted" else value
     return found

@@ -16,7 +16,8 @@ from mlsd.outside import Count, Milliseconds, Name, Nanoseconds, Token, excerpt
 from mlsd.records import Record
 
 LogProbability = Annotated[float, Meta(ge=-1e39, le=1.0)]
-Counts = Count | Annotated[tuple[Count, ...], Meta(max_length=1_000)] | None
+_Many = Meta(max_length=1_000)
+Counts = Count | Annotated[tuple[Count, ...], _Many] | Annotated[dict[str, Count], _Many] | None
 Tree = dict[str, Any] | None  # read by paths, through types: `Completion.at`
 _NOTHING = (b"", b"null", b'""', b"{}", b"[]", b"false")
 

@@ -4,7 +4,8 @@ None of them ran beside these tests. Sources: vLLM's metrics as its docs/feature
 acceptance_metrics.md and per_request_metrics.md print them, in the frame of a captured last event (llama-swap issue
 1032); its Prometheus page from vLLM pull request 24049; mlx-vlm's counts from its pull requests 1788 and 2324; MTPLX's
 from its `PUBLIC_MTPLX_STATS_KEYS`, with the figures of a run that another benchmark recorded; mlx-dspark's from its
-tests and its page on the server; Rapid-MLX's `/metrics` and lists of models, and omlx's, from their sources.
+tests and its page on the server; Rapid-MLX's counters as its issue 2175 prints them, its counts of a request from its
+pull requests 3158 and 3223; omlx's list of models from its source.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ MTPLX = {"generated_tokens": 164, "verify_calls": 71, "accepted_by_depth": [50, 
 DSPARK = {"mode": "dspark", "cap": 7, "accept_len": 3.4, "target_forwards": 25, "decode_tokens_per_sec": 64.5}
 PREDICTED = {"completion_tokens_details": {"accepted_prediction_tokens": 8, "rejected_prediction_tokens": 4}}
 NONE_PREDICTED = {"completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}}
+BY_DEPTH = {"verify_calls": 3, "correction_tokens": 2, "bonus_tokens": 1, "drafted_by_depth": [3, 3, 2]}
+RAPID_REQUEST = {"speculative_decoding": {**BY_DEPTH, "accepted_by_depth": {"1": 2, "2": 1, "3": 1}}}
 RAPID = """rapid_mlx_spec_decode_attempts_total{{family="qwen3.5",method="mtp"}} {0}
 rapid_mlx_spec_decode_accepts_total{{family="qwen3.5",method="mtp"}} {1}
 rapid_mlx_spec_decode_accept_ratio{{family="qwen3.5",method="mtp"}} 0.0
@@ -187,6 +190,7 @@ rapid_mlx_spec_decode_accept_ratio{{family="qwen3.5",method="mtp"}} 0.0
         ("MTPLX", listing("mtplx"), 164, {"mtplx_stats": MTPLX}, (213, 92, 71)),
         ("mlx-dspark", {**listing("mlx-dspark"), **OK}, 85, {"x_mlx_dspark": DSPARK}, (None, None, 25)),
         ("Rapid-MLX", {**listing("rapid-mlx"), "/health": {"status": "healthy"}}, 9, {}, (None, None, None)),
+        ("Rapid-MLX", listing("rapid-mlx"), 8, {"metrics": RAPID_REQUEST}, (8, 4, 3)),
         ("omlx", listing("omlx"), 9, {}, (None, None, None)),
         ("OpenAI-compatible", listing("system"), 13, {"usage": PREDICTED}, (12, 8, None)),
         # A server of llama.cpp behind a proxy, whose usage has OpenAI's zeros: what counts more is meant.
@@ -214,9 +218,9 @@ def test_what_each_tells_of_drafting_is_read(
 
 def test_rapid_mlx_is_read_by_its_counters() -> None:
     with Replay("vllm", listing("rapid-mlx"), []) as server, closing(connect(server.url, 5.0)) as endpoint:
-        server.value = lambda path, value: RAPID.format(40, 31) if path == "/metrics" else value
+        server.value = lambda path, value: RAPID.format(1304, 1111) if path == "/metrics" else value
         counters = endpoint.counters()
-    assert counters is not None and (counters.proposed, counters.accepted) == (40, 31)
+    assert counters is not None and (counters.proposed, counters.accepted) == (1304, 1111)
 
 
 def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:

@@ -81,6 +81,29 @@ def test_an_honest_server_is_not_doubted(behind: Measure) -> None:
     assert set(verdicts(result)) == {"lossless"}
 
 
+class Remembering(FakeServer):
+    """Drafts better for a prompt that it has answered before, as llama.cpp 26100 replayed what it had drafted."""
+
+    def __init__(self) -> None:
+        super().__init__(draft=True)
+        self.seen: set[tuple[int, ...]] = set()
+
+    def _llama(self, asked: Any) -> Iterator[Any]:
+        prompt = tuple(asked["prompt"])
+        new = prompt not in self.seen
+        self.seen.add(prompt)
+        for event in super()._llama(asked):
+            yield timings(event, draft_n=2 * event["timings"].get("draft_n", 0)) if new else event
+
+
+def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoever_asked_before(tmp_path: Path) -> None:
+    with FakeServer() as plain, Remembering() as drafting:
+        for _ in range(2):  # the second time it knows every prompt of the first
+            with closing(connect(plain.url, 5.0)) as one, closing(connect(drafting.url, 5.0)) as other:
+                result = pair(one, other, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
+            assert any("carries what it drafted from" in note for note in result.notes)
+
+
 def test_a_greedy_case_is_one_for_every_seed_of_the_order(behind: Measure) -> None:
     result = behind(lambda event: event, repeats=1, sampling=Sampling(seed=3))
     assert {one.case.sampling for one in result.trials} == {Sampling()}
