@@ -61,19 +61,23 @@ class Whole(Real):
         super().__init__(min, max)
 
 
-class IntList(click.ParamType[tuple[int, ...]]):
-    """Integers separated by commas: ``1,2,4``."""
+class IntList(click.ParamType[tuple[Any, ...]]):
+    """Integers separated by commas: ``1,2,4``; among them one `word`, if there is one."""
 
     name = "numbers"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+    def __init__(self, word: str = "") -> None:
+        self._word = word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
         try:
-            given = tuple(int(part) for part in str(value).split(",") if part.strip())
+            given = [part if part == self._word else int(part) for part in parts]
         except ValueError:
             self.fail(f"{str(value)[:80]!r} is not a list of integers like 1,2,4", param, ctx)
-        return tuple(Whole().convert(number, param, ctx) for number in given)
+        return tuple(one if one == self._word else Whole().convert(one, param, ctx) for one in given)
 
 
 class Share(click.ParamType[float]):

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import own
+from mlsd.drafters.adaptive import Adaptive
 from mlsd.drafters.method import DrafterSetup, Method, MethodOptions, Unavailable, drafting_method, registered
 from mlsd.drafters.options import PRESET, Range, Values
 from mlsd.drafters.recipe import Context, Opening
@@ -87,7 +88,9 @@ def find_method(name: str) -> Method:
 def open_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that an arm asks for, which `check_target` has let through. Raises: what the method raises."""
     spec = setup.opening.spec
-    return find_method(spec.name).read(spec).open(setup)
+    method = find_method(spec.name)
+    drafter, least = method.read(spec).open(setup), method.length(spec).adaptive
+    return Adaptive(drafter, least, setup.opening.gamma) if least else drafter
 
 
 def recipe(opening: Opening) -> tuple[Context, ...]:

@@ -1,7 +1,8 @@
 """Growing a chain of draft tokens from whatever gives logits: the likeliest token or a drawn one, ended early in doubt.
 
 Where the likeliest token has too little probability, the rest of a chain would mostly be rejected. Published rules
-differ in what becomes of the doubtful token: Kangaroo, SWIFT and ConfLayers still propose it, llama.cpp does not.
+differ in what becomes of the doubtful token: Kangaroo, SWIFT and ConfLayers still propose it, llama.cpp does not, and
+counts its probability among the ten likeliest alone (`common_speculative_impl_draft_simple::draft`, as of b11524).
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
+from mlsd.drafters.options import Values
 from mlsd.engine.session import Logits
 from mlsd.engine.verify import Probabilities, Proposal, draw, probabilities
 from mlsd.records import Record, Sampling
 
+# Thresholds to search; ik_llama.cpp's tuner has eleven from 0 to 0.95.
+P_MIN = Values(values=(0.0, 0.3, 0.5, 0.6, 0.75, 0.9))
 Probability = Annotated[float, Meta(ge=0, le=1)]
-DoubtMode = Annotated[Literal["include", "drop"], Meta(description="that token is still proposed, or not")]
+DoubtMode = Annotated[
+    Literal["include", "drop"],
+    Meta(description="that token is still proposed, as in papers, or not, as in llama.cpp (of its ten likeliest)"),
+]
+_LLAMA_TOP_K = 10  # tokens that llama.cpp's draft samplers keep, of which its probabilities are
+_NOTHING = 40.0  # logits below the largest: less than 1e-17 of it
 
 
 class Doubt(Record, frozen=True, kw_only=True):
@@ -26,7 +35,7 @@ class Doubt(Record, frozen=True, kw_only=True):
     p_min: Annotated[Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: never")] = (
         0.0
     )
-    p_min_mode: DoubtMode = "drop"  # as llama.cpp's --draft-p-min
+    p_min_mode: DoubtMode = "drop"  # as llama.cpp's --spec-draft-p-min
 
 
 class Predictor(Protocol):
@@ -88,7 +97,8 @@ class Chain:
 
     def _in_doubt(self, outputs: Predictor) -> bool:
         started_ns = self._now()
-        found = top_probability(outputs.logits()[0]) < self.doubt.p_min
+        n_top = _LLAMA_TOP_K if self.doubt.p_min_mode == "drop" else None
+        found = top_probability(outputs.logits()[0], n_top) < self.doubt.p_min
         self._confidence_ns += self._now() - started_ns
         self._n_stops += found
         return found
@@ -105,6 +115,9 @@ class Chain:
         return {"early_stops": float(self._n_stops), "confidence_ns": float(self._confidence_ns)}
 
 
-def top_probability(row: Logits) -> float:
-    """The largest probability of the softmax of a row of logits: 1 / sum(exp(logit - largest))."""
-    return float(1.0 / np.exp(row - row.max()).sum(dtype=np.float64))
+def top_probability(row: Logits, n_top: int | None = None) -> float:
+    """The largest probability of the softmax of a row, or of its `n_top` largest logits: 1 / sum(exp(logit - max))."""
+    largest = row.max()
+    if n_top is not None:
+        row = np.sort(row[row > largest - _NOTHING])[-n_top:]
+    return float(1.0 / np.exp(row - largest).sum(dtype=np.float64))

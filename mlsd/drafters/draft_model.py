@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain, Doubt
+from mlsd.drafters.chain import P_MIN, Chain, Doubt
 from mlsd.drafters.method import DrafterSetup, MethodOptions, Read, drafting_method
 from mlsd.drafters.options import small_model_study
 from mlsd.drafters.recipe import Context, Opening
@@ -160,6 +160,7 @@ def open_second(
     DRAFT_MODEL,
     summary="Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.",
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
+    space={"p_min": P_MIN},
     needs="draft",
     # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(

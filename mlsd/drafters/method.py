@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from mlsd.clock import Clock
+from mlsd.drafters.adaptive import Length
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
 from mlsd.drafters.recipe import Context, Opening
@@ -19,8 +20,9 @@ from mlsd.engine.session import Session, SessionKind
 from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import MadeDraft
-from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.records import NO_DRAFTER, DrafterSpec, OptionValue, Record
 
+T = TypeVar("T")
 Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a session
 
 
@@ -141,7 +143,8 @@ class Method:
     def read(self, spec: DrafterSpec) -> MethodOptions:
         """The options of a spec: defaults, then its preset's values, then its own. Raises: InputError."""
         preset = self.preset(spec)
-        given = {name: value for name, value in spec.options.items() if name != PRESET}
+        self.length(spec)
+        given = {name: value for name, value in spec.options.items() if name not in (PRESET, *self._shared)}
         for name in given:
             if name not in self.options.__struct_fields__:
                 hint = did_you_mean(name, self.options.__struct_fields__) + self._help()
@@ -149,30 +152,47 @@ class Method:
         for field_ in msgspec.structs.fields(self.options):
             if field_.required and field_.name not in given:
                 raise InputError(f"{self.name} needs the option {field_.name}.", hint=self._help())
+        return self._convert({**(preset.options if preset else {}), **given}, self.options)
+
+    def length(self, spec: DrafterSpec) -> Length:
+        """What a spec says of the length of its drafts. Raises: InputError."""
+        return self._convert({name: spec.options[name] for name in self._shared if name in spec.options}, Length)
+
+    @property
+    def _shared(self) -> tuple[str, ...]:
+        """Options that it has in common with others: how many candidates a tree has is the tree's own."""
+        return Length.__struct_fields__ if self.chains_instead is None and self.name != NO_DRAFTER else ()
+
+    def _convert(self, values: Mapping[str, OptionValue], kind: type[T]) -> T:
         try:
-            return msgspec.convert({**(preset.options if preset else {}), **given}, self.options)
+            return msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             problem, _, place = str(error).partition(" - at `$.")
             name = place.rstrip("`")
-            value = f" {name}={given[name]!r}:" if name in given else ""
+            value = f" {name}={values[name]!r}:" if name in values else ""
             raise InputError(f"{self.name}:{value} {problem}.", hint=self._help()) from error
 
     def _help(self) -> str:
         fields = [
             each.name if each.required else f"{each.name} ({_plain(each.default)})"
-            for each in msgspec.structs.fields(self.options)
+            for kind in self._kinds
+            for each in msgspec.structs.fields(kind)
         ]
         if not fields:
             return f"{self.name} takes no options."
         tail = f" Presets: {', '.join(preset.name for preset in self.presets)}." if self.presets else ""
         return f"Options of {self.name}, with their defaults: {', '.join(fields)}.{tail}"
 
+    @property
+    def _kinds(self) -> tuple[type[Record], ...]:
+        return (self.options, Length) if self._shared else (self.options,)
+
     def info(self) -> MethodInfo:
         return MethodInfo(
             name=self.name,
             summary=self.summary,
             source=self.source,
-            options=describe_options(self.options),
+            options=tuple(option for kind in self._kinds for option in describe_options(kind)),
             presets=self.presets,
             searched=tuple(dict.fromkeys(("gamma", *self.space))),
         )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
+from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, ModelFileError, PromptError, SuiteError
 from mlsd.gguf_tools.source import Source
@@ -236,7 +237,7 @@ def bench_request(
     *,
     drafts: Sequence[str] = (),
     drafters: Sequence[str | DrafterSpec] | None = (),
-    gammas: Sequence[int] | None = None,
+    gammas: Sequence[int | str] | None = None,
     prompts: Iterable[str] = ("code",),
     depths: Iterable[int] = (0,),
     chat: bool = False,
@@ -247,9 +248,9 @@ def bench_request(
 
     `drafts` are draft models, or second files of the `drafters` that take one; a drafter is NAME:option=value,... and
     may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
-    preset's, else 1, 2, 4, 8, 16. `prompts` are shipped ones by name, or files, each behind `depths` tokens of other
-    text; with `chat`, or a value of `think`, in the target's chat template. `asked` are further fields of
-    `BenchRequest`.
+    preset's, else 1, 2, 4, 8, 16; one may be "adaptive": 3 to 12 tokens, as was accepted of late. `prompts` are shipped
+    ones by name, or files, each behind `depths` tokens of other text; with `chat`, or a value of `think`, in the
+    target's chat template. `asked` are further fields of `BenchRequest`.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
@@ -323,11 +324,19 @@ def _with_drafts(
     return specs, files
 
 
-def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
-    """Every method at its gammas."""
+def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
+    """Every method at its gammas, and apart from these with a length that adapts."""
+    numbers = tuple(gamma for gamma in gammas if isinstance(gamma, int))
+    _check_once("gamma", gammas)
+    if other := set(gammas) - {*numbers, ADAPTIVE}:
+        raise InputError(f"There is no gamma {other.pop()!r}.", hint=f"Give numbers, or {ADAPTIVE}.")
     for given in specs:
         preset = preset_gamma(given)
-        yield resolve_spec(given), tuple(gammas) or (_GAMMAS if preset is None else (preset,))
+        if numbers or not gammas:
+            yield resolve_spec(given), numbers or (_GAMMAS if preset is None else (preset,))
+        if ADAPTIVE in gammas:
+            options = {ADAPTIVE: LEAST, **given.options}
+            yield resolve_spec(msgspec.structs.replace(given, options=options)), (MOST,)
 
 
 def _each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

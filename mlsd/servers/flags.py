@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import METHODS, find_method
+from mlsd.drafters.adaptive import ADAPTIVE
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import empty_dir
 from mlsd.gguf_tools.source import Source
@@ -37,16 +38,17 @@ class _Drafting(Record, frozen=True, kw_only=True):
 
 
 _P_MIN = {"p_min": "p-min"}
+_CHAIN: dict[str, OptionValue] = {"p_min_mode": "drop", ADAPTIVE: 0}
 _DRAFTINGS = {
-    DRAFT_MODEL: _Drafting(type="draft-simple", options=_P_MIN, always={"p_min_mode": "drop"}),
-    "mtp": _Drafting(type="draft-mtp", options=_P_MIN, always={"p_min_mode": "drop"}),
-    "eagle3": _Drafting(type="draft-eagle3", options=_P_MIN, always={"p_min_mode": "drop"}),
-    "dflash": _Drafting(type="draft-dflash"),
+    DRAFT_MODEL: _Drafting(type="draft-simple", options=_P_MIN, always=_CHAIN),
+    "mtp": _Drafting(type="draft-mtp", options=_P_MIN, always=_CHAIN),
+    "eagle3": _Drafting(type="draft-eagle3", options=_P_MIN, always=_CHAIN),
+    "dflash": _Drafting(type="draft-dflash", always={ADAPTIVE: 0}),
     # `common_ngram_simple_draft` of b11524: one length, the last occurrence, no draft shorter than that length.
     "pld": _Drafting(
         type="ngram-simple",
         options={"ngram": "size-n"},
-        always={"min_ngram": "ngram", "match": "last", "full": False, "no_match": "ar"},
+        always={"min_ngram": "ngram", "match": "last", "full": False, "no_match": "ar", ADAPTIVE: 0},
     ),
     "ngram-cache": _Drafting(type="ngram-cache", other="it takes no most tokens a round and other thresholds"),
 }
@@ -114,7 +116,7 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
 
     Raises: UnsupportedError for what the binary cannot do, InputError for an option that has no flag.
     """
-    kind, own = TYPES.get(spec.name, spec.name), _DRAFTINGS.get(spec.name)
+    kind, own = _type(binary, spec), _DRAFTINGS.get(spec.name)
     if kind not in binary.types:
         raise UnsupportedError(
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
@@ -122,13 +124,21 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
         )
     given, values = _words(binary, spec, gamma, draft_path), _all_options(spec)
     like = set() if own is None else {name for name in own.always if values.get(name) == _done(own, name, values)}
+    like |= {ADAPTIVE} if kind.endswith(ADAPTIVE) else set()
     if other := {} if own is None else spec.options.keys() - own.options.keys() - like:
         raise _no_flag(min(other), kind)
     return given
 
 
+def _type(binary: Binary, spec: DrafterSpec) -> str:
+    """The server's type for a method: where the length adapts, the type for that, if there is one."""
+    kind = TYPES.get(spec.name, spec.name)
+    adapts = bool(spec.name in TYPES and _all_options(spec).get(ADAPTIVE))
+    return f"{kind}-{ADAPTIVE}" if adapts and f"{kind}-{ADAPTIVE}" in binary.types else kind
+
+
 def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
-    kind, own, values = TYPES.get(spec.name, spec.name), _DRAFTINGS.get(spec.name), _all_options(spec)
+    kind, own, values = _type(binary, spec), _DRAFTINGS.get(spec.name), _all_options(spec)
     # Without a type a draft model does nothing at all, so it is always given.
     given = ["--spec-type", kind]
     if draft_path is not None:
@@ -141,6 +151,8 @@ def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None
         given += [most, str(gamma)]
     if least := binary.known(f"--spec-{kind}-n-min"):
         given += [least, "1"]  # its default may be more than gamma
+    if kind.endswith(ADAPTIVE) and own is not None:
+        given += ["--spec-draft-n-min-adaptive", str(values[ADAPTIVE])]
     if sampling := binary.known("--spec-draft-sampling"):
         given += [sampling, "greedy"]  # its default, given so that it is recorded: it decides what a temperature means
     # Of ours those that were given, and defaults that switch something on.
@@ -250,8 +262,9 @@ def _all_options(spec: DrafterSpec) -> dict[str, OptionValue]:
     """With those that were left at their defaults, which differ between programs."""
     if spec.name not in METHODS:
         return dict(spec.options)
-    chosen = find_method(spec.name).read(spec)
-    return {name: value for name, value in msgspec.to_builtins(chosen).items() if isinstance(value, str | int | float)}
+    method = find_method(spec.name)
+    chosen = msgspec.to_builtins(method.read(spec)) | msgspec.to_builtins(method.length(spec))
+    return {name: value for name, value in chosen.items() if isinstance(value, str | int | float)}
 
 
 def _differs(own: _Drafting, values: Mapping[str, OptionValue]) -> list[str]:

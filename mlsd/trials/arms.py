@@ -48,6 +48,11 @@ class Arm(Record, frozen=True, kw_only=True):
         )
 
     @property
+    def adapts(self) -> bool:
+        """Whether its drafts have a length that adapts to what is accepted, up to gamma (`drafters.adaptive`)."""
+        return bool(self._values.get("adaptive"))
+
+    @property
     def _values(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.options) if self.options else {}
         return found

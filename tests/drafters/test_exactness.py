@@ -130,6 +130,10 @@ def doubts(run: Run, gamma: int) -> bool:
     return proposes(run, gamma) and run.stats["early_stops"] > 0
 
 
+def adapts(run: Run, gamma: int) -> bool:
+    return max(proposed for proposed, _ in run.counts) > 1
+
+
 EAGLE3_TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
 # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
@@ -163,8 +167,13 @@ CELLS = [
     *(Cell(name, f"kangaroo:adapter=ADAPTERS/{name}{kind},p_min={(0.0, 0.2)[k % 2]}", k, None,
            steps_are_proposals, (3,))
       for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in (1, 3, 8)),
-    *(Cell(name, f"draft-model:p_min=0.1,p_min_mode={mode}", 6, f"{name}-noise01", doubts, range(24))
-      for name in ("llama", "qwen35", "falcon-h1") for mode in ("include", "drop")),
+    *(Cell(name, f"draft-model:p_min={p_min},p_min_mode={mode}", 6, f"{name}-noise01", doubts, range(24))
+      for name in ("llama", "qwen35", "falcon-h1") for mode, p_min in (("include", 0.1), ("drop", 0.5))),
+    *(Cell(name, "draft-model:adaptive=1", 6, f"{name}-noise003", adapts, range(24))
+      for name in ("llama", "qwen35", "falcon-h1")),
+    *(Cell(name, f"{method}:adaptive=1", 6, draft, proposes, range(24), home=home)
+      for name, method, draft, home in (("qwen35", "mtp", None, "blocks"), ("llama", "eagle3", "llama-eagle3", "heads"),
+                                        ("llama", "dflash", "llama-dflash", "heads"), ("llama", "pld", None, "arena"))),
     *(Cell(name, "layer-skip:mode=sync,skip=1,p_min=0.1", 5, None, doubts, range(24)) for name in ARCHITECTURES),
     *(Cell(name, "oracle", 4, None, is_never_wrong, (7,), clear=True) for name in ARCHITECTURES),
     *(Cell(name, "random", 4, None, is_never_right, (7,), clear=True) for name in ARCHITECTURES),

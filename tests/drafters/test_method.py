@@ -37,7 +37,8 @@ def test_a_method_describes_itself_and_each_option(name: str) -> None:
     info = find_method(name).info()
     assert info.name == name
     assert info.summary.endswith(".") and info.source
-    assert tuple(option.name for option in info.options) == find_method(name).options.__struct_fields__
+    chains = ("adaptive",) if find_method(name).chains_instead is None else ()
+    assert tuple(option.name for option in info.options) == (*find_method(name).options.__struct_fields__, *chains)
     assert all(option.meaning and option.values for option in info.options), f"{name}: an option says nothing"
     assert "gamma" in info.searched
 
@@ -105,7 +106,7 @@ def test_an_unknown_preset_names_the_known_ones(name: str) -> None:
             "draft-model has no option 'depth'. Options of draft-model, with their defaults: p_min (0.0)",
         ),
         ("draft-model:p_min=2", "draft-model: p_min=2: Expected `float` <= 1"),
-        ("dflash:depth=3", "dflash has no option 'depth'. dflash takes no options"),
+        ("dflash:depth=3", "dflash has no option 'depth'. Options of dflash, with their defaults: adaptive (0)"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(text: str, complaint: str) -> None:

@@ -55,6 +55,6 @@ def test_its_output_equals_plain_decoding(arena: Arena, architecture: str) -> No
 
 def test_its_options_explain_themselves() -> None:
     method = drafters.find_method("bigram")
-    assert [option.name for option in method.info().options] == ["longest"]
+    assert [option.name for option in method.info().options] == ["longest", "adaptive"]
     with pytest.raises(InputError, match="longest"):
         method.read(DrafterSpec(name="bigram", options={"longest": 0}))

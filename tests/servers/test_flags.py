@@ -61,6 +61,19 @@ def test_a_type_of_a_newer_server_needs_no_newer_mlsd() -> None:
     assert given == ["--spec-type", "draft-oracle", "--spec-draft-model", "o.gguf", "--spec-draft-oracle-n-max", "7"]
 
 
+def test_a_length_that_adapts_has_flags_where_the_server_has_that_type_and_is_named_elsewhere() -> None:
+    spec = DrafterSpec(name="mtp", options={"adaptive": 3})
+    with pytest.raises(InputError, match="no setting 'adaptive' for draft-mtp"):
+        speculation(BINARY, spec, 12, None)
+    newer = HELP.replace("none,draft-simple", "none,draft-mtp-adaptive,draft-simple")
+    given = speculation(read_help("new", f"{newer}\n--spec-draft-n-min-adaptive N    least\n"), spec, 12, None)
+    assert given[:2] == ["--spec-type", "draft-mtp-adaptive"]
+    assert given[2:] == ["--spec-draft-n-max", "12", "--spec-draft-n-min-adaptive", "3"]
+    line, differs, _ = advice(spec, 12)
+    assert line == "llama-server: --spec-type draft-mtp --spec-draft-n-max 12"
+    assert "adaptive 3 was measured, it does 0" in differs
+
+
 def test_what_a_binary_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="cannot draft by rest"):
         speculation(BINARY, DrafterSpec(name="rest"), 4, None)
@@ -146,7 +159,7 @@ def test_a_launched_server_that_dies_is_reported_with_its_signal_and_its_last_li
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_of_a_method_is_translated_or_named_as_left_out(method: str) -> None:
-    for name in find_method(method).options.__struct_fields__:
+    for name in (option.name for option in find_method(method).info().options):
         if (value := _OTHER.get(name)) is None:
             assert TYPES.get(method) is None, name
             continue
@@ -156,7 +169,7 @@ def test_every_option_of_a_method_is_translated_or_named_as_left_out(method: str
 
 _OTHER = {
     "p_min": 0.6, "p_min_mode": "include", "ngram": 2, "min_ngram": 2, "match": "first", "full": True,
-    "no_match": "dummy", "thresholds": "strict",
+    "no_match": "dummy", "thresholds": "strict", "adaptive": 3,
 }  # fmt: skip
 
 

@@ -160,7 +160,8 @@ def prospects(
     nothing = Acceptance(way=NO_WAY, alphas=(0.0,), source="")
     result = [_prospect(plain, plain, nothing, 0, 0.0)]
     for a in acceptances:
-        for gamma in sorted({*gammas, *a.measured}) if a.way in costs else ():
+        tried = {*a.measured} if a.way.adapts else {*gammas, *a.measured}  # no length of its own to predict
+        for gamma in sorted(tried) if a.way in costs else ():
             if a.least_alpha is None or a.most_alpha is None:
                 result.append(_prospect(costs[a.way], plain, a, gamma, model_error))
                 continue

@@ -12,6 +12,7 @@ from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
+from mlsd.drafters.adaptive import ADAPTIVE
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.planning.question import Question
 from mlsd.report.tables.arms import bench_table
@@ -30,7 +31,11 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.model_argument("target")
 @shared.drafts_option
 @shared.drafters_option
-@shared.gammas_option("Most tokens proposed per round [default: the preset's, else 1,2,4,8,16].")
+@shared.gammas_option(
+    "Most tokens proposed per round [default: the preset's, else 1,2,4,8,16]. adaptive: 3 to 12, as was accepted of "
+    "late; NAME:adaptive=N has another least.",
+    type=shared.IntList(ADAPTIVE),
+)
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(
     "--depth",
@@ -67,8 +72,8 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
     "--search",
     type=Whole(min=1),
     metavar="NUMBER",
-    help="Search gamma and the options of one --drafter that are not given, in so many settings, earlier calls "
-    "included; --n-predict is then 64, --repeats 4.",
+    help="Search gamma and the options of one --drafter that are not given (p_min of draft models and heads), in so "
+    "many settings, earlier calls included; --n-predict is then 64, --repeats 4.",
 )
 @shared.json_option
 @shared.build_option

@@ -7,7 +7,7 @@ so its own position waits for the next round. mlsd has run heads of random weigh
 from __future__ import annotations
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Doubt
+from mlsd.drafters.chain import P_MIN, Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory, HeadOptions, open_head
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
@@ -26,7 +26,7 @@ def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMem
     "eagle3",
     summary="Drafting with an EAGLE-3 head: one trained block that reads the target's rows of three depths.",
     source="Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
-    space={"gamma": Range(low=1, high=8)},
+    space={"gamma": Range(low=1, high=8), "p_min": P_MIN},
     needs="head",
     session="layer-rows",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Doubt
+from mlsd.drafters.chain import P_MIN, Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.recipe import Context, Opening
@@ -38,6 +38,7 @@ def block_memory(target: LlamaSession, head: NextTokenHead, clock: Clock) -> Hea
     "mtp",
     summary="Drafting with the next-token block of the target (multi-token prediction), as Qwen3.5 has one.",
     source="Gloeckle et al. 2024, multi-token prediction (arXiv 2404.19737); llama.cpp's draft-mtp",
+    space={"p_min": P_MIN},
     session="layer-rows",
     loads_next_token_block=True,
 )

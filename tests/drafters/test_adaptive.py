@@ -1,0 +1,88 @@
+"""The draft length that adapts: llama.cpp's rule step by step, and as an arm of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click import BadParameter
+
+from mlsd.cli.commands.bench import bench as command
+from mlsd.drafters import find_method, resolve_spec
+from mlsd.drafters.adaptive import AdaptiveLength
+from mlsd.drafters.options import parse_drafter
+from mlsd.errors import InputError
+from mlsd.measure.run.runs import bench
+from mlsd.planning.request import bench_request
+from mlsd.records import EngineOptions, Status
+from mlsd.trials.arms import arm_of
+
+
+def lengths(least: int, most: int, *rounds: tuple[int, int]) -> list[int]:
+    """The length after each of these rounds, given as proposed and accepted."""
+    length, found = AdaptiveLength(least, most), []
+    for proposed, accepted in rounds:
+        length.learn(proposed, accepted)
+        found.append(length.tokens)
+    return found
+
+
+WHOLE, NONE = (4, 4), (0, 0)
+
+
+def test_it_grows_after_as_many_whole_drafts_in_a_row_as_the_rule_says() -> None:
+    found = lengths(1, 12, *[WHOLE] * 40)
+    assert [found.index(n) + 1 for n in range(2, 13)] == [2, 6, 12, 17, 21, 24, 26, 28, 30, 32, 34]
+    assert found[-1] == 12
+
+
+def test_a_rejected_token_begins_the_count_of_whole_drafts_anew_and_a_round_without_a_draft_does_not() -> None:
+    assert lengths(1, 12, WHOLE, (4, 3), WHOLE, NONE, WHOLE)[2:] == [1, 1, 2]
+
+
+def test_it_shrinks_once_enough_tokens_were_rejected_and_never_below_its_least() -> None:
+    up = [WHOLE] * 11  # from 3 to 5
+    assert lengths(3, 12, *up)[-1] == 5
+    assert lengths(3, 12, *up, *[(5, 1)] * 6)[-2:] == [5, 5]  # 24 of 25
+    assert lengths(3, 12, *up, *[(5, 1)] * 7)[-1] == 4
+    assert lengths(3, 12, *up, *[(5, 1)] * 6, WHOLE, (5, 0))[-1] == 5  # a whole draft forgives
+    assert lengths(3, 12, *up, *[(5, 0)] * 40)[-1] == 3
+    assert lengths(3, 4, *up)[-1] == 4 and lengths(8, 2)[-1:] == [] and AdaptiveLength(8, 2).tokens == 2
+
+
+@pytest.mark.parametrize("drafter", ["draft-tree:adaptive=3", "eagle3-tree:adaptive=3"])
+def test_the_size_of_a_tree_does_not_adapt(drafter: str) -> None:
+    with pytest.raises(InputError, match="has no option 'adaptive'"):
+        resolve_spec(parse_drafter(drafter))
+
+
+def test_every_method_that_drafts_chains_takes_it_and_says_what_it_means() -> None:
+    assert [one.name for one in find_method("dflash").info().options] == ["adaptive"]
+    with pytest.raises(InputError, match="adaptive=-1: Expected `int` >= 0"):
+        resolve_spec(parse_drafter("pld:adaptive=-1"))
+
+
+def test_adaptive_among_gammas_is_an_arm_with_a_name_whose_drafts_follow_the_rule(tmp_path: Path) -> None:
+    request = bench_request(
+        "tiny-dense", drafters=("oracle",), gammas=(2, "adaptive"), prompts=("copy",), n_predict=96, repeats=1,
+        engine=EngineOptions(n_threads=1),
+    )  # fmt: skip
+    result = bench(request, tmp_path / "bench.sqlite")
+    names = {arm_of(one.case).setting: one for one in result.results}
+    assert set(names) == {"plain", "oracle, gamma 2", "oracle (adaptive 3), gamma 12"}
+    trial = next(one.trial for one in result.trials if "adaptive" in one.case.drafter.options)
+    assert trial.status is Status.VALID
+    rounds = trial.rounds
+    wanted = [3, *lengths(3, 12, *((one.proposed, one.accepted) for one in rounds))]
+    left = [96 - 2 - sum(r.committed for r in rounds[:i]) for i in range(len(rounds))]
+    assert [one.proposed for one in rounds] == [min(n, k) for n, k in zip(wanted, left, strict=False)]
+    assert [one.proposed for one in rounds[:12]] == [3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5]  # always right, so it grew
+
+
+def test_the_option_takes_the_word_among_numbers_and_no_other() -> None:
+    (gammas,) = (one for one in command.params if one.name == "gammas")
+    assert gammas.type.convert("2, adaptive,8", None, None) == (2, "adaptive", 8)
+    with pytest.raises(BadParameter, match="not a list of integers"):
+        gammas.type.convert("2,automatic", None, None)
+    with pytest.raises(InputError, match="no gamma 'automatic'"):
+        bench_request("tiny-dense", drafters=("pld",), gammas=("automatic",))
