@@ -11,9 +11,10 @@ import itertools
 import math
 import os
 import random
+import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,13 @@ from mlsd.hardware.apple_passes import AppleChip, Constants, Engine, Work
 from mlsd.hardware.chips import CHIPS
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.records import NO_DRAFTER
-from mlsd.stats import t_quantile
+from mlsd.stats import grouped, t_quantile
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.decisions import NO_DIFFERENCE
 
 ASSET = Path(__file__).parent.parent / "mlsd" / "assets" / "passes.toml"
 LEVEL = 0.9
+_MACS = ("mac-2026", "mac-autumn")
 _HALVINGS = 6  # of the sources, at random; both halves are tested
 _FOLDS = 6  # of a half's sources, to calibrate intervals
 _GENERATIONS = (1, 2, 3, 4, 5)
@@ -67,20 +69,29 @@ _PLAIN: dict[str, tuple[float, float]] = {
     "M5": (0.8, 0.3),
 }
 _ROWS: dict[str, tuple[float, float]] = {
-    "mlx": (20.0, 0.6),
-    "mlx old": (2.0, 0.5),  # M1 and M2: a row is a pass over the weights
-    "mlx M5": (0.5, 0.4),
-    "llama.cpp": (35.0, 0.5),
-    "llama.cpp M1": (1.0, 0.4),
-    "llama.cpp M5": (0.6, 0.4),
+    "M3": (20.0, 0.6),  # of MLX
+    "old": (2.0, 0.5),  # M1 and M2: a row is a pass over the weights
+    "M5": (0.5, 0.4),
     "free_rows": (3.0, 0.4),
     "rows_ultra": (1.3, 0.3),
     "rows_recurrent": (1.2, 0.3),
-    "rows_plain_blocks": (0.6, 0.4),
-    "mlx mixture": (0.6, 0.4),
+    "experts": (0.6, 0.4),
     "round_ms": (1.0, 0.7),
+    # llama.cpp: what computing a row takes of T(1), and factors of it
+    "roofline K": (0.75, 0.3),
+    "roofline Q4_0": (0.75, 0.3),
+    "roofline Q8_0": (0.45, 0.3),
+    "roofline corner": (3.5, 0.3),
+    "roofline M1": (1.1, 0.2),
+    "roofline M5": (0.9, 0.15),
+    "roofline experts": (0.65, 0.3),
+    "roofline extended M1": (1.0, 0.3),
+    "roofline extended M3": (1.4, 0.3),
+    "roofline power": (0.85, 0.1),
     "round_llama.cpp": (0.5, 0.4),
 }
+_DISTURBED = 2.0  # a plain run so much slower or faster than public rows of its chip is no unit for a round
+_SPREAD = 0.15  # what rounds of two sources are thought to differ by
 _WORTH = 1 + NO_DIFFERENCE
 _PROGRAM = "program "
 _APART = 0.35  # programs on one engine differ by so much: a deviation of the logarithm
@@ -122,6 +133,7 @@ class Rounds:
     step: Work | None = None  # a drafting step
     text: str = ""  # code or prose, where the row says
     program: str = ""
+    build: int = 0
 
     def length(self, c: Constants) -> float:
         """T_round / T(1)."""
@@ -135,6 +147,7 @@ class Rounds:
             t_one_ms=one,
             engine=self.engine,
             program=self.program,
+            build=self.build,
             at=c,
         )
 
@@ -182,7 +195,8 @@ def plain_rows() -> list[Plain]:
 
 def mac_cells() -> list[tuple[str, dict[str, str]]]:
     """The honest rows on Macs that name their chip: source and cells."""
-    tables = [table for table in published.load("mac-2026").tables if table.audited and not table.known_wrong]
+    studies = [published.load(name) for name in _MACS]
+    tables = [table for study in studies for table in study.tables if table.audited and not table.known_wrong]
     return [(c.get("thread", t.source), c) for t in tables for c in t.cells if "chip" in c]
 
 
@@ -227,6 +241,8 @@ def round_rows() -> list[Rounds]:
         if step is None and method != "lookup":
             continue
         engine: Engine = "llama.cpp" if "llama" in cells.get("engine", "") else "mlx"
+        if plain and not 1 / _DISTURBED < passes.plain_ms(work, chip, engine) * plain / 1e3 < _DISTURBED:
+            continue
         mgl = _mgl(cells, gamma)
         label = f"{cells['chip']}, {cells.get('engine')}, {cells['target']}, {method}, gamma {gamma}"
         found.append(
@@ -245,9 +261,16 @@ def round_rows() -> list[Rounds]:
                 step=step,
                 text=text_of(cells),
                 program=cells.get("engine", ""),
+                build=_build(cells),
             )
         )
     return found + _passes()
+
+
+def _build(cells: dict[str, str]) -> int:
+    """The number of llama.cpp's build; 0 for a commit, but for that of MTP's merge."""
+    text = cells.get("build", "")
+    return 9100 if text.startswith("5d5f1b4") else int(text[1:]) if re.fullmatch(r"b\d+", text) else 0
 
 
 def _step(cells: dict[str, str], target: Work) -> Work | None:
@@ -261,6 +284,8 @@ def _step(cells: dict[str, str], target: Work) -> Work | None:
 def _mgl(cells: dict[str, str], gamma: int) -> float | None:
     """Tokens a round, as the row says or as its acceptance means."""
     mgl, rounds, length, rate = (_number(cells, name) for name in ("mgl", "rounds", "n_predict", "acceptance"))
+    if "n_accepted" in cells:
+        rate = float(cells["n_accepted"]) / float(cells["n_proposed"])
     if rate is None and "acceptance_percent" in cells:
         rate = (_number(cells, "acceptance_percent") or 0.0) / 100
     if mgl is not None or rate is None:
@@ -304,7 +329,7 @@ _SAID_TWICE = ("mlx-mtp",)  # its rows are those of mac-2026
 
 
 def _passes() -> list[Rounds]:
-    own = [c for name in ("mac-plain", "mac-2026") for c in published.load(name).table("passes").cells if "chip" in c]
+    own = [c for name in ("mac-plain", *_MACS) for c in published.load(name).table("passes").cells if "chip" in c]
     every = [
         (c["thread"], c["chip"], c["engine"], c["target"], int(c["n_rows"]), float(c["ms"]), _number(c, "bits"))
         for c in own
@@ -336,19 +361,20 @@ def plain_constants(theta: Sequence[float], base: Constants, names: Sequence[str
 def row_constants(theta: Sequence[float], base: Constants, names: Sequence[str] = tuple(_ROWS)) -> Constants:
     """Constants from logarithms in the order of these names."""
     values = dict(zip(names, map(math.exp, theta), strict=True))
-    rows = {
-        f"{engine} M{g}": values[engine] * values.get(f"{engine} M{g}", 1.0) * _CLOCKS[3] / _CLOCKS[g]
-        for engine in ("mlx", "llama.cpp")
-        for g in _GENERATIONS
-    }
-    rows |= {f"mlx M{g}": rows[f"mlx M{g}"] * values["mlx old"] for g in (1, 2)}
-    each = {"mlx": values["round_ms"], "llama.cpp": values["round_llama.cpp"]}
-    # No public row of the kernels of b11404 was found: they do what MLX's do, so they are taken to cost as much.
-    # None of a mixture's rows with llama.cpp either: below 32 rows its Metal kernels share no experts.
-    rows |= {"llama.cpp new": rows["mlx M3"], "mlx mixture": values["mlx mixture"], "llama.cpp mixture": 1.0}
-    same = {name: values[name] for name in ("free_rows", "rows_ultra", "rows_recurrent", "rows_plain_blocks")}
-    programs = {n.removeprefix(_PROGRAM): value for n, value in values.items() if n.startswith(_PROGRAM)}
-    return msgspec.structs.replace(base, rows=rows, round_ms=each, programs=programs, **same)
+    by_clock = {g: values["M3"] * (values["M5"] if g == 5 else 1.0) * _CLOCKS[3] / _CLOCKS[g] for g in _GENERATIONS}
+    rows = {f"M{g}": ms * (values["old"] if g < 3 else 1.0) for g, ms in by_clock.items()}
+    return msgspec.structs.replace(
+        base,
+        rows={**rows, "mixture": values["experts"]},
+        roofline=_named(values, "roofline "),
+        programs=_named(values, _PROGRAM),
+        round_ms={"mlx": values["round_ms"], "llama.cpp": values["round_llama.cpp"]},
+        **{name: values[name] for name in ("free_rows", "rows_ultra", "rows_recurrent")},
+    )
+
+
+def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def fit_plain(rows: Sequence[Plain], base: Constants) -> Constants:
@@ -362,6 +388,7 @@ def fit_rounds(rows: Sequence[Rounds], base: Constants) -> Constants:
     known = [row for row in rows if row.ratio is not None]
     measured = np.log([row.ratio or 1.0 for row in known])
     programs = {f"{_PROGRAM}{row.program}": (1.0, _APART) for row in known if row.method and row.engine == "mlx"}
+    programs |= {f"{_PROGRAM}llama.cpp before b{passes.SETTLED}": (1.0, _APART)}
     return _fit(
         {**_ROWS, **dict(sorted(programs.items()))},
         known,
@@ -418,14 +445,14 @@ def fit_prefill(rows: Sequence[Plain], base: Constants) -> Constants:
 
 
 def held_out(
-    rows: Sequence[Row], base: Constants, fit: Callable[[Sequence[Row], Constants], Constants]
+    rows: Sequence[Row], base: Constants, fit: Callable[[Sequence[Row], Constants], Constants], folds: int = 0
 ) -> list[tuple[Constants, Row]]:
-    """Each row beside constants that were fitted without its source, in folds of sources."""
+    """Each row beside constants that were fitted without its source, in folds of sources, or each by itself."""
     sources = sorted({row.source for row in rows})
     random.Random(1).shuffle(sources)
     found: list[tuple[Constants, Row]] = []
-    for fold in range(_FOLDS):
-        left = set(sources[fold::_FOLDS])
+    for fold in range(folds or len(sources)):
+        left = set(sources[fold :: folds or len(sources)])
         c = fit([row for row in rows if row.source not in left], base)
         found += [(c, row) for row in rows if row.source in left]
     return found
@@ -461,23 +488,19 @@ def with_prefill_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) ->
 def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> Constants:
     """The factors of what rounds take beyond 0.7 T(1), from the deviation of its logarithm by Student's t over sources.
 
-    A quantile of the few rounds that a half has would be their largest error. An engine with few sources is taken to be
-    as unsure as both are: that deviation counts like one source more.
+    A quantile of the few sources that a group has would be their largest error. Each counts alike, and `_SPREAD`, which
+    is thought of the deviation before any row is seen, as one of them.
     """
-    counts = Counter(row.source for _, row in out)
-    found = [
-        (row.engine, counts[row.source] ** -0.5, _log_excess(row.ratio or 1.0) - _log_excess(row.length(k)))
-        for k, row in out
-    ]
-
-    def variance(rows: Sequence[tuple[str, float, float]], more: float = 0.0, weight: float = 0.0) -> float:
-        total = sum(w * e * e for _, w, e in rows) + weight * more
-        return total / (sum(w for _, w, _ in rows) + weight)
-
-    of_both, z = variance(found), t_quantile((1 + LEVEL) / 2, len(counts) - 1)
-    engines: tuple[Engine, ...] = ("llama.cpp", "mlx")
-    own = {e: variance([one for one in found if one[0] == e], of_both, 1.0) for e in engines}
-    return msgspec.structs.replace(c, round_spread={e: round(math.exp(z * math.sqrt(v)), 3) for e, v in own.items()})
+    groups = grouped(out, lambda one: passes.spread_key(one[1].engine, one[1].gamma))
+    factors = {}
+    for name, own in groups.items():
+        counts = Counter(row.source for _, row in own)
+        squares = [
+            (_log_excess(row.ratio or 1.0) - _log_excess(row.length(k))) ** 2 / counts[row.source] for k, row in own
+        ]
+        deviation = math.sqrt((sum(squares) + _SPREAD**2) / (len(counts) + 1))
+        factors[name] = round(math.exp(t_quantile((1 + LEVEL) / 2, len(counts)) * deviation), 3)
+    return msgspec.structs.replace(c, round_spread={**c.round_spread, **factors})
 
 
 def _log_excess(length: float) -> float:
@@ -490,10 +513,15 @@ _SURE = 0.7
 def fitted(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) -> Constants:
     """Everything from these rows alone, intervals included."""
     c = fit_prefill(plain, fit_plain(plain, base))
-    c = with_plain_spread(c, held_out(plain, base, fit_plain))
-    c = with_prefill_spread(c, held_out([row for row in plain if row.prefill_tok_s], base, fit_prefill))
+    c = with_plain_spread(c, held_out(plain, base, fit_plain, _FOLDS))
+    c = with_prefill_spread(c, held_out([row for row in plain if row.prefill_tok_s], base, fit_prefill, _FOLDS))
+    return fitted_rounds(rounds, c)
+
+
+def fitted_rounds(rounds: Sequence[Rounds], base: Constants) -> Constants:
+    """What is known of rounds from these rows alone, intervals included."""
     known = [row for row in rounds if row.ratio is not None]
-    c = fit_rounds(known, c)
+    c = fit_rounds(known, base)
     return with_round_spread(c, held_out(known, c, fit_rounds))
 
 
@@ -526,7 +554,7 @@ def speedup_range(row: Rounds, c: Constants) -> tuple[float, float]:
     What acceptance and round length leave open is independent, so their logarithms add up as squares.
     """
     middle = row.length(c)
-    low, high = passes.round_range(middle, row.work, row.chip, row.engine, c)
+    low, high = passes.round_range(middle, row.work, row.chip, row.gamma, row.engine, row.build, c)
     if row.mgl is not None:
         return row.mgl / high, row.mgl / low
     alphas = passes.acceptance_of(row.method, row.text, c)
@@ -557,6 +585,11 @@ class Asked:
         """Whether the range holds the measurement."""
         return self.low <= self.measured <= self.high
 
+    @property
+    def decided(self) -> bool:
+        """Whether the range says faster or slower, by the margin that advice asks for."""
+        return self.low > _WORTH or self.high < 1 / _WORTH
+
 
 def ask(plain: Sequence[Plain], rounds: Sequence[Rounds], c: Constants) -> list[Asked]:
     """Every row with what the constants say of it; rounds as speedups."""
@@ -585,6 +618,36 @@ def halves(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) ->
             left_out = [r for r in plain if r.source not in half], [r for r in rounds if r.source not in half]
             found.append(ask(*left_out, c))
     return found
+
+
+def one_source_out(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) -> list[Asked]:
+    """Every speculative row that states its acceptance, as all other sources together predict it."""
+    stated = [row for row in rounds if row.speedup is not None and row.mgl is not None]
+    found = []
+    for source in sorted({row.source for row in stated}):
+        c = fit_plain([row for row in plain if row.source != source], base)
+        c = fitted_rounds([row for row in rounds if row.source != source], c)
+        found += ask([], [row for row in stated if row.source == source], c)
+    return found
+
+
+def stated() -> Iterator[Result]:
+    """What a prediction with a stated acceptance is worth: inside, how wide, decided, and wrongly."""
+    asked = one_source_out(plain_rows(), round_rows(), passes.constants())
+    for name, rows in (
+        ("llama.cpp", [a for a in asked if ", llama.cpp," in a.label]),
+        ("MLX", [a for a in asked if ", llama.cpp," not in a.label]),
+    ):
+        n_sources = len({a.source for a in rows})
+        said = f"{len(rows)} rows of {n_sources} sources with {name}, acceptance stated, each source left out"
+        decided = [a for a in rows if a.decided]
+        inside, share = (100 * n / len(rows) for n in (sum(a.inside for a in rows), len(decided)))
+        wrong = sum((a.low > 1) != (a.measured > 1) for a in decided)
+        yield Result(f"{said}: inside", inside, inside, inside, "%", "85 .. 95", 85 <= inside <= 95)
+        yield _median(f"{said}: median width", [a.high / a.low for a in rows], "times", 1.5)
+        yield Result(f"{said}: decided", share, share, share, "%", ">= 60", share >= 60)
+        yield Result(f"{said}: of these wrongly", wrong, wrong, wrong, "", "0", wrong == 0)
+        yield _median(f"{said}: predicted over measured", [a.predicted / a.measured for a in rows], "", None)
 
 
 def run() -> Iterator[Result]:
@@ -629,7 +692,7 @@ def results(asked: Sequence[Sequence[Asked]]) -> Iterator[Result]:
     ):
         yield _median(f"{name}: median width", [a.high / a.low for a in rows], "times", limit)
     rounds = [a for a in every if a.kind == "rounds"]
-    decided = [a for a in rounds if a.low > _WORTH or a.high < 1 / _WORTH]
+    decided = [a for a in rounds if a.decided]
     wrong = 100 * statistics.fmean((a.low > 1) != (a.measured > 1) for a in decided)
     share = 100 * len(decided) / len(rounds)
     yield Result("SD rows: decided faster or slower", share, share, share, "%")
@@ -691,7 +754,7 @@ def write(c: Constants, asked: Sequence[Asked], plain: Sequence[Plain], rounds: 
     )
     c = msgspec.structs.replace(c, level=LEVEL, fitted=f"{fitted_to}, {n_sources} sources", checked=checked)
     lines = [
-        "# From the tables mac-plain and mac-2026, by `MLSD_WRITE_PASSES=1 python -m benchmarks published`.",
+        "# From mac-plain, mac-2026 and mac-autumn, by `MLSD_WRITE_PASSES=1 python -m benchmarks published`.",
         "",
     ]
     tables = []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from mlsd.errors import InputError
 from mlsd.records import Record
 
-if TYPE_CHECKING:  # it brings numpy and half a second; a name that is wrong is answered without
+if TYPE_CHECKING:  # it brings numpy and half a second; advice is given without
     import gguf
 
 # What a tensor is for. It decides how random weights are scaled, which tensors keep full precision when the rest is
@@ -43,6 +46,17 @@ _BY_PART: dict[str, Kind] = {
 }
 
 
+def gguf_constants() -> Any:
+    """`gguf.constants` alone: the package around it loads its readers, and they numpy."""
+    package, name = find_spec("gguf"), "gguf.constants"
+    if name not in sys.modules and package is not None and package.origin is not None:
+        spec = spec_from_file_location(name, Path(package.origin).parent / "constants.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
 class Tensor(Record, frozen=True, kw_only=True):
     """A tensor: `dims` in GGUF order, the contiguous dimension (a row's length) first."""
 
@@ -56,9 +70,7 @@ class Tensor(Record, frozen=True, kw_only=True):
 
     @property
     def n_bytes(self) -> int:
-        import gguf
-
-        block, size = gguf.GGML_QUANT_SIZES[self.type]
+        block, size = gguf_constants().GGML_QUANT_SIZES[self.type]
         return self.n_weights // int(block) * int(size)
 
     @property
@@ -90,11 +102,9 @@ class Tensor(Record, frozen=True, kw_only=True):
 
     def stored_as(self, kind: gguf.GGMLQuantizationType, *, quantized: frozenset[Kind] = QUANTIZED_KINDS) -> Tensor:
         """As `kind` if its own kind is `quantized`, else as F32. Raises: InputError for rows it cannot fill."""
-        import gguf
-
         if self.kind not in quantized:
-            return msgspec.structs.replace(self, type=gguf.GGMLQuantizationType.F32)
-        block, _ = gguf.GGML_QUANT_SIZES[kind]
+            return msgspec.structs.replace(self, type=gguf_constants().GGMLQuantizationType.F32)
+        block, _ = gguf_constants().GGML_QUANT_SIZES[kind]
         if self.dims[0] % block:
             raise InputError(
                 f"{kind.name} packs {block} weights a block, which does not divide the rows of {self.name} "

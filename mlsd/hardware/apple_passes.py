@@ -2,8 +2,8 @@
 
 ``T(1) = (A + X / e) / (s P) + L t + c p / n``: A bytes of weights that every token reads, X those of the experts it
 uses, P the memory's published peak, s and e the shares of it that matrices and small experts reach; L layers of t each;
-p quantized parameters on n GPU cores. ``T(k) = T(1) + (k - 1) r p / n``. `python -m benchmarks published` fits and
-checks them.
+p quantized parameters on n GPU cores. T(k) of llama.cpp is a multiple of T(1) (`_roofline`), of MLX
+``T(1) + (k - 1) r p / n``. `python -m benchmarks published` fits and checks them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -18,10 +19,11 @@ import msgspec
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shape import Shape
 from mlsd.hardware.chips import bins, peak_bandwidth
-from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
+from mlsd.hardware.metal_kernels import FEW_ROWS, VERIFICATION_KERNELS
 from mlsd.records import ModelFacts, Record
 
 Engine = Literal["llama.cpp", "mlx"]
+Blocks = Literal["K", "Q4_0", "Q8_0"]  # K-quants and i-quants; plain blocks of 4 or 5 bits; of 8, and unquantized
 
 # Architectures whose mixers are recurrent in most layers.
 _RECURRENT = ("qwen35", "qwen35moe", "qwen3next", "falcon-h1", "mamba2", "granitehybrid", "nemotron_h", "kimi-linear")
@@ -30,6 +32,13 @@ _GB_S_A_CORE = 12.0  # of a chip of which only the bandwidth is known; 9 to 15 i
 _BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of its target
 _EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
 _ASSISTANT = 450_000_000  # parameters of Gemma 4's drafter: files of 240 to 280 MB in 4 bits (OpenWhispr PR 1269)
+_FEW: dict[Blocks, int] = {"K": FEW_ROWS["Q4_K"], "Q4_0": FEW_ROWS["Q4_0"], "Q8_0": FEW_ROWS["Q8_0"]}
+_MATRIX, _AT_ONCE = 9, 32  # rows from which matrix kernels run, and what one of them computes
+# 32 rows against as many of a long prompt: 0.9, 1.35 and 1.9 times (llama.cpp 10581 on M1 Pro and M2 Ultra, 4624).
+_SLOWER_THAN_PREFILL = 1.3
+_EXTENDED = 4  # rows from which K-quants take the extended vector kernels before b11404
+SETTLED = 9900  # the build of llama.cpp before which MTP was as it was merged: its rounds took longer
+_FEW_PROPOSED = 4  # tokens a round
 _SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
 # Plain rows of one machine at two depths (llama.cpp 27525, mlx-swift-lm 606, omlx 524) lose 2.0 to 4.6 times what their
 # keys and values take to be read; the middle.
@@ -52,8 +61,7 @@ class Work(Record, frozen=True, kw_only=True):
     recurrent: bool = False
     has_assistant: bool = False  # its MTP drafter is a small model of its own, as Gemma 4's
     quantized: bool = True
-    # Most of its matrices: llama.cpp's Metal kernels before b11404 take more time a row for those.
-    k_quant: bool = False
+    blocks: Blocks = "Q8_0"  # how most of its matrices are stored
 
     @property
     def kind(self) -> Literal["attention", "hybrid", "mixture"]:
@@ -86,19 +94,21 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: float  # exponent of n_embd / 3000
     unpack_ms: float  # of 10^9 quantized parameters on one core
     generations: dict[str, float]  # factors of layer_ms; M3 is 1
-    # ms of one more row, 10^9 parameters and one core, by engine and generation; and of how many of a row's experts no
-    # row before it read, by engine
+    # of llama.cpp: what computing one row takes of T(1), by `Blocks` and of experts; factors of it; the power of rows
+    roofline: dict[str, float]
+    # of MLX: ms of one more row, 10^9 parameters and one core, by generation; and of how many of a row's experts no row
+    # before it read
     rows: dict[str, float]
-    rows_ultra: float  # factor of it on an Ultra with MLX
+    rows_ultra: float  # factor of it on an Ultra
     rows_recurrent: float  # factor of it where most mixers are recurrent: they take rows one after the other
     programs: dict[str, float]  # factor of what a round takes beyond T(1), of programs with rows of their own
-    rows_plain_blocks: float  # factor of it with llama.cpp, for quantizations that are no K-quants
-    free_rows: float  # of MLX since M3: n further rows cost n^2 / (n + this)
+    free_rows: float  # since M3: n further rows cost n^2 / (n + this)
     prefill: dict[str, float]  # ms of one token of a prompt, likewise, by generation
     round_ms: dict[str, float]  # that a round takes beside its passes, for each of them, by engine
     level: float  # of the intervals that follow
     plain_spread: dict[str, float]  # factor both ways, by kind
-    round_spread: dict[str, float]  # factor both ways of what a round takes beyond 0.7 T(1), by engine
+    # factor both ways of what a round takes beyond 0.7 T(1), by engine, "wide" with more than 4 proposals
+    round_spread: dict[str, float]
     prefill_spread: float
     acceptance: dict[str, tuple[float, float, float]]  # of a token, by method and text: least, middle, most
     fitted: str  # to what, and when
@@ -152,7 +162,6 @@ def work_of(facts: ModelFacts) -> Work | None:
             (facts.weight_bytes - facts.active_bytes) * used / (experts - used), facts.active_bytes / 1.2
         )
     bits = 8 * facts.active_bytes / parameters
-    types = {name: n for name, n in facts.tensor_types.items() if name != "F32"}
     return Work(
         n_layers=facts.n_layers,
         n_embd=facts.n_embd or 4096,
@@ -164,8 +173,17 @@ def work_of(facts: ModelFacts) -> Work | None:
         recurrent=facts.architecture in _RECURRENT,
         has_assistant=facts.ref.id.lower().startswith("gemma-4"),
         quantized=bits < 15,
-        k_quant=2 * sum(n for name, n in types.items() if re.search(r"^Q\d_K", name)) > sum(types.values()),
+        blocks=_blocks(facts.tensor_types),
     )
+
+
+def _blocks(types: Mapping[str, int]) -> Blocks:
+    """How most matrices of a file are stored."""
+    counted = {name: n for name, n in types.items() if name != "F32"}
+    most = max(counted, key=lambda name: counted[name], default="Q8_0")
+    if re.match(r"(Q8_0|B?F16|F32|MXFP8|8BIT)", most):
+        return "Q8_0"
+    return "Q4_0" if re.match(r"Q[45]_[01]|IQ4_NL|MXFP4|NVFP4|[2-6]BIT", most) else "K"
 
 
 def context_bytes(shape: Shape) -> float:
@@ -201,28 +219,71 @@ def plain_ms(work: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Cons
     return read + work.n_layers * layer + unpack
 
 
-def rows_ms(
-    work: Work, chip: AppleChip, further: int, engine: Engine = "llama.cpp", build: int = 0, at: Constants | None = None
+def pass_length(
+    work: Work,
+    chip: AppleChip,
+    rows: int,
+    t_one_ms: float,
+    engine: Engine = "llama.cpp",
+    build: int = 0,
+    at: Constants | None = None,
 ) -> float:
-    """What `further` rows add to a pass. `build` of llama.cpp: 0 for the kernels before b11404.
+    """T(rows) / T(1). `build` of llama.cpp: 0 for the kernels before b11404; of later ones the middle of a range."""
+    c = at or constants()
+    if engine == "mlx":
+        return 1 + _mlx_rows_ms(work, chip, rows - 1, c) / t_one_ms
+    return math.sqrt(_roofline(work, chip, rows, c) * _few_rows(work, chip, rows, build, c))
 
-    MLX's kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
+
+def _roofline(work: Work, chip: AppleChip, rows: int, c: Constants) -> float:
+    """T(rows) / T(1) of llama.cpp before b11404: reading the weights takes 1, computing a row r, with a round corner.
+
+    ``((1 + (r k)^p) / (1 + r^p))^(1/p)``; r goes by how weights are stored and by generation. Plain blocks take
+    extended vector kernels, where k rows are ``k^b``, and K-quants ``e k^b`` from 4 rows on; experts never do. Matrix
+    kernels, from 9 rows on, compute 32 at once.
+    """
+    if rows < 2:
+        return 1.0
+    generation, f = c.stand_in(chip), c.roofline
+    kernel, computed = "experts" if work.expert_bytes else work.blocks, float(rows)
+    r, p = f[kernel] * f.get(f"M{generation}", 1.0), f["corner"]
+    if kernel in ("Q4_0", "Q8_0"):
+        computed = rows ** f["power"]
+    elif kernel == "K" and rows >= _EXTENDED:
+        computed = f[f"extended M{3 if generation >= 3 else 1}"] * rows ** f["power"]
+    vectors = float(((1 + (r * computed) ** p) / (1 + r**p)) ** (1 / p))
+    if rows < _MATRIX:
+        return vectors
+    at_once = _AT_ONCE * prefill_ms(work, chip, c) / plain_ms(work, chip, "llama.cpp", c)
+    return min(vectors, _SLOWER_THAN_PREFILL * at_once * math.ceil(rows / _AT_ONCE))
+
+
+def _few_rows(work: Work, chip: AppleChip, rows: int, build: int, c: Constants) -> float:
+    """The least that kernels of b11404 and later may take of T(1): no public row of them was found.
+
+    They compute 8 rows at once, from the row on from which they were found to be faster, so there they take what the
+    older ones take just before. Those of experts are the older ones.
+    """
+    few, old = _FEW[work.blocks], _roofline(work, chip, rows, c)
+    if build < VERIFICATION_KERNELS or rows < few or work.expert_bytes:
+        return old
+    edge = math.sqrt(_roofline(work, chip, few - 1, c) * _roofline(work, chip, few, c))
+    return min(old, edge * math.ceil(rows / 8))
+
+
+def _mlx_rows_ms(work: Work, chip: AppleChip, further: int, c: Constants) -> float:
+    """What `further` rows add to a pass of MLX.
+
+    Its kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
     Rows of a mixture share experts with the rows before them in part: the rest is read as for T(1).
     """
-    c = at or constants()
-    generation = c.stand_in(chip)
-    name, rows = f"{engine} M{generation}", float(further)
-    if engine == "llama.cpp" and build >= VERIFICATION_KERNELS:
-        name = "llama.cpp new"
-    if engine == "mlx" and generation >= 3:
-        rows *= further / (further + c.free_rows)
-    if engine == "llama.cpp" and not work.k_quant and name != "llama.cpp new":
-        rows *= c.rows_plain_blocks
-    for applies, factor in ((chip.ultra and engine == "mlx", c.rows_ultra), (work.recurrent, c.rows_recurrent)):
+    generation, rows = c.stand_in(chip), float(further)
+    rows *= further / (further + c.free_rows) if generation >= 3 else 1.0
+    for applies, factor in ((chip.ultra, c.rows_ultra), (work.recurrent, c.rows_recurrent)):
         rows *= factor if applies else 1.0
     dense = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
-    apart = c.rows[f"{engine} mixture"] * further * _expert_ms(work, chip, c)
-    return c.rows[name] * dense / 1e9 / chip.gpu_cores * rows + apart
+    apart = c.rows["mixture"] * further * _expert_ms(work, chip, c)
+    return c.rows[f"M{generation}"] * dense / 1e9 / chip.gpu_cores * rows + apart
 
 
 def _expert_ms(work: Work, chip: AppleChip, c: Constants) -> float:
@@ -260,6 +321,7 @@ def head_work(target: Work, method: str) -> Work | None:
         n_parameters=round(parameters),
         always_bytes=parameters * a_parameter,
         quantized=target.quantized,
+        blocks=target.blocks,
     )
 
 
@@ -288,24 +350,41 @@ def round_length(
     """
     c = at or constants()
     one = t_one_ms or plain_ms(target, chip, engine, c)
-    wide = 1 + rows_ms(target, chip, gamma, engine, build, c) / one
+    wide = pass_length(target, chip, gamma + 1, one, engine, build, c)
     if not method:
         return wide
     each = 0.0 if step is None else plain_ms(step, chip, engine, c)
     steps = 1 if drafts_a_block(method) else gamma
     beyond = wide - 1 + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
+    if engine == "llama.cpp":
+        program = f"llama.cpp before b{SETTLED}" if 0 < build < SETTLED else ""
     return 1 + c.programs.get(program, 1.0) * beyond
 
 
 def round_range(
-    length: float, target: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Constants | None = None
+    length: float,
+    target: Work,
+    chip: AppleChip,
+    gamma: int,
+    engine: Engine = "llama.cpp",
+    build: int = 0,
+    at: Constants | None = None,
 ) -> tuple[float, float]:
     """Both ends of T_round / T(1) that hold `level` of rounds."""
-    spread = (at or constants()).round_spread
-    factor = max(spread.values()) if target.expert_bytes else spread[engine]
+    c = at or constants()
+    factor = c.round_spread[spread_key(engine, gamma)]
     if engine == "mlx" and (chip.generation or _MIDDLE) < _MIDDLE:
         factor **= _OLD
+    elif engine == "llama.cpp":
+        factor = joint(
+            factor, math.sqrt(_roofline(target, chip, gamma + 1, c) / _few_rows(target, chip, gamma + 1, build, c))
+        )
     return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
+
+
+def spread_key(engine: Engine, gamma: int) -> str:
+    """Whose `round_spread` a round goes by."""
+    return "llama.cpp wide" if engine == "llama.cpp" and gamma > _FEW_PROPOSED else engine
 
 
 def joint(*factors: float) -> float:

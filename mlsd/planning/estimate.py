@@ -169,7 +169,7 @@ def _trial_s(
         return ends[0] / 1e3, ends[1] / 1e3, ends[2] / 1e3
     step = draft if draft is not None else passes.head_work(target, case.drafter.name)
     length = passes.round_length(target, chip, case.drafter.name, case.gamma, step=step, build=build)
-    shortest, longest = passes.round_range(length, target, chip)
+    shortest, longest = passes.round_range(length, target, chip, case.gamma, build=build)
     alphas = passes.acceptance_of(case.drafter.name)
     tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
     decoding = (case.n_predict - 1) * plain * length / tokens[1]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.gguf_tools.synthetic.quantization import MIXTURES, SYNTHETIC_TYPES, stored_shape
 from mlsd.records import ModelFacts, ModelRef
 
-# What synthetic models are written in (MIXTURES and SYNTHETIC_TYPES there); their modules load numpy.
-QUANTS = (
-    *("Q4_K_M", "Q5_K_M", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
-    *("IQ4_NL", "Q2_K", "Q4_K", "Q5_K", "Q6_K"),
-)
+QUANTS = (*MIXTURES, *SYNTHETIC_TYPES)  # what synthetic models are written in
 # Mixtures of others that have no rule here, by the one of ours with as many bytes; MLX groups 64 weights of b bits with
 # a scale and an offset of 16 bits: b + 0.5 bits each, as the blocks of Q4_0, Q5_0 and Q8_0.
 NEAREST = {
@@ -82,8 +81,9 @@ def quant_of(text: str) -> str | None:
     return found if found or not bits else bits[0] if bits[0] in BITS else NEAREST.get(bits[0])
 
 
-def sized_facts(text: str, total_b: float, active_b: float, bits: float, *, k_quant: bool = False) -> ModelFacts:
-    """A model of an unknown shape by its parameters (10^9), those that a token uses, and the bits of each.
+def sized_facts(text: str, total_b: float, active_b: float, bits: float, stored: str = "Q8_0") -> ModelFacts:
+    """A model of an unknown shape by its parameters (10^9), those that a token uses, and how and in how many bits each
+    is stored.
 
     Layers and width are those that known shapes of such sizes have: ``36 (P / 8)^0.3`` layers of a dense model and
     ``42 (P / 35)^0.1`` of a mixture, each of ``12 n_embd^2`` active parameters.
@@ -102,7 +102,7 @@ def sized_facts(text: str, total_b: float, active_b: float, bits: float, *, k_qu
         n_parameters_active=round(active_b * 1e9),
         weight_bytes=round(total_b * 1e9 * bits / 8),
         active_bytes=round(active_b * 1e9 * bits / 8),
-        tensor_types={"Q4_K" if k_quant else "Q8_0": 1},
+        tensor_types={stored: 1},
     )
 
 
@@ -121,15 +121,13 @@ def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
         bytes_of = {key: round(BITS[quant] / _Q8 * getattr(facts, key)) for key in ("weight_bytes", "active_bytes")}
         types = {quant if name == "Q8_0" else name: n for name, n in facts.tensor_types.items()}
         return msgspec.structs.replace(facts, **bytes_of, tensor_types=types)
-    from mlsd.gguf_tools.synthetic.synth import from_shape
-
-    plan = from_shape(shape, quant=quant)
+    tensors, weight = stored_shape(shape, quant)
     return ModelFacts(
         ref=ModelRef(id=text),
-        architecture=plan.architecture,
-        n_layers=plan.n_layers,
+        architecture=shape.architecture,
+        n_layers=shape.n_layers,
         n_embd=shape.n_embd,
         n_vocab=shape.n_vocab,
-        **plan.weight.facts(),
-        tensor_types=plan.tensor_types,
+        **weight.facts(),
+        tensor_types=dict(Counter(tensor.type.name for tensor in tensors).most_common()),
     )

@@ -40,6 +40,12 @@ def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd
     assert re.search(r"Memory: \d+\.\d\d GB of weights; a Mac with \d+ GB lets models use \d+\.\d\d GB, contexts", out)
 
 
+@pytest.mark.parametrize("rate", ["0.75", "75%", "75"])
+def test_an_acceptance_may_be_given_in_per_cent(mlsd: Mlsd, rate: str) -> None:
+    asked = ("advise", "qwen3.5-9b-q4_k_m", "--chip", "M4", "--drafter", "mtp", "--gamma", "2")
+    assert "75% as stated" in mlsd(*asked, "--acceptance", rate).out
+
+
 def test_another_mac_runs_the_build_that_set_up_installs_there(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M2 Ultra", "--drafter", "mtp", "--workload", "code"]
     told = [mlsd(*asked, *build).out for build in ((), ("--llama-build", str(installed_build(A_MAC))))]
@@ -89,6 +95,9 @@ def test_databases_of_others_in_the_results_folder_are_passed_over(mlsd: Mlsd) -
         (("qwen3-8b", "--chip", "M1", "--acceptance", "0.8", "--gamma", "4"), "one draft or method"),
         (("qwen3-8b", "--chip", "M1", "--acceptance", "0.8", "--drafter", "pld"), "Name that one: --gamma"),
         (("qwen3-8b", "--chip", "M1", "--accepted", "5/4", "--drafter", "pld", "--gamma", "4"), "No round at gamma 4"),
+        (("qwen3-8b", "--chip", "M1", "--acceptance", "x", "--drafter", "pld", "--gamma", "4"), "0.75 or 75%"),
+        (("qwen3-8b", "--chip", "M1", "--runtime", "cpu"), "mlsd bench qwen3-8b --n-gpu-layers 0"),
+        (("qwen3-8b", "--chip", "M1", "--n-gpu-layers", "0"), "on its CPU is not modelled"),
         (("qwen3-8b", "--chip", "M1", "--accepted", "0.6", "--drafter", "pld", "--gamma", "4"), "167/264"),
     ],
 )

@@ -10,7 +10,7 @@ from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.known_model import by_sizes, named
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware import chips
-from mlsd.hardware.apple_passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, rows_ms, work_of
+from mlsd.hardware.apple_passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, work_of
 from mlsd.planning.estimate import rates_from_chips
 from mlsd.records import ModelRef
 from tests.planning.test_estimate import case
@@ -44,10 +44,25 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
     assert old is not None and new is not None
     small, large = work("qwen3.5-9b-q4_k_m"), work("qwen3.5-9b-q8_0")
     assert plain_ms(small, new) < plain_ms(large, new) < plain_ms(large, old)
-    assert 0 < rows_ms(small, new, 1) < rows_ms(small, new, 4)
-    assert rows_ms(small, new, 4, build=11_404) < rows_ms(small, new, 4)
-    assert rows_ms(large, new, 4) < rows_ms(small, new, 4)  # K-quants cost more arithmetic
     assert prefill_ms(small, new) < prefill_ms(small, old) < plain_ms(small, old)
+
+
+@pytest.mark.parametrize("chip", ["M1 Max", "M2 Ultra", "M4 Pro"])
+def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: str) -> None:
+    known = apple_chip(chip)
+    assert known is not None
+
+    def lengths(quant: str, build: int = 0) -> list[float]:
+        one = work(f"qwen3.5-9b-{quant}")
+        return [passes.pass_length(one, known, rows, 30.0, build=build) for rows in range(1, 41)]
+
+    k, q4, q8 = map(lengths, ("q4_k_m", "q4_0", "q8_0"))
+    assert k[0] == q8[0] == 1.0
+    for rows in (2, 3, 4, 6, 8):
+        assert k[rows - 1] > q4[rows - 1] > q8[rows - 1] > q8[rows - 2], "a row of a K-quant is the most arithmetic"
+    assert k[31] == k[12], "a matrix kernel computes 32 rows at once"
+    new = lengths("q4_k_m", 11_404)
+    assert new[1] == k[1] and all(a < b for a, b in zip(new[2:8], k[2:8], strict=True)), "from three rows on"
 
 
 # One line of the table each: what comes next, and what may.
@@ -115,7 +130,7 @@ def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> Non
         passes.round_length(target, chip, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
     )
     assert 1 < bare < looked_up < drafted
-    low, high = passes.round_range(drafted, target, chip)
+    low, high = passes.round_range(drafted, target, chip, 2)
     assert 0.7 < low < drafted < high
 
 
@@ -137,10 +152,11 @@ def test_a_prediction_block_reads_one_layer_and_the_lm_head() -> None:
 def test_the_constants_are_those_that_the_published_tables_give() -> None:
     plain, rounds, shipped = published.plain_rows(), published.round_rows(), constants()
     found = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))
-    for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows", "rows_ultra", "rows_plain_blocks"):
+    for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows", "rows_ultra"):
         assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
     assert found.programs == pytest.approx(shipped.programs, rel=0.01)
     assert found.rows == pytest.approx(shipped.rows, rel=0.01)
+    assert found.roofline == pytest.approx(shipped.roofline, rel=0.01)
     assert found.round_ms == pytest.approx(shipped.round_ms, rel=0.01)
     assert found.prefill == pytest.approx(shipped.prefill, rel=0.01)
     assert msgspec.structs.replace(found, share=1.0) != shipped

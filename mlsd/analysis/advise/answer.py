@@ -275,10 +275,10 @@ def _costs(
             target, drafts, question.chip, question.gammas, question.runtime, question.build, question.depth
         )
     assert place is not None
-    for source in (own_costs, costs_by_shape):
-        found = source(target, drafts, known, place.environment_key)
-        if found is not None:
-            return found
+    n_prompt = None if question.request is None else question.request.prompt_tokens
+    found = own_costs(target, drafts, known, place.environment_key, n_prompt)
+    if found := found or costs_by_shape(target, drafts, known, place.environment_key):
+        return found
     if place.chip is not None:
         return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build or place.build)
     name = target.facts.ref.id

@@ -19,6 +19,7 @@ from mlsd.records import EngineOptions, ModelFacts
 from mlsd.store.newest import study_databases
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
+from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.acceptance import Stated
@@ -52,6 +53,11 @@ def advise(
     proposed), `accepted` (both counts), or `mgl`. `prompt_tokens` and `n_predict` describe a request, whose whole time
     is answered, too.
     """
+    if runtime == "cpu" or (chip is not None and engine.n_gpu_layers == 0):
+        raise InputError(
+            "What a Mac does on its CPU is not modelled: no public row of it was found.",
+            hint=f"Measure it there: mlsd bench {quoted(str(target))} --n-gpu-layers 0, with --draft or --drafter.",
+        )
     asked = None if chip is None else _chip(chip)
     request = _request(prompt_tokens, n_predict)
     if request is not None and chip is not None:  # half of the answer stands before a token of it, on average
@@ -144,7 +150,9 @@ def _here(engine: EngineOptions) -> Place:
 
     return Place(
         environment_key=environment_key(environment),
-        chip=apple_chip(
+        chip=None  # what is known of chips is known of their GPUs
+        if engine.n_gpu_layers == 0
+        else apple_chip(
             environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores
         ),
         safe_bytes=None if budget is None else budget.limit_bytes,

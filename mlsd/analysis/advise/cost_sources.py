@@ -24,16 +24,22 @@ from mlsd.trials.results import ArmResult
 
 Costed = tuple[CostRange, dict[Arm, CostRange]]  # of plain decoding, and by drafter
 
+_AS_LONG = 2.0  # of prompts: a factor
 _SINGLE_ERROR = 0.1  # relative, of trials without repeats
 # A head reads the prompt too: 117 tok/s of prefill became 94.6 with MTP (a comment in llama.cpp PR 22673).
 _HEAD_PREFILL = 117 / 94.6 - 1
 
 
-def own_costs(target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str) -> Costed | None:
-    """Costs from a calibration of the target on this machine, or from its trials; None where it has neither."""
+def own_costs(
+    target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str, n_prompt: int | None = None
+) -> Costed | None:
+    """Costs from a calibration of the target on this machine, or from its trials; None where it has neither.
+
+    `n_prompt`: tokens of the prompt whose reading is asked for, too.
+    """
     arms = predictable(known.of(target.facts.ref, machine))
     alone = [arm for arm in arms if arm.is_plain]
-    plain = _own(target, alone, None, known, machine)
+    plain = _own(target, alone, None, known, machine, n_prompt)
     if plain is None:
         return None
     found = {}
@@ -42,7 +48,8 @@ def own_costs(target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known
         if way.method in HEADS and not own:
             continue  # a calibration times passes of the target alone
         ref = None if way.draft is None else _ref(way.draft, draft, own)
-        costs = _own(target, [*(alone if own else ()), *own], ref, known, machine, drafting=way.method != NO_DRAFTER)
+        ran = [*(alone if own else ()), *own]
+        costs = _own(target, ran, ref, known, machine, n_prompt, drafting=way.method != NO_DRAFTER)
         if costs is not None:
             found[way] = costs
     return plain, found
@@ -54,13 +61,14 @@ def _own(
     draft: ModelRef | None,
     known: Known,
     machine: str,
+    n_prompt: int | None,
     *,
     drafting: bool = False,
 ) -> CostRange | None:
     """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
     base = known.costs(machine, target.facts.ref, draft)
     ran = any(arm.case.gamma for arm in arms)
-    prefill = _prefill_ms([arm for arm in arms if bool(arm.case.gamma) == ran])
+    prefill = _prefill_ms([arm for arm in arms if bool(arm.case.gamma) == ran], n_prompt)
     if base is not None:
         from mlsd.analysis.fits.calibration import relative_error, target_curve
 
@@ -89,13 +97,16 @@ def _range(target: KnownModel, costs: Costs, error: float, source: str, basis: B
     )
 
 
-def _prefill_ms(arms: Sequence[ArmResult]) -> float | None:
-    """Ms of one prompt token, the draft's reading included; the median over trials that timed it."""
+def _prefill_ms(arms: Sequence[ArmResult], n_prompt: int | None) -> float | None:
+    """Ms of one prompt token, the draft's reading included; the median over trials of prompts about as long.
+
+    A token of a prompt costs by its length (a batch that is not full, attention), so others say nothing of it.
+    """
     found = [
         (t.prefill_ns + (t.draft_prefill_ns or 0)) / 1e6 / t.n_prompt
         for arm in arms
         for t in (one.trial for one in arm.trials)
-        if t.valid and t.prefill_ns and t.n_prompt
+        if t.valid and t.prefill_ns and t.n_prompt and n_prompt and 1 / _AS_LONG < t.n_prompt / n_prompt < _AS_LONG
     ]
     return statistics.median(found) if found else None
 
@@ -188,7 +199,11 @@ def _modelled(
         for gamma, length in lengths.items():
             steps = 0 if step is None else 1 if passes.drafts_a_block(method) else gamma
             # What a round's range leaves open is put into its pass.
-            of_pass = passes.round_range(length, target, chip, engine)[end] * one - steps * (drafting + each) - each
+            of_pass = (
+                passes.round_range(length, target, chip, gamma, engine, build)[end] * one
+                - steps * (drafting + each)
+                - each
+            )
             verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
         costs = Costs(
             verify_ms=verify,

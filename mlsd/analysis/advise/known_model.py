@@ -88,8 +88,7 @@ def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
     bits = bits_of(chosen) if chosen else None if read.bits is None else read.bits + _SCALES
     if bits is None:
         return None
-    is_k = chosen is not None and chosen[:1] == "Q" and "_K" in chosen
-    facts = sized_facts(text, max(read.total_b or 0.0, read.active_b), read.active_b, bits, k_quant=is_k)
+    facts = sized_facts(text, max(read.total_b or 0.0, read.active_b), read.active_b, bits, chosen or _DEFAULT)
     return KnownModel(facts=facts, quant=chosen, quant_assumed=assumed)
 
 

@@ -33,10 +33,9 @@ class Known(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # which rows of the databases do not count
 
     def of(self, target: ModelRef, environment: str | None = None) -> list[ArmResult]:
-        """Every arm of a target by its id or its content, of one machine or of all; `choose` took one file of an id."""
+        """Every arm of a target by its content, or its id where a hash is not known, of one machine or of all."""
         places = self.arms.values() if environment is None else [self.arms.get(environment, ())]
-        own = [arm for arms in places for arm in arms]
-        return [arm for arm in own if arm.case.target.id == target.id or same_model(arm.case.target, target)]
+        return [arm for arms in places for arm in arms if same_model(arm.case.target, target)]
 
     def costs(self, environment: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""

@@ -37,6 +37,23 @@ class Counts(click.ParamType[tuple[int, int]]):
         return int(accepted), int(proposed)
 
 
+class Rate(click.ParamType[float]):
+    """Accepted over proposed: ``0.75``, ``75%`` or ``75``, which is no share."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        try:
+            rate = float(text.removesuffix("%"))
+        except ValueError:
+            rate = -1.0
+        rate = rate / 100 if text.endswith("%") or rate > 1 else rate
+        if not 0 <= rate <= 1:
+            self.fail(f"{text[:40]!r} is not accepted over proposed like 0.75 or 75%.", param, ctx)
+        return rate
+
+
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
 _GAMMAS = (1, 2, 4, 8, 16)
 _MACS_GIB = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
@@ -64,8 +81,8 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @click.option("--llama-build", "--build", "build", type=shared.Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
-    type=shared.Real(min=0, max=1),
-    help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 [default: as measured].",
+    type=Rate(),
+    help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 or 80% [default: as measured].",
 )
 @click.option("--accepted", type=Counts(), help="The same as counts, like 167/264.")
 @click.option("--mgl", type=shared.Real(min=1), help="The same as tokens a round, the target's own one included.")
@@ -94,12 +111,11 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
     if options["measure"] and options["chip"] is not None:
         raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
-    databases = databases or tuple(study_databases())
-    found = ask(databases)
+    found, read = ask(databases), databases or tuple(study_databases())
     if options["measure"] and (open_ := found.recommendation.to_measure):
-        measured = _measure(target, open_, options, databases[0] if len(databases) == 1 else None)
-        databases = (*(path for path in databases if path != measured), measured)
-        found = ask(databases)
+        measured = _measure(target, open_, options, read[0] if len(read) == 1 else None)
+        read = (*(path for path in read if path != measured), measured)
+        found = ask(read)
     for text in found.notes:
         note(text)
     if as_json:
@@ -116,7 +132,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
                 "measured": [answer_object(one, flags_of(one)) for one in found.measured],
                 "chip": _checked() if found.modelled else None,
                 **{name: getattr(found, name) for name in same},
-                "databases": [str(path) for path in databases],
+                "databases": [str(path) for path in read],
             }
         )
     else:
@@ -230,7 +246,7 @@ def _of_request(one: Prospect | None) -> str:
     if found is None or one is None:
         return ""
     if found.whole_s is None:
-        return "; how long a prompt takes is not known here"
+        return "; how long a prompt of that length takes is not known here"
     if found.pays_from is None:
         return "; it pays at no length"
     words, least = f"; it pays from output token {found.pays_from:,} on", found.pays_from_latest

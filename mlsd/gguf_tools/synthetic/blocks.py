@@ -13,6 +13,7 @@ import numpy as np
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Bytes
+from mlsd.gguf_tools.synthetic.quantization import SYNTHETIC_TYPES
 from mlsd.gguf_tools.weights import Floats, generator
 from mlsd.records import Record
 
@@ -46,7 +47,6 @@ LAYOUTS: dict[gguf.GGMLQuantizationType, _BlockLayout] = {
     _Type.Q5_K: _BlockLayout(scale=0, offset=2, offset_ratio=15.5, constants=((4, _INNER_6BIT),)),
     _Type.Q6_K: _BlockLayout(scale=208, constants=((192, bytes([8] * 16)),)),
 }
-SYNTHETIC_TYPES = tuple(kind.name for kind in (*_FLOAT_BYTES, *LAYOUTS))
 
 
 class Pool:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import gguf
+from typing import TYPE_CHECKING
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
-from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor, gguf_constants
+from mlsd.gguf_tools.weigh import ModelWeight, weigh
 
-_Type = gguf.GGMLQuantizationType
+if TYPE_CHECKING:
+    import gguf
 
 SAME = "same"  # the types of the file that gives the shape
-MIXTURES = {"Q4_K_M": _Type.Q4_K, "Q5_K_M": _Type.Q5_K}
+MIXTURES = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K"}
+SYNTHETIC_TYPES = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "Q2_K", "Q4_K", "Q5_K", "Q6_K"),
+)
 # Rows that a K-type's blocks of 256 do not divide: what llama.cpp's quantizer takes instead.
-_FALLBACK = {_Type.Q4_K: _Type.Q5_0, _Type.Q5_K: _Type.Q5_1, _Type.Q6_K: _Type.Q8_0}
+_FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 _MORE_BITS_PARTS = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+
+
+def stored_shape(shape: Shape, quant: str) -> tuple[list[Tensor], ModelWeight]:
+    """A shape's tensors as `quant` stores them, and what they weigh. Raises: InputError."""
+    stored = quantized(shape.tensors, quant, n_layers=shape.n_layers)
+    return stored, weigh(stored, n_trunk=shape.n_layers, n_experts=shape.n_experts, n_experts_used=shape.n_experts_used)
 
 
 def quantized(specs: Sequence[Tensor], quant: str, *, n_layers: int) -> list[Tensor]:
@@ -30,18 +40,22 @@ def quantized(specs: Sequence[Tensor], quant: str, *, n_layers: int) -> list[Ten
             f"mlsd cannot make random weights of type {quant}.",
             hint=f"The choices are {', '.join((*SYNTHETIC_TYPES, *MIXTURES))}, and {SAME} for a GGUF's own types.",
         )
-    return [spec.stored_as(_Type[name]) for spec in specs]
+    return [spec.stored_as(_type(name)) for spec in specs]
 
 
-def _mixed(spec: Tensor, base: gguf.GGMLQuantizationType, n_layers: int, *, tied: bool) -> Tensor:
+def _type(name: str) -> gguf.GGMLQuantizationType:
+    return gguf_constants().GGMLQuantizationType[name]
+
+
+def _mixed(spec: Tensor, base: str, n_layers: int, *, tied: bool) -> Tensor:
     """llama.cpp's ``_K_M`` rule: the head and half of the value and down projections are Q6_K (src/llama-quant.cpp)."""
     is_head = spec.kind == "head" or (tied and spec.kind == "embedding")
     has_more = spec.block is not None and spec.part in _MORE_BITS_PARTS and more_bits(spec.block, n_layers)
-    kind = _Type.Q6_K if is_head or has_more else base
-    block_size, _ = gguf.GGML_QUANT_SIZES[kind]
+    kind = "Q6_K" if is_head or has_more else base
+    block_size, _ = gguf_constants().GGML_QUANT_SIZES[_type(kind)]
     if spec.kind in QUANTIZED_KINDS and spec.dims[0] % block_size:
         kind = _FALLBACK[kind]
-    return spec.stored_as(kind)
+    return spec.stored_as(_type(kind))
 
 
 def more_bits(layer: int, n_layers: int) -> bool:

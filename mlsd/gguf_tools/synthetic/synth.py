@@ -20,7 +20,7 @@ from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
 from mlsd.gguf_tools.surgery import edit as surgery
 from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
-from mlsd.gguf_tools.synthetic.quantization import SAME, quantized
+from mlsd.gguf_tools.synthetic.quantization import SAME, quantized, stored_shape
 from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
 from mlsd.gguf_tools.vocabulary import add_vocabulary
@@ -67,8 +67,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     cut = msgspec.structs.replace(
         shape, n_layers=depth, full_attention_interval=min(shape.full_attention_interval, depth)
     )
-    stored = quantized(cut.tensors, quant, n_layers=cut.n_layers)
-    weight = weigh(stored, n_trunk=cut.n_layers, n_experts=cut.n_experts, n_experts_used=cut.n_experts_used)
+    stored, weight = stored_shape(cut, quant)
 
     def describe(writer: gguf.GGUFWriter) -> None:
         name = f"{shape.name}, random weights"

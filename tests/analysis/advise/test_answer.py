@@ -20,6 +20,7 @@ from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
+from mlsd.trials.answers import Answer
 from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.predict.test_shapes import facts, known
 from tests.analysis.studies import as_measured, blocks, model
@@ -134,10 +135,16 @@ def measured() -> tuple[Known, Study, Place]:
     return stored, study, Place(environment_key=key, chip=None, safe_bytes=None)
 
 
+def length_of(best: Answer) -> int:
+    """Tokens of the prompt that was measured."""
+    return next(one.trial.n_prompt for arm in best.arms for one in arm.trials if one.trial.n_prompt)
+
+
 def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Place]) -> None:
     stored, study, here = measured
-    n_measured, asked = 0, Request(prompt_tokens=500, n_predict=101)
+    n_measured = 0
     for best in study.answers:
+        asked = Request(prompt_tokens=length_of(best), n_predict=101)
         question = AdviceQuestion(target=best.target, workload=best.text, request=asked)
         found = answer(question, stored, here).recommendation
         assert (found.verdict == "on") == (best.use == "on")
@@ -188,6 +195,24 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
         for name in ("tiny-draft", str(draft))
     )
     assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
+
+
+def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, Place]) -> None:
+    stored, _, _ = measured
+    known = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
+    assert known.sha256 and stored.of(known) and stored.of(ModelRef(id="renamed", sha256=known.sha256))
+    assert stored.of(ModelRef(id="tiny-moe")), "whose content nobody knows"
+    assert not stored.of(ModelRef(id="tiny-moe", sha256="0" * 64))
+
+
+def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(measured: tuple[Known, Study, Place]) -> None:
+    stored, study, here = measured
+    best = study.answers[0]
+    for n_prompt, is_known in ((length_of(best), True), (100_000, False)):
+        request = Request(prompt_tokens=n_prompt, n_predict=64)
+        asked = AdviceQuestion(target=best.target, workload=best.text, request=request)
+        plain = next(p for p in answer(asked, stored, here).recommendation.prospects if not p.gamma)
+        assert plain.request is not None and (plain.request.ttft_s is not None) == is_known
 
 
 def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, Place]) -> None:

@@ -6,14 +6,8 @@ import pytest
 
 from mlsd.analysis.advise.known_model import named
 from mlsd.errors import MlsdError
-from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
-from mlsd.gguf_tools.synthetic.quantization import MIXTURES
-from mlsd.planning.known_shapes import QUANTS, shape_of
+from mlsd.planning.known_shapes import shape_of
 from mlsd.records import ModelFacts, ModelRef
-
-
-def test_quantizations_are_those_that_synthetic_models_are_written_in() -> None:
-    assert (*MIXTURES, *SYNTHETIC_TYPES) == QUANTS
 
 
 @pytest.mark.parametrize(

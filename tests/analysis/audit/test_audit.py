@@ -80,6 +80,7 @@ def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
         ("ik-llama-mtp", 12, 0, 0, 0),
         ("llama-cpp-mtp", 12, 0, 0, 2),
         ("mac-2026", 285, 5, 1, 63),
+        ("mac-autumn", 46, 0, 0, 10),
         ("mac-plain", 173, 0, 0, 6),
         ("mlx-mtp", 4, 0, 0, 3),
         ("mtp-by-text", 15, 0, 0, 13),

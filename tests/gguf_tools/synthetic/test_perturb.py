@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
 from mlsd.gguf_tools.synthetic.perturb import noisy, perturb
+from mlsd.gguf_tools.synthetic.quantization import SYNTHETIC_TYPES
 
 KINDS = [*SYNTHETIC_TYPES, "Q3_K", "IQ4_XS"]
 

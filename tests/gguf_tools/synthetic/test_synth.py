@@ -16,8 +16,8 @@ from mlsd.gguf_tools.shape import SYNTHETIC
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
-from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES, Pool, dequantized
-from mlsd.gguf_tools.synthetic.quantization import more_bits
+from mlsd.gguf_tools.synthetic.blocks import Pool, dequantized
+from mlsd.gguf_tools.synthetic.quantization import SYNTHETIC_TYPES, more_bits
 from mlsd.gguf_tools.synthetic.router import correlation_for, shared_experts
 from mlsd.gguf_tools.synthetic.synth import from_gguf, from_shape, plan_synthetic, write_synthetic
 
