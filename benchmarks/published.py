@@ -735,7 +735,7 @@ def questions() -> Iterator[Result]:
             one = msgspec.structs.replace(question, target=target, chip=known)
             verdicts[answer(one, nothing, None).recommendation.verdict] += 1
         total = sum(verdicts.values())
-        share = 100 * (total - verdicts["not decided"]) / total
+        share = 100 * (total - verdicts["not decided yet"]) / total
         said = f"{total} questions, {name}: on {verdicts['on']}, off {verdicts['off']}"
         yield Result(said, share, share, share, "%", f">= {bar}" if bar else "", None if bar is None else share >= bar)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import prod
@@ -46,10 +47,13 @@ _BY_PART: dict[str, Kind] = {
 }
 
 
+@functools.cache
 def gguf_constants() -> Any:
     """`gguf.constants` alone: the package around it loads its readers, and they numpy."""
-    package, name = find_spec("gguf"), "gguf.constants"
-    if name not in sys.modules and package is not None and package.origin is not None:
+    name = "gguf.constants"
+    if name not in sys.modules:
+        package = find_spec("gguf")
+        assert package is not None and package.origin is not None
         spec = spec_from_file_location(name, Path(package.origin).parent / "constants.py")
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module_from_spec(spec)

@@ -34,7 +34,6 @@ from mlsd.analysis.advise.prospects import (
 from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
-from mlsd.drafters.options import parse_drafter
 from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError
 from mlsd.hardware.apple_passes import AppleChip, constants
 from mlsd.models.library import resolve_model
@@ -182,7 +181,12 @@ def _asked_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm]
     measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
     found = []
     for text in question.drafts:
+        if is_method(text):
+            found.append(arm_named(text))
+            continue
         if is_method(text.partition(":")[0]):
+            from mlsd.drafters.options import parse_drafter  # which loads every method
+
             spec = parse_drafter(text)
             found.append(arm_named(spec.name, None, options_text(spec)))
             continue

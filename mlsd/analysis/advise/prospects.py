@@ -351,7 +351,7 @@ def recommend(
     faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]
     could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: -p.speedup.value)
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
-    best = max(faster, key=lambda p: p.speedup.value) if faster else next(p for p in found if not p.gamma)
+    best = max(faster, key=_at_least) if faster else next(p for p in found if not p.gamma)
     is_open = verdict == "not decided yet"
     to_measure = tuple(could[:_N_TO_MEASURE]) if is_open else ()
     more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
@@ -381,6 +381,11 @@ def recommend(
         to_measure=to_measure,
         next_steps=() if decided_here else tuple(steps),
     )
+
+
+def _at_least(p: Prospect) -> float:
+    """What a setting is chosen by: its measured speedup, or what a predicted one gives at least."""
+    return p.speedup.value if p.effect else p.speedup.low or 0.0
 
 
 def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:

@@ -164,12 +164,12 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
 
 
 def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
-    from mlsd.models.library import resolve_model
-    from mlsd.servers.flags import advice
-
     result, best = found.recommendation, found.recommendation.best
     if result.verdict == "not decided yet":
         return ()
+    from mlsd.models.library import resolve_model
+    from mlsd.servers.flags import advice  # which loads every method
+
     path = resolve_model(target).path if found.target.here else None
     return advice(best.spec, best.gamma, found.draft_file or best.draft, path)
 
