@@ -208,6 +208,11 @@ def test_a_wrong_name_is_answered_and_a_chip_advised_before_heavy_imports_and_lo
     assert not list(tmp_path.glob("cache/*.lock"))
 
 
+def test_advice_for_a_chip_loads_no_numbers(tmp_path: Path) -> None:
+    words = ("advise", "qwen3-8b", "--chip", "M4", "--drafter", "mtp", "--gamma", "2", "--accepted", "60/100")
+    assert not {"numpy", "llama_cpp", "httpx2"} & _loaded(tmp_path, *words), "gguf's constants alone bring none"
+
+
 def test_importing_the_engine_starts_nothing_native() -> None:
     code = "import sys, mlsd.engine.llama.session; print('llama_cpp' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -142,7 +142,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         [gap for gap, is_open in gaps.items() if is_open],
         tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, known, place)),
         _fetch(file, found) if file is not None and plain.basis == "shape" else (),
-        question.target if Path(question.target).is_file() else "",
+        question.target if Path(question.target).is_file() else _with_block(target, drafts),
         asked_texts,
         question.options,
     )
@@ -255,6 +255,14 @@ def _why_not_mtp(target: KnownModel) -> str | None:
     except MlsdError as error:
         return str(error)
     return None
+
+
+def _with_block(target: KnownModel, drafts: Iterable[Arm]) -> str:
+    """The manifest's file with the next-token block of a target that is not here, where MTP alone is asked for."""
+    if target.here or target.shape is None or {way.method for way in drafts} != {"mtp"}:
+        return ""
+    same = (target.shape.name, target.quant)
+    return next((e.id for e in load_manifest() if "-mtp-" in e.id and shape_of(e.id) == same), "")
 
 
 def _needs(target: KnownModel, found: Recommendation) -> list[str]:

@@ -399,10 +399,12 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
     else:
         words = f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
     if one is not fastest:
-        missing = "not decided yet" if fastest.effect else f"not surely {_MARGIN} faster than plain"
-        return (
-            f"{words}; {fastest.setting}, at {_times(fastest)}, is {missing if not one.effect else 'not decided yet'}"
-        )
+        missing = f"is not surely {_MARGIN} faster than plain"
+        if fastest.effect or one.effect:
+            missing = "is not decided yet"
+        elif fastest.pays:
+            missing = "may give less"
+        return f"{words}; {fastest.setting}, at {_times(fastest)}, {missing}"
     low = one.speedup.low
     near = one.effect is None and low is not None and 1 < low <= _WORTH
     return f"{words} (less than {_MARGIN} faster is no difference)" if near else words

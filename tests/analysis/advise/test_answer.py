@@ -220,6 +220,9 @@ def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, St
     with pytest.raises(MlsdError, match="next-token block"):
         answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)
     chip = apple_chip("M4 Max")
+    plain = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("mtp",), chip=chip)
+    steps = answer(plain, NOTHING, None).recommendation.next_steps
+    assert "mlsd bench qwen3.5-9b-mtp-q4_k_m --drafter mtp" in steps[-1], "the manifest's file that has it"
     told = [
         answer(AdviceQuestion(target=name, drafts=("mtp",), chip=chip), NOTHING, None).notes
         for name in ("qwen3.5-27b-q4_k_m", "qwen3.5-9b-mtp-q4_k_m")
