@@ -209,7 +209,7 @@ def test_a_wrong_name_is_answered_and_a_chip_advised_before_heavy_imports_and_lo
 
 
 def test_advice_for_a_chip_loads_no_numbers(tmp_path: Path) -> None:
-    words = ("advise", "qwen3-8b", "--chip", "M4", "--drafter", "mtp", "--gamma", "2", "--accepted", "60/100")
+    words = ("advise", "qwen3-8b-q4_k_m", "--chip", "M4", "--drafter", "mtp", "--gamma", "2", "--accepted", "6/10")
     assert not {"numpy", "llama_cpp", "httpx2"} & _loaded(tmp_path, *words), "gguf's constants alone bring none"
 
 

@@ -59,8 +59,8 @@ def test_what_is_left_open_is_measured_and_asked_again(mlsd: Mlsd, monkeypatch: 
     recommendation = msgspec.structs.replace(modelled.recommendation, to_measure=open_)
     asked: list[tuple[Path, ...]] = []
 
-    def advise(*_: object, databases: tuple[Path, ...], **__: object) -> TargetAdvice:
-        asked.append(tuple(databases))
+    def advise(*_: object, db: tuple[Path, ...], **__: object) -> TargetAdvice:
+        asked.append(tuple(db))
         return msgspec.structs.replace(modelled, recommendation=recommendation)
 
     monkeypatch.setattr(ask, "advise", advise)

@@ -19,11 +19,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mlsd.analysis.advise import ask
+from mlsd.analysis.advise import ask, known_model
 from mlsd.analysis.advise.answer import Place
 from mlsd.analysis.results.server_arms import recommend
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import answer_objects, say_answers
+from mlsd.errors import ModelFileError
 from mlsd.hardware.apple_passes import apple_chip
 from mlsd.measure.run.runs import BenchResult, answer_of, bench
 from mlsd.planning.question import Question
@@ -290,6 +291,10 @@ def _of_server(one: ArmResult) -> ArmResult:
     return replace(one, question=replace(one.question, source="server", suite=SERVERS))
 
 
+def _gone(name: str, **_: object) -> None:
+    raise ModelFileError(f"{name} is gone.")
+
+
 @pytest.mark.parametrize(
     ("use", "made"),
     [
@@ -306,6 +311,7 @@ def test_an_answer_is_one_statement_on_every_surface(
     path = write(tmp_path / "s.sqlite", made)
     here = Place(environment_key=environment_key(MACHINE), chip=apple_chip("Apple M2"), safe_bytes=None)
     monkeypatch.setattr(ask, "_here", lambda engine: here)
+    monkeypatch.setattr(known_model, "resolve_model", _gone)  # the files of these names that are here are others
     study = study_of(path)
     (found,) = study.answers
     assert found.use == use

@@ -157,7 +157,7 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         modelled=plain.basis == "bandwidth",
         untimed=tuple(way.name for way in untimed),
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
-        notes=(*known.notes, *_needs(target, recommendation)),
+        notes=(*known.notes, *_other_files(target, known), *_needs(target, recommendation)),
         measured=tuple(answers(here)),
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
         limit_bytes=room,
@@ -263,6 +263,15 @@ def _with_block(target: KnownModel, drafts: Iterable[Arm]) -> str:
         return ""
     same = (target.shape.name, target.quant)
     return next((e.id for e in load_manifest() if "-mtp-" in e.id and shape_of(e.id) == same), "")
+
+
+def _other_files(target: KnownModel, known: Known) -> list[str]:
+    """That trials of another file under the target's name do not count."""
+    ref = target.facts.ref
+    named_so = [arm for arms in known.arms.values() for arm in arms if arm.case.target.id == ref.id]
+    if not named_so or known.of(ref):
+        return []
+    return [f"What was measured of {ref.id} was another file of that name: its content differs, so it does not count."]
 
 
 def _needs(target: KnownModel, found: Recommendation) -> list[str]:

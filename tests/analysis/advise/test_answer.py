@@ -142,7 +142,7 @@ def length_of(best: Answer) -> int:
 
 def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Place]) -> None:
     stored, study, here = measured
-    n_measured = 0
+    n_measured = n_timed = 0
     for best in study.answers:
         asked = Request(prompt_tokens=length_of(best), n_predict=101)
         question = AdviceQuestion(target=best.target, workload=best.text, request=asked)
@@ -155,12 +155,11 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
             if p is not None:
                 assert (p.effect, p.speedup) == (one.effect, one.ratio), "an undecided one is not predicted instead"
                 assert p.tok_s.value == one.tok_s, "as it was measured"
-                assert p.request is not None and p.request.ttft_s is not None and p.request.whole_s is not None
-                assert p.request.whole_s.value == pytest.approx(p.request.ttft_s + 100 / p.tok_s.value), (
-                    "a request, too"
-                )
                 n_measured += 1
-    assert n_measured > 10
+                if p.request is not None and p.request.ttft_s is not None and p.request.whole_s is not None:
+                    n_timed += 1
+                    assert p.request.whole_s.value == pytest.approx(p.request.ttft_s + 100 / p.tok_s.value)
+    assert n_measured > 10 and n_timed > 10, "a request, too"
 
 
 def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -> None:
