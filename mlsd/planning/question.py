@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlsd.drafters.own import as_typed
 from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, OptionValue, Record, Sampling
 
 if TYPE_CHECKING:
@@ -81,4 +80,8 @@ def options_of(given: Sampling | EngineOptions) -> list[str]:
 def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
     """A method with its options as `--drafter` takes them."""
     own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
-    return f"{as_typed(name)}:{own}" if own else as_typed(name)
+    if ".py:" in name:
+        from mlsd.drafters.own import as_typed  # which loads every method
+
+        name = as_typed(name)
+    return f"{name}:{own}" if own else name

@@ -14,6 +14,7 @@ from mlsd.errors import InputError
 from mlsd.hardware.apple_passes import AppleChip, apple_chip, unnamed_chip
 from mlsd.hardware.chips import peak_bandwidth
 from mlsd.hardware.metal_kernels import build_of
+from mlsd.planning.question import options_of
 from mlsd.records import EngineOptions, ModelFacts
 from mlsd.store.newest import study_databases
 from mlsd.store.rows import environment_key
@@ -95,8 +96,6 @@ def advise(
 
 def _again(named: Sequence[str | Path], engine: EngineOptions) -> list[str]:
     """What a command that goes on from here must say again; a command measures into one database."""
-    from mlsd.planning.question import options_of  # which loads every method
-
     return [*options_of(engine), *(("--db", str(named[0])) if len(named) == 1 else ())]
 
 
