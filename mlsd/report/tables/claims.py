@@ -43,8 +43,8 @@ _COUNTED: dict[Decision, str] = {
     "refuted": "refuted",
     "does not hold here": "not holding",
     "holds here": "holding",
-    "not decided yet": "not decided yet",
-    "not measured": "not measured",
+    "not decided yet": "undecided",
+    "not measured": "unmeasured",
 }
 
 
