@@ -21,8 +21,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.shape import FULL, Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 
 # A mixture of the large one's layers that fits a laptop: fewer of them, with fewer experts each.

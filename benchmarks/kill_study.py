@@ -28,7 +28,7 @@ import psutil
 from benchmarks.harness import Result, counted
 from mlsd.analysis.audit.record_identities import problems
 from mlsd.formats.record import opened_record
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.store.rows import CalibrationPoint, TrialFilter

@@ -32,7 +32,7 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.predict.known import Known
 from mlsd.errors import InputError
 from mlsd.formats.printed import parse_printed
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import AppleChip, Constants, Engine, Work
 from mlsd.hardware.chips import CHIPS

@@ -36,7 +36,7 @@ from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import EngineError
 from mlsd.folders import asset_path
-from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from mlsd.cli import output
-from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.loaded import plain_name
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.measure.builds import installed
 

@@ -13,10 +13,10 @@ from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 
 from mlsd.cli import main
-from mlsd.engine.llama.build.place import linked
+from mlsd.engine.llama.build.loaded import linked
 from mlsd.errors import InputError, LockError
 from mlsd.folders import cache_dir, replacing, update_json, user_dir, write_atomically
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
+from mlsd.gguf_tools.surgery.edit import cached_draft
 from mlsd.hashes import digest, file_sha256
 from mlsd.measure.run.runner import machine_lock
 from mlsd.store.rowcodec import without_folders

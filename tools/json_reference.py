@@ -46,13 +46,12 @@ from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
 from mlsd.lab.suites import LabStudyResult
-from mlsd.measure.build_gate import BuildVerdict
+from mlsd.measure.builds import BuildVerdict
 from mlsd.measure.messages import LayersFound, Spent
-from mlsd.measure.run.doctor import Diagnosis
+from mlsd.measure.run.doctor import Diagnosis, SelfCheck
 from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
 from mlsd.measure.run.runs import StudyResult
-from mlsd.measure.run.self_check import SelfCheck
 from mlsd.models.library import Listing
 from mlsd.planning.plan import LeftOut
 from mlsd.records import (

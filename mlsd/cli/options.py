@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mlsd.cli import complete
-from mlsd.engine.threads import check_threads
+from mlsd.engine.session import check_threads
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, Sampling
 
@@ -179,7 +179,7 @@ text_option = _Option("--text", type=_FILE, help="A text file.")
 def _use_build(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
     if name is None or ctx.resilient_parsing:
         return
-    from mlsd.measure.build_gate import use_build
+    from mlsd.measure.builds import use_build
 
     before = dict(os.environ)
 

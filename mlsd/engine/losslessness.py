@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -246,8 +246,8 @@ class TopLogits:
         self.spread = distance(first, np.zeros_like(first))
 
     def of(self, rows: Logits) -> Floats:
-        best = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
-        return cast(Floats, best - best.mean(axis=1, keepdims=True))
+        best: Floats = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
+        return best - best.mean(axis=1, keepdims=True)
 
 
 def distance(one: Floats, other: Floats) -> float:

@@ -5,20 +5,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+import psutil
 
-from mlsd.engine.threads import default_threads, threads_of
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import Tokenizer
-from mlsd.errors import EngineError
+from mlsd.errors import EngineError, InputError
+from mlsd.hardware import darwin
 from mlsd.records import EngineOptions, Record
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+# With so few cores there is none to spare for the rest of the system, and llama.cpp's threads wait for the slowest:
+# one stolen core then stalls every pass.
+_FEW_CORES = 4
+
+
+def threads_of(engine: EngineOptions) -> int:
+    """The threads that a session runs on. Raises: InputError for more than the machine has cores."""
+    n_threads = engine.n_threads or default_threads()
+    check_threads(n_threads)
+    return n_threads
+
+
+def check_threads(n_threads: int) -> None:
+    """Raises: InputError for more threads than cores: llama.cpp's threads wait for the slowest, and no time is true."""
+    cores = psutil.cpu_count() or 1
+    if n_threads > cores:
+        raise InputError(
+            f"{n_threads} threads were asked for, but this machine has {cores} core{'s' if cores > 1 else ''}.",
+            hint="Give fewer with --n-threads, or leave it out.",
+        )
+
+
+def default_threads() -> int:
+    """Physical cores (performance cores where the machine tells them apart), one less where there are few."""
+    told = darwin.performance_cores() if sys.platform == "darwin" else None
+    cores = told or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    return max(1, cores - 1) if cores <= _FEW_CORES else cores
+
 
 Logits: TypeAlias = "npt.NDArray[np.float32]"
 _CONTEXT_STEP = 256
@@ -120,6 +152,10 @@ class Session(Protocol):
 
     def load_state(self, rung: int | None = None) -> None:
         """Bring back what `save_state` remembered there; attention memory is cut with `truncate`."""
+
+    @property
+    def model_key(self) -> object:
+        """Equal for sessions over one model in memory."""
 
     def copy_memory(self) -> Any:
         """All memory, for `set_memory` of any session over the same model."""

@@ -6,8 +6,10 @@ it or the one error of a damaged file.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import sys
+import time
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, overload
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mlsd.gguf_tools.header import Header
+
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Floats: TypeAlias = "npt.NDArray[np.float32]"
 
 _PIECE_BYTES = 1 << 25
 _Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # llama.cpp keeps counts in 32 bits
@@ -31,6 +36,37 @@ _Counts = Annotated[list[_Count], Meta(min_length=1)]
 _Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _MOST_SHARDS = (1 << 16) - 1  # it writes their number in 16
 _MOST_BLOCKS = 10_000  # of a split model, whose tensors lie in other files
+_SETTLED_NS = 2_000_000_000  # after its last change a file of the same size and time holds the same
+
+
+def _damaged(path: Path, why: str) -> ModelFileError:
+    return ModelFileError(f"{path} is truncated or damaged: {why}.", hint="Download or write the file again.")
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(path: Path, inode: int, n_bytes: int, mtime_ns: int) -> tuple[mmap.mmap, Header]:
+    """A file mapped into memory and its header, read once for all who ask of one file. Raises: ModelFileError."""
+    from mlsd.gguf_tools.header import Header, HeaderError
+
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+    except ValueError as error:
+        raise ModelFileError(f"{path} is empty.", hint="Download or write the file again.") from error
+    if mapped[:4] != b"GGUF":
+        raise ModelFileError(f"{path} is not a GGUF file: it starts with {mapped[:4]!r}.", hint="Give a GGUF model.")
+    try:
+        header = Header(mapped)
+    except HeaderError as error:
+        raise _damaged(path, str(error)) from error
+    for entry in header.tensors.values():
+        end = entry.start + entry.tensor.n_bytes
+        if end > len(mapped):
+            name = ascii(entry.tensor.name)
+            raise _damaged(path, f"tensor {name} ends at byte {end:,} and the file at {len(mapped):,}")
+    return mapped, header
 
 
 class Source:
@@ -41,31 +77,13 @@ class Source:
         self.path = path
         if not path.is_file():
             raise ModelFileError(f"There is no model file {path}.", hint="Give the path of a GGUF file.")
-        try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
-        except ValueError as error:
-            raise ModelFileError(f"{path} is empty.", hint="Download or write the file again.") from error
-        if self._map[:4] != b"GGUF":
-            raise ModelFileError(
-                f"{path} is not a GGUF file: it starts with {self._map[:4]!r}.", hint="Give a GGUF model."
-            )
-        from mlsd.gguf_tools.header import Header, HeaderError
-
-        try:
-            self._header = Header(self._map)
-        except HeaderError as error:
-            raise self.damaged(str(error)) from error
-        for entry in self._header.tensors.values():
-            end = entry.start + entry.tensor.n_bytes
-            if end > len(self._map):
-                name = ascii(entry.tensor.name)
-                raise self.damaged(f"tensor {name} ends at byte {end:,} and the file at {len(self._map):,}")
+        status = path.stat()
+        is_new = time.time_ns() - status.st_mtime_ns < _SETTLED_NS
+        read = _parsed.__wrapped__ if is_new else _parsed
+        self._map, self._header = read(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def damaged(self, why: str) -> ModelFileError:
-        return ModelFileError(f"{self.path} is truncated or damaged: {why}.", hint="Download or write the file again.")
+        return _damaged(self.path, why)
 
     @property
     def architecture(self) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import cast
 
 import msgspec
 import psutil
@@ -16,7 +15,7 @@ from mlsd.folders import asset_path, data_path, free_bytes
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
-from mlsd.measure.messages import BlockMeasured, Event, HeatReading
+from mlsd.measure.messages import BlockMeasured, HeatReading
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.measure.run.memory import fit_here
@@ -175,8 +174,7 @@ def measure(
             job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
             unfit = False
             blocks = MeasuredBlocks(BlockJudge(on_device=here.environment.backend != "CPU"), job)
-            events = cast("Generator[Event]", run_job(job, turns=blocks.turns()))
-            with closing(events):
+            with closing(run_job(job, turns=blocks.turns())) as events:
                 for event in events:
                     if not wanted():
                         break

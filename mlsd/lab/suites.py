@@ -15,7 +15,7 @@ from mlsd.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
-from mlsd.planning.prepare import prepare_study
+from mlsd.planning.plan import prepare_study
 from mlsd.planning.request import StudyRequest
 from mlsd.records import QualityWarning, Record
 from mlsd.stats import grouped

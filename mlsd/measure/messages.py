@@ -163,7 +163,7 @@ class ContextsWanted(Record, frozen=True, kw_only=True):
 
     key: str  # equal for equal answers
     path: str | None = None
-    shape: str | None = None  # a name of `gguf_tools.shapes.FULL`
+    shape: str | None = None  # a name of `gguf_tools.shape.FULL`
     method: DrafterSpec | None = None
     head_path: str | None = None  # of a method whose head has a file of its own
     options: tuple[SessionOptions, ...] = ()

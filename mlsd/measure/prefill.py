@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Session
 from mlsd.measure.messages import Alive, silent
 
@@ -50,17 +49,17 @@ class SavedPrompts:
         if not self._is_kept:
             self._read(session, tokens)
             return False
-        own, text = cast(LlamaSession, session), tuple(tokens)
-        key = (own.model_key, text)
+        text = tuple(tokens)
+        key = (session.model_key, text)
         if key in self._known and (key in self._clocked or not self._is_timed):
-            own.set_memory(self._known[key], len(text))
+            session.set_memory(self._known[key], len(text))
             return True
         if text:
-            self._read(own, text)
+            self._read(session, text)
         if self._is_timed:
             self._clocked.add(key)
         if text and key not in self._known:
-            self._known[key] = own.copy_memory()
+            self._known[key] = session.copy_memory()
             most_bytes = _SHARE * psutil.virtual_memory().available
             while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:
                 del self._known[next(iter(self._known))]

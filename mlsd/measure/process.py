@@ -71,7 +71,7 @@ def run_job(
     variables: Variables = None,
     turns: Iterable[Sequence[int]] | None = None,
     hire: Callable[[Job, Variables], Worker] | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """Run a job in worker processes and yield its events.
 
     `turns` give the places of the block's slots to run next, until one is empty; by default every block in order. A

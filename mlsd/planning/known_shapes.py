@@ -6,8 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.gguf_tools.synthetic.quantization import MIXTURES, SYNTHETIC_TYPES, stored_shape
 from mlsd.records import ModelFacts, ModelRef
 

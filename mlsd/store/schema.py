@@ -13,7 +13,7 @@ History (`PRAGMA user_version`):
        its rounds are one column, and their sums are stored; round became a view; imported stays where it is, unread
    10  trial.prompt_sha256: the tokens that the target read
 
-A released step never changes: a new shape is a new step, and `tests/measure/databases/later.sql` gets rows of it.
+A released step never changes: a new shape is a new step, and `tests/store/databases/later.sql` gets rows of it.
 """
 
 from __future__ import annotations

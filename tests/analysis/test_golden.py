@@ -23,7 +23,7 @@ from mlsd.report.tables import paper as paper_tables
 from mlsd.stats import Interval
 from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
-from tests.measure.old_databases import old_database
+from tests.store.old_databases import old_database
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = json.loads((DATA / "golden.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.synthetic.write import write_random

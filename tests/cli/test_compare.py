@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.loaded import plain_name
 from mlsd.measure.run import compare
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd

@@ -130,7 +130,7 @@ def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(m
 
 
 def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlsd.gguf_tools.surgery.draft_cache import cached_draft
+    from mlsd.gguf_tools.surgery.edit import cached_draft
 
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
     cached_draft("a.gguf", lambda path: path.write_bytes(bytes(1500)))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mlsd.gguf_tools.read import model_facts, trunk_layers
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt

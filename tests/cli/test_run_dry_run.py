@@ -114,7 +114,7 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
     monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: here)
     from mlsd.models.library import Library
-    from mlsd.planning.prepare import known_models
+    from mlsd.planning.plan import known_models
     from mlsd.planning.suite import find_profile, load_suites
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random

@@ -18,7 +18,7 @@ from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.verify import Proposal, Verification, probabilities
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DrafterSpec, Sampling
 from tests.drafters.arena import Arena, Watched, prompt_of

@@ -19,7 +19,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
-from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.records import Sampling
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena, Run, Watched, first, prompt_of

@@ -13,7 +13,7 @@ import pytest
 from mlsd.drafters import check_target
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.errors import UnsupportedError
-from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET

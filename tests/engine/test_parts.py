@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.profiler import GraphTap
-from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.llama.taps import GraphTap, TappedSession
 from mlsd.engine.parts import PARTS, Node, Part, node_parts, part_ends, part_sums
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 
 # Matrix products of one block by part: what the architecture's definition says it multiplies.
 PLAIN = {"attention": 4, "ffn": 3}  # q, k, v, out; gate, up, down

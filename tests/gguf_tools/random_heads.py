@@ -18,8 +18,8 @@ import numpy.typing as npt
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import add_keys, new_gguf
+from mlsd.gguf_tools.synthetic.write import Floats, generator, random_weights
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.gguf_tools.weights import Floats, generator, random_weights
 
 _N_HEAD = 2
 _HEAD_DIM = 32

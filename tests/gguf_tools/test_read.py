@@ -2,14 +2,13 @@ import gguf
 import pytest
 
 from mlsd.errors import ModelFileError
-from mlsd.gguf_tools.read import model_facts
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.read import model_facts, weigh
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.edit import keep_layers
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.gguf_tools.weigh import weigh
 from mlsd.hashes import digest
 from mlsd.records import ModelRef
 

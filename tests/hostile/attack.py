@@ -31,7 +31,7 @@ from mlsd.cli import main
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.errors import MlsdError
 from mlsd.folders import data_path
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.lab import cluster
 from mlsd.lab.coordinator import Ended, MeasuredPart, run_lab

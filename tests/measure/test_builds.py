@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY
-from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, plain_name
 from mlsd.engine.llama.build.prebuilt import pins
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, NativeError
@@ -213,7 +212,7 @@ def test_what_is_no_build_is_refused(tmp_path: Path, make: object, reason: str) 
 def test_an_interpreter_that_answers_nothing_of_use_is_ended_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
-    monkeypatch.setattr("mlsd.measure.builds._PATIENCE_S", 0.5 if "sleep" in script else 30)
+    monkeypatch.setattr("mlsd.measure.builds._ANSWER_S", 0.5 if "sleep" in script else 30)
     strange = tmp_path / "python"
     strange.write_text(f"#!/bin/sh\n{script}\n")
     strange.chmod(0o755)

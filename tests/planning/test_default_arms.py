@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlsd.models.library import resolve_model
-from mlsd.planning.default_arms import default_arms
+from mlsd.planning.request import default_arms
 
 
 def test_the_embedded_family_has_its_draft() -> None:

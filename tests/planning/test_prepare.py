@@ -10,8 +10,7 @@ import pytest
 from mlsd.analysis.results.frames import STORED
 from mlsd.errors import InputError, SuiteError
 from mlsd.models.library import LocalModel
-from mlsd.planning.plan import Plan, plan_bench
-from mlsd.planning.prepare import prepare_study
+from mlsd.planning.plan import Plan, plan_bench, prepare_study
 from mlsd.planning.request import bench_request, study_request
 
 

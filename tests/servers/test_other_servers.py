@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.analysis.results.server_arms import verdict_words
-from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random

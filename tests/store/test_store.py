@@ -31,7 +31,7 @@ from mlsd.store.rows import (
 )
 from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
-from tests.measure.old_databases import old_database
+from tests.store.old_databases import old_database
 
 OTHER_HOST = msgspec.structs.replace(ENVIRONMENT, host="f" * 16)
 

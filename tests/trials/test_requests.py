@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mlsd.records import Case, Status, Trial
 from mlsd.report.tables.columns import ARM
 from mlsd.stats import Interval
+from mlsd.trials.acceptance import loop_of
 from mlsd.trials.answers import answers, by_target
-from mlsd.trials.loops import loop_of
 from mlsd.trials.requests import pays_from
 from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key
 from tests.analysis.studies import DENSE, as_measured, blocks, failed

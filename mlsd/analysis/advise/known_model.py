@@ -10,8 +10,7 @@ import msgspec
 from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.known_shapes import BITS, NEAREST, QUANTS, bits_of, quant_of, shape_facts, shape_of, sized_facts

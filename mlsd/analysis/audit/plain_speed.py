@@ -12,8 +12,7 @@ import msgspec
 
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.analysis.audit.rows import AuditRow
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import Engine, Work
 from mlsd.hardware.chips import bins

@@ -13,9 +13,9 @@ from mlsd.formats.printed import Printed, exact
 from mlsd.records import Environment, ModelFacts, Status
 from mlsd.store.sessions import measured_of
 from mlsd.store.store import Store
+from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
-from mlsd.trials.loops import loop_of
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import speed
 

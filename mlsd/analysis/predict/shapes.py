@@ -19,9 +19,9 @@ from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.analysis.predict.costs import Costs, between, costs_from_points
 from mlsd.analysis.predict.known import Known
 from mlsd.errors import AnalysisError, InputError
+from mlsd.gguf_tools.read import ModelWeight
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.gguf_tools.weigh import ModelWeight
 from mlsd.records import ModelFacts, Record
 from mlsd.store.rows import CalibrationPoint
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.analysis.study.machine_findings import CalibrationFindings
-    from mlsd.measure.run.breakdown import Breakdown
-    from mlsd.measure.run.calibration import CalibrationResult
+    from mlsd.measure.run.calibration import Breakdown, CalibrationResult
     from mlsd.store.pass_shares import PassShares
 
 
@@ -272,7 +271,7 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
 def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
-    from mlsd.measure.run.breakdown import breakdown
+    from mlsd.measure.run.calibration import breakdown
     from mlsd.planning.request import bench_request
     from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums

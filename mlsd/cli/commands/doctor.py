@@ -21,7 +21,7 @@ from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
-    from mlsd.measure.build_gate import BuildVerdict
+    from mlsd.measure.builds import BuildVerdict
     from mlsd.measure.messages import Probed
     from mlsd.measure.run.doctor import Diagnosis, ProfileFit
 
@@ -94,8 +94,8 @@ def _machine(as_json: bool) -> None:
 
 
 def _self_check(output: Path | None, as_json: bool) -> None:
+    from mlsd.measure.run.doctor import check_machine, write_self_check
     from mlsd.measure.run.runner import machine_lock
-    from mlsd.measure.run.self_check import check_machine, write_self_check
 
     with machine_lock(), working("Checking this machine, about two minutes"):
         found = check_machine()
@@ -202,7 +202,7 @@ def _chosen(report: ProbeReport, role: Role) -> str:
 
 
 def _builds(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    from mlsd.measure.build_gate import known_builds, verdict_of
+    from mlsd.measure.builds import known_builds, verdict_of
 
     found = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]
     if as_json:

@@ -78,7 +78,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     """
     from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import run_study
-    from mlsd.planning.prepare import prepare_study
+    from mlsd.planning.plan import prepare_study
     from mlsd.planning.request import study_request
 
     plan = {name: options[name] for name in ("profile", "models", "overrides")}

@@ -15,7 +15,7 @@ from mlsd.cli.options import json_option, model_argument
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.read import model_facts
-from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
+from mlsd.gguf_tools.surgery.edit import clear_drafts, draft_folder, drafts_bytes
 from mlsd.hardware.awake import awake
 from mlsd.models.library import CheckedFile, Library
 from mlsd.report.tables.catalogue import model_table

@@ -7,20 +7,27 @@ of a pass, never a clock. Names of tensors are those of llama.cpp's graphs: ``l_
 from __future__ import annotations
 
 import ctypes
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.clock import Clock
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
 from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, UnsupportedError
 
 if TYPE_CHECKING:
     from mlsd.engine.llama.model import LlamaModel
+
 
 _F32, _I32 = 0, 26  # ggml's numbers of the two types
 
@@ -182,3 +189,107 @@ class CollectTap:
         data = np.frombuffer(value.read(), dtype=np.float32)
         if data.size % self._width == 0:
             self.values[name] = data.reshape(-1, self._width)
+
+
+class GraphTap:
+    """Writes down every node of a pass, each computed by itself."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def wants(self, name: str) -> bool:
+        return True
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        self.nodes.append(Node(name=name, operation=value.operation))
+
+
+class SpanTap:
+    """Times the pieces of passes over one graph, whose nodes are known."""
+
+    def __init__(self, nodes: Sequence[Node], clock: Clock) -> None:
+        self._nodes, self._clock = nodes, clock
+        self.parts = node_parts(nodes)
+        self.ends = part_ends(self.parts)
+        ends = set(self.ends)
+        self._is_end = [i in ends for i in range(len(nodes))]
+        self._next = 0
+        self._started_ns = 0
+        self._spans: list[int] = []
+
+    def wants(self, name: str) -> bool:
+        """See `Tap`. The clock is read last, so that asking is no part of a span."""
+        i = self._next
+        if i >= len(self._nodes) or (self._is_end[i] and self._nodes[i].name != name):
+            raise EngineError(f"A profiled pass computed {name} where its graph had another tensor.")
+        self._next = i + 1
+        if not self._is_end[i]:
+            return False
+        self._started_ns = self._clock.now_ns()
+        return True
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        self._spans.append(self._clock.now_ns() - self._started_ns)
+
+    def take(self) -> dict[Part, int]:
+        """Time of each part in the pass since the last call, in ns.
+
+        Raises: EngineError when that was not one whole pass over the known graph.
+        """
+        n_computed, spans = self._next, self._spans
+        self._next, self._spans = 0, []
+        if n_computed != len(self._nodes):
+            raise EngineError(f"A profiled pass computed {n_computed} tensors, its graph had {len(self._nodes)}.")
+        return part_sums(self.ends, self.parts, spans)
+
+
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+_CHOSEN = re.compile(r"ffn_moe_topk-(\d+)")
+_CHUNK = 64  # positions of one pass: every one of them is an output, and a row of logits may be a megabyte
+
+
+class RouterSession(TappedSession):
+    """A session that remembers which experts each position of the last decode chose."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        """`options` as for timing; the widths are set here."""
+        self._parts: dict[int, list[Ids]] = {}
+        self._reader = ReadTap(lambda name: _CHOSEN.fullmatch(name) is not None, self._collect)
+        widths = {"max_outputs": _CHUNK, "n_batch": max(_CHUNK, 128)}
+        super().__init__(model, msgspec.structs.replace(options, device_sampling=False, **widths))
+
+    def _collect(self, name: str, values: npt.NDArray[Any]) -> None:
+        found = _CHOSEN.fullmatch(name)
+        assert found is not None
+        self._parts.setdefault(int(found[1]), []).append(values)
+
+    def chosen(self, tokens: Sequence[int]) -> dict[int, Ids]:
+        """Append `tokens` and return the expert numbers by layer, shape (len(tokens), K).
+
+        Every position is asked for an output, because the last layer computes no other. Raises UnsupportedError for a
+        model without routed experts.
+        """
+        self._parts = {}
+        with self.tapped(self._reader):
+            for start in range(0, len(tokens), _CHUNK):
+                part = tokens[start : start + _CHUNK]
+                self.decode(part, n_outputs=len(part))
+        layers = {layer: np.concatenate(parts) for layer, parts in sorted(self._parts.items())}
+        if not layers:
+            raise UnsupportedError(
+                f"{self.model.path.name} chose no experts while it decoded.",
+                hint="Expert coverage exists only for a mixture of experts.",
+            )
+        short = [layer for layer, ids in layers.items() if len(ids) != len(tokens)]
+        if short:
+            raise EngineError(
+                f"Layer {short[0]} reported the experts of {len(layers[short[0]])} of {len(tokens)} rows."
+            )
+        return layers
+
+
+def distinct_counts(ids: Ids, window: int) -> Counter[int]:
+    """Distinct experts in each window of so many consecutive rows of `ids` (n, K) -> number of windows."""
+    return Counter(len(np.unique(ids[i : i + window])) for i in range(len(ids) - window + 1))

@@ -16,7 +16,7 @@ import numpy as np
 from gguf.utility import LocalTensor, SafetensorsLocal
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.weights import Floats
+from mlsd.gguf_tools.source import Floats
 from mlsd.hashes import file_sha256
 from mlsd.outside import read_given
 from mlsd.records import Record

@@ -7,16 +7,19 @@ not depend on their own number are accepted; a window or rotation pattern bound 
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from filelock import FileLock
 
 from mlsd.errors import InputError, ModelFileError
+from mlsd.folders import cache_dir, unwritable
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.tensor import Tensor
 from mlsd.hashes import file_sha256
 from mlsd.records import Record
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import gguf
 
     from mlsd.gguf_tools.stream import Progress
+
 
 HYBRIDS = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 # Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut a tiny one of each).
@@ -288,3 +292,63 @@ def _trunk(source: Source) -> int:
     if n_layers is None:
         raise ModelFileError(f"{source.path.name} does not say how many blocks it has.", hint="Is it a language model?")
     return n_layers
+
+
+MOST_BYTES = 10_000_000_000
+
+
+def draft_folder() -> Path:
+    """Where cut drafts are kept; it may not exist yet."""
+    return cache_dir() / "drafts"
+
+
+def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = MOST_BYTES) -> Path:
+    """The draft of that file name (with a hash of its recipe in it), made by `write` unless it is there.
+
+    While all are larger than `most_bytes`, the least recently used are removed. Raises: InputError, and what `write`
+    raises.
+    """
+    folder = draft_folder()
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if not path.is_file():
+                write(path)
+            # Only the time of the last use moves: size and modification time tell whether a known hash still holds.
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+            _shrink(folder, path, most_bytes)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return path
+
+
+def clear_drafts() -> int:
+    """Remove every cut draft; returns the bytes that were freed."""
+    folder = draft_folder()
+    if not folder.is_dir():
+        return 0
+    with FileLock(folder / ".lock"):
+        return _shrink(folder, None, 0)
+
+
+def drafts_bytes() -> int:
+    """Bytes of all cut drafts."""
+    return sum(path.stat().st_size for path in _files(draft_folder()))
+
+
+def _shrink(folder: Path, keep: Path | None, most_bytes: int) -> int:
+    """Remove files but `keep`, least recently used first; returns the bytes freed."""
+    files = sorted(_files(folder), key=lambda path: path.stat().st_atime_ns)
+    total, freed = sum(path.stat().st_size for path in files), 0
+    for path in files:
+        if total - freed <= most_bytes:
+            break
+        if path != keep:
+            freed += path.stat().st_size
+            path.unlink()  # who has it open keeps it until it is closed
+    return freed
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if path.is_file() and path.name != ".lock"]

@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.source import Bytes, Floats, Source
 from mlsd.gguf_tools.surgery.adapter import FINAL_NORM, INPUT_NORM, KEY, OUTPUT, QUERY, VALUE, Adapter
 from mlsd.gguf_tools.surgery.edit import Edit, TensorPiece, keep_layers
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.gguf_tools.weights import Floats
 
 _Type = gguf.GGMLQuantizationType
 _FLOATS = (_Type.F32, _Type.F16, _Type.BF16)

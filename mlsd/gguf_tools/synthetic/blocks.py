@@ -12,9 +12,9 @@ import gguf
 import numpy as np
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.source import Bytes
+from mlsd.gguf_tools.source import Bytes, Floats
 from mlsd.gguf_tools.synthetic.quantization import SYNTHETIC_TYPES
-from mlsd.gguf_tools.weights import Floats, generator
+from mlsd.gguf_tools.synthetic.write import generator
 from mlsd.records import Record
 
 _Type = gguf.GGMLQuantizationType

@@ -12,10 +12,10 @@ import gguf
 import numpy as np
 
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.source import Bytes, Floats, Source
 from mlsd.gguf_tools.stream import Progress, new_gguf
 from mlsd.gguf_tools.synthetic.blocks import LAYOUTS
-from mlsd.gguf_tools.weights import Floats, generator
+from mlsd.gguf_tools.synthetic.write import generator
 
 _Type = gguf.GGMLQuantizationType
 

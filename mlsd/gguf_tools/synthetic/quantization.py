@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mlsd.errors import InputError
+from mlsd.gguf_tools.read import ModelWeight, weigh
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor, gguf_constants
-from mlsd.gguf_tools.weigh import ModelWeight, weigh
 
 if TYPE_CHECKING:
     import gguf

@@ -18,10 +18,9 @@ import gguf
 import numpy as np
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.source import Bytes
+from mlsd.gguf_tools.source import Bytes, Floats
 from mlsd.gguf_tools.synthetic.blocks import Pool
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.gguf_tools.weights import Floats
 
 EMBEDDING_STD = 50.0  # against block outputs of about one
 _GAIN = 3.0  # logits spread enough that the chosen experts have unequal weights

@@ -12,20 +12,17 @@ import numpy as np
 
 from mlsd.errors import InputError, choose
 from mlsd.folders import free_bytes
-from mlsd.gguf_tools.read import source_weight, trunk_layers
-from mlsd.gguf_tools.shape import SYNTHETIC, Shape
-from mlsd.gguf_tools.shapes import FULL, RANDOM, TINY
-from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.read import ModelWeight, source_weight, trunk_layers, weigh
+from mlsd.gguf_tools.shape import FULL, RANDOM, SYNTHETIC, TINY, Shape
+from mlsd.gguf_tools.source import Bytes, Floats, Source
 from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
 from mlsd.gguf_tools.surgery import edit as surgery
 from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
 from mlsd.gguf_tools.synthetic.quantization import SAME, quantized, stored_shape
 from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
+from mlsd.gguf_tools.synthetic.write import add_vocabulary, generator, random_weights, spread
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
-from mlsd.gguf_tools.vocabulary import add_vocabulary
-from mlsd.gguf_tools.weigh import ModelWeight, weigh
-from mlsd.gguf_tools.weights import Floats, generator, random_weights, spread
 from mlsd.records import Record
 from mlsd.units import format_bytes
 

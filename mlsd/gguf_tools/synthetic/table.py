@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.gguf_tools.shapes import TINY_VOCAB
+from mlsd.gguf_tools.shape import TINY_VOCAB
 from mlsd.gguf_tools.tensor import Tensor
 from mlsd.records import Record
 

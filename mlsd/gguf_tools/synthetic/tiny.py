@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.table import TensorTable, read_tables

@@ -24,8 +24,7 @@ from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.build_gate import check_build
-from mlsd.measure.builds import Build, find_build
+from mlsd.measure.builds import Build, check_build, find_build
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes, ReadJob
 from mlsd.measure.process import read_logits, run_job

@@ -12,7 +12,7 @@ import msgspec
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import PromptError
 from mlsd.folders import free_bytes
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import read_environment
 from mlsd.hardware.apple_passes import AppleChip, Work, apple_chip, plain_ms, work_of
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
@@ -28,7 +28,7 @@ from mlsd.planning.estimate import (
     rates_from_results,
 )
 from mlsd.planning.known_shapes import shape_facts, shape_of
-from mlsd.planning.prepare import Prepared, prepare_study
+from mlsd.planning.plan import Prepared, prepare_study
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import StudyRequest
 from mlsd.records import Case, Environment, Record

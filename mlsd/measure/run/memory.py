@@ -22,7 +22,7 @@ from mlsd.engine.probe import Role, assumed_strategy, probe_contexts
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.shape import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic

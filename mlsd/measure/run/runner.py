@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import filelock
 import msgspec
@@ -36,7 +36,7 @@ _AGAIN_S = 5.0  # between tries to store what was measured
 class Drive(Protocol):
     """What measures the blocks of a job and says so, as `run_job` does in worker processes."""
 
-    def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+    def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
         """Events until every turn, the places of a block's slots, is measured. Raises: MlsdError for a refused job."""
 
 
@@ -296,7 +296,7 @@ class RunInProgress:
             return chosen
 
         try:
-            with closing(cast("Generator[Event]", drive(job, turns=under_way.turns(choose)))) as events:
+            with closing(drive(job, turns=under_way.turns(choose))) as events:
                 for event in events:
                     self._watcher.event(job, event)
                     if isinstance(event, BlockMeasured):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.engine.threads import threads_of
+from mlsd.engine.session import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.process import run_job
@@ -33,8 +33,7 @@ from mlsd.measure.run.runner import (
 )
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
-from mlsd.planning.plan import Plan, plan_bench
-from mlsd.planning.prepare import Prepared, prepare_study
+from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import EngineOptions, Environment, QualityWarning, Record
 from mlsd.store import sessions

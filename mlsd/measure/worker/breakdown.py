@@ -14,8 +14,7 @@ from mlsd.drafters import drafting_file, drafting_key
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import HEADS, open_session
-from mlsd.engine.llama.profiler import GraphTap, SpanTap
-from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedSession
 from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.session import session_options
 from mlsd.gguf_tools.source import Source

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.taps import Ids, RouterSession, distinct_counts
 from mlsd.engine.session import SessionOptions, padded
 from mlsd.measure.messages import Covered
 from mlsd.measure.worker.passes import TimeBudget

@@ -23,7 +23,7 @@ from mlsd.engine.llama.taps import TappedSession, TensorValue
 from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, kernel_noise, probe
 from mlsd.engine.session import Logits, Session, SessionOptions
 from mlsd.errors import EngineError, ModelFileError, NativeError
-from mlsd.gguf_tools.shapes import FULL, TINY
+from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mlsd.analysis.predict.known import Known
 from mlsd.analysis.predict.shapes import Cut, full_depth, pair_costs, shape_costs
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.read import ModelWeight
+from mlsd.gguf_tools.shape import FULL
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.gguf_tools.weigh import ModelWeight
 from mlsd.records import ModelFacts, ModelRef
 from mlsd.store.rows import CalibrationPoint, PassKind
 

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.drafters import check_target, drafting_file, drafting_key, find_method, resolve_spec
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, OptionValue
 from tests.drafters.arena import Arena, Run, first, prompt_of

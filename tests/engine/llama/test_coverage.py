@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlsd.engine.llama.coverage import RouterSession, distinct_counts
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import ReadTap, TappedSession
+from mlsd.engine.llama.taps import ReadTap, RouterSession, TappedSession, distinct_counts
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path

@@ -10,12 +10,11 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.profiler import GraphTap, SpanTap
-from mlsd.engine.llama.taps import TappedSession, TensorValue
+from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedSession, TensorValue
 from mlsd.engine.parts import Node
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 from tests.engine.fake import FakeClock
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)

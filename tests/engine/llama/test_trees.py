@@ -14,7 +14,7 @@ from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first, merge
 from mlsd.errors import EngineError, UnsupportedError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from tests.engine.fake import path_to
 

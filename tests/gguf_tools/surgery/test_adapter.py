@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.surgery.adapter import PUBLISHED_ROPE_BASE, Adapter
 from tests.gguf_tools.adapters import config_of, random_weights, write_adapter, write_safetensors
 

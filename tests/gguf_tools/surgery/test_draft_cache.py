@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft, clear_drafts, draft_folder, drafts_bytes
+from mlsd.gguf_tools.surgery.edit import cached_draft, clear_drafts, draft_folder, drafts_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import CollectTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter

@@ -12,8 +12,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shape import SYNTHETIC
-from mlsd.gguf_tools.shapes import FULL, TINY
+from mlsd.gguf_tools.shape import FULL, SYNTHETIC, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
 from mlsd.gguf_tools.synthetic.blocks import Pool, dequantized

@@ -6,8 +6,8 @@ import pytest
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
-from mlsd.gguf_tools.shapes import TINY
-from mlsd.gguf_tools.vocabulary import MIN_VOCAB, byte_spellings, merges
+from mlsd.gguf_tools.shape import TINY
+from mlsd.gguf_tools.synthetic.write import MIN_VOCAB, byte_spellings, merges
 
 PROMPT = "Why is the sky blue? 天空为什么是蓝色的?"
 N_PREDICT = 96

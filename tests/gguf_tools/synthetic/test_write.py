@@ -1,10 +1,9 @@
 import pytest
 
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.gguf_tools.synthetic.write import random_weights, write_random
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.gguf_tools.weights import random_weights
 
 
 @pytest.mark.parametrize("precision", ["Q8_0", "F16", "F32"])

@@ -26,8 +26,7 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.job import Job
-from mlsd.planning.plan import Plan, expand, plan_bench
-from mlsd.planning.prepare import known_models
+from mlsd.planning.plan import Plan, expand, known_models, plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef

@@ -20,13 +20,12 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.vocabulary import vocabulary_sha256
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run import memory
-from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.models import Strategies
+from mlsd.measure.worker.arms import Arms, Strategies
 from mlsd.models.library import Library
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import BenchRequest, bench_request

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.measure.run.self_check import (
+from mlsd.measure.run.doctor import (
     SelfCheck,
     check_machine,
     condition_checks,

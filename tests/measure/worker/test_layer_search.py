@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import asset_path
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut
 from mlsd.gguf_tools.synthetic.write import write_random

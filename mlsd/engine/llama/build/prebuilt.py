@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.engine.llama.build.loaded import LIBRARY
-from mlsd.engine.llama.build.place import plain_name, side_by_side
+from mlsd.engine.llama.build.loaded import LIBRARY, plain_name, side_by_side
 from mlsd.errors import NativeError
 from mlsd.records import Record
 

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from mlsd.engine.llama.build import prebuilt
-from mlsd.engine.llama.build.loaded import check_content
-from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.loaded import check_content, plain_name
 from mlsd.errors import NativeError
 
 
