@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.harness import Result
 
 # truth_*.py are parts of truth; the others here are shared.
-_SHARED = ("__init__", "__main__", "harness", "models")
+_SHARED = ("__init__", "__main__", "harness")
 _BOUNDED = ("hostile", "kill_study")  # hours; a budget ends them
 _ON_REQUEST = ("peers", *_BOUNDED)  # the first builds C++ programs
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Result
+from benchmarks.harness import Result, percent
 from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
 from mlsd.drafters.options import Range
 from mlsd.measure.run.tune import first_gammas, neighbouring_gammas
@@ -351,39 +351,32 @@ def run() -> Iterator[Result]:
         for m, n in ((1, 3), (4, 3), (4, 5), (15, 10)):
             fixed = fixed_sessions(kind, m, n, 1000)
             name = f"{m} arms, {n} blocks, {kind}: all covered (width {fixed.width:.2f} of Student's)"
-            yield _share(name, fixed.covered, least=93.5)
+            yield percent(name, fixed.covered, at_least=93.5)
         for m, n in ((1, 600), (4, 300), (16, 100)):
             found = null_sessions(kind, m, n)
-            yield _share(f"{m} arms that gain nothing, {kind}: falsely decided", found.false, most=5.0)
-            yield _share(f"{m} arms that gain nothing, {kind}: covered at the stop", found.covered, least=95.0)
+            yield percent(f"{m} arms that gain nothing, {kind}: falsely decided", found.false, at_most=5.0)
+            yield percent(f"{m} arms that gain nothing, {kind}: covered at the stop", found.covered, at_least=95.0)
         found = null_prompts(kind, 4, 100)
-        yield _share(f"4 prompts of 4 arms that gain nothing, {kind}: falsely decided", found.false, most=5.0)
+        yield percent(f"4 prompts of 4 arms that gain nothing, {kind}: falsely decided", found.false, at_most=5.0)
         found = null_waves(kind, 100)
-        yield _share(f"tune, nothing gains, {kind}: falsely decided", found.false, most=5.0)
+        yield percent(f"tune, nothing gains, {kind}: falsely decided", found.false, at_most=5.0)
         for surface, false in false_words(kind, 8, 200).items():
-            yield _share(f"8 arms that gain nothing, 3 blocks, {kind}: false words of {surface}", false, most=5.0)
-        yield _share(
-            f"compare of one build, 10 blocks, {kind}: a change", comparisons(kind, 200, n_measures=4), most=0.5
+            yield percent(f"8 arms that gain nothing, 3 blocks, {kind}: false words of {surface}", false, at_most=5.0)
+        yield percent(
+            f"compare of one build, 10 blocks, {kind}: a change", comparisons(kind, 200, n_measures=4), at_most=0.5
         )
         found_until = comparisons(kind, 100, None, n_measures=4)
-        yield _share(f"compare --until 5% of one build, {kind}: a change", found_until, most=0.5)
+        yield percent(f"compare --until 5% of one build, {kind}: a change", found_until, at_most=0.5)
     for text in (0.0, 0.1):
         found = null_workloads("normal noise", 4, 400, text)
-        yield _share(f"4 prompts {text:g} apart, 30 looks: falsely decided", found.false, most=5.0)
+        yield percent(f"4 prompts {text:g} apart, 30 looks: falsely decided", found.false, at_most=5.0)
     power = comparisons("normal noise", 400, change=-math.log(1.05), size=0.016)
-    yield _share("compare, 10 blocks, noise 1.6 %: 5 % slower is found", power, least=80.0)
+    yield percent("compare, 10 blocks, noise 1.6 %: 5 % slower is found", power, at_least=80.0)
     for m in (1, 4):
         for size in (0.002, 0.01, CALM):
             for of in get_args(Processes)[1:]:
                 found = null_sessions("normal noise", m, 300, size, processes=of)
                 name = f"{m} servers that gain nothing, noise {size:g}, a process {of}: falsely decided"
-                yield _share(name, found.false, most=5.0)
+                yield percent(name, found.false, at_most=5.0)
     for p in (3, 4, 6, 10):
-        yield _share(f"{p} prompts with skewed gains: covered", skewed_prompts(p, 2000), least=85.0)
-
-
-def _share(name: str, share: float, *, least: float | None = None, most: float | None = None) -> Result:
-    percent = 100 * share
-    passed = None if least is None and most is None else (least or 0.0) <= percent <= (100.0 if most is None else most)
-    bar = "" if passed is None else f">= {least:g}" if least is not None else f"<= {most:g}"
-    return Result(name, percent, percent, percent, "%", bar, passed)
+        yield percent(f"{p} prompts with skewed gains: covered", skewed_prompts(p, 2000), at_least=85.0)

@@ -1,4 +1,4 @@
-"""What the engine costs on top of the native library: plain decoding, Python per round, sampling on the device."""
+"""What Python costs in a round, outside the native library; `peers` has whole programs beside each other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness import Result, interleaved, of_samples, ratios
-from benchmarks.models import smollm2
+from benchmarks.harness import Result, of_samples, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shape import TINY
@@ -27,65 +24,11 @@ from mlsd.gguf_tools.synthetic.write import write_random
 OPTIONS = SessionOptions(n_ctx=512, n_threads=1)
 PROMPT = "def fibonacci(n):\n"
 N_PREDICT = 64
-REPEATS = 21
 
 
 def run() -> Iterator[Result]:
     with LlamaModel(smollm2()) as model:
-        yield plain_against_bare_loop(model)
-        yield sampling_on_device(model)
         yield from python_per_round(model)
-
-
-def plain_against_bare_loop(model: LlamaModel) -> Result:
-    """AR tok/s through Session and the loop, over a bare ctypes loop with argmax sampling on the device."""
-    with open_session(model, OPTIONS) as session, open_session(model, OPTIONS) as bare:
-        prompt = session.tokenizer.tokenize(PROMPT)
-
-        def through_session() -> float:
-            limits = GenerationLimits(n_predict=N_PREDICT)
-            result = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
-            return (N_PREDICT - 1) / result.decode_ns
-
-        figures = interleaved({"session": through_session, "bare": lambda: bare_loop(bare, prompt, N_PREDICT)}, REPEATS)
-    return of_samples(
-        "AR tok/s, Session over bare ctypes loop", ratios(figures["session"], figures["bare"]), "ratio", at_least=0.98
-    )
-
-
-def bare_loop(session: LlamaSession, prompt: tuple[int, ...], n_predict: int) -> float:
-    """The shortest loop ctypes allows: one batch, one decode, one sampled token."""
-    native, handle, batch = library(), session.handle, session._batch
-    native.llama_memory_clear(session.memory, True)
-    for i, token in enumerate(prompt):
-        batch.token[i], batch.pos[i], batch.logits[i] = token, i, i == len(prompt) - 1
-    batch.n_tokens = len(prompt)
-    assert native.llama_decode(handle, batch) == 0
-    token = native.llama_get_sampled_token_ith(handle, len(prompt) - 1)
-    batch.n_tokens, batch.logits[0] = 1, 1
-    started = time.perf_counter_ns()
-    for position in range(len(prompt), len(prompt) + n_predict - 1):
-        batch.token[0], batch.pos[0] = token, position
-        assert native.llama_decode(handle, batch) == 0
-        token = native.llama_get_sampled_token_ith(handle, 0)
-    return (n_predict - 1) / (time.perf_counter_ns() - started)
-
-
-def sampling_on_device(model: LlamaModel) -> Result:
-    """AR tok/s with greedy tokens picked inside the graph, over copying logits rows and argmax in numpy."""
-
-    def speed(session: LlamaSession) -> float:
-        limits = GenerationLimits(n_predict=N_PREDICT)
-        prompt = session.tokenizer.tokenize(PROMPT)
-        result = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
-        return (N_PREDICT - 1) / result.decode_ns
-
-    copying = msgspec.structs.replace(OPTIONS, device_sampling=False)
-    with open_session(model, OPTIONS) as device, open_session(model, copying) as host:
-        figures = interleaved({"device": lambda: speed(device), "host": lambda: speed(host)}, REPEATS)
-    return of_samples(
-        "AR tok/s, sampling on the device over copying logits", ratios(figures["device"], figures["host"]), "ratio"
-    )
 
 
 class NativeTime:

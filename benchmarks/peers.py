@@ -13,7 +13,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -24,8 +23,7 @@ import llama_cpp
 import msgspec
 from scipy.stats import binom
 
-from benchmarks.harness import Result, interleaved, of_samples, ratios
-from benchmarks.models import smollm2
+from benchmarks.harness import Result, interleaved, of_samples, ratios, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -36,6 +34,7 @@ from mlsd.engine.probe import probe
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.folders import asset_path, cache_dir
+from tools.native_builds import source as fetched
 
 CLOCK = MonotonicClock()
 PAIRS = 20
@@ -80,7 +79,7 @@ def built() -> dict[str, Path]:
     version = metadata.version("llama-cpp-python")
     folder, libraries = cache_dir() / "peers" / version, Path(llama_cpp.__file__).parent / "lib"
     folder.mkdir(parents=True, exist_ok=True)
-    source = Path(os.environ["LLAMA_CPP_SOURCE"]) if "LLAMA_CPP_SOURCE" in os.environ else _fetched(folder, version)
+    source = Path(os.environ["LLAMA_CPP_SOURCE"]) if "LLAMA_CPP_SOURCE" in os.environ else fetched(folder, version)
     (folder / "CMakeLists.txt").write_text(BUILD, encoding="utf-8")
     targets = ("llama-bench", "llama-speculative-simple")
     configure: list[str | Path] = ["cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release"]
@@ -89,17 +88,6 @@ def built() -> dict[str, Path]:
     for command in (configure, build):
         subprocess.run(command, check=True, stdout=sys.stderr)
     return {name: next(path for path in (folder / "build").rglob(name) if path.is_file()) for name in targets}
-
-
-def _fetched(folder: Path, version: str) -> Path:
-    """llama.cpp's source out of the source distribution of the binding."""
-    source = folder / f"llama_cpp_python-{version}" / "vendor" / "llama.cpp"
-    if not source.is_dir():
-        wanted = [f"llama-cpp-python=={version}", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
-        subprocess.run([sys.executable, "-m", "pip", "download", *wanted], check=True, stdout=sys.stderr)
-        with tarfile.open(folder / f"llama_cpp_python-{version}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
-    return source
 
 
 def compared(
@@ -119,21 +107,8 @@ def compared(
 
 def plain(program: Path, path: Path) -> Iterator[Result]:
     """Plain decoding at a depth, over llama-bench, which reads no token from what it computes."""
-    arguments: list[str | Path] = [
-        program,
-        "-m",
-        path,
-        "-p",
-        "0",
-        "-n",
-        str(N_PLAIN),
-        "-d",
-        str(DEPTH),
-        "-r",
-        "1",
-        "-t",
-        "1",
-    ]
+    arguments: list[str | Path] = [program, "-m", path, "-p", "0", "-n", str(N_PLAIN), "-d", str(DEPTH)]
+    arguments += ["-r", "1", "-t", "1"]
 
     def theirs() -> float:
         out = subprocess.run([*arguments, "-o", "json"], check=True, capture_output=True, text=True).stdout

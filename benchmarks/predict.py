@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import published
-from benchmarks.harness import Result
-from benchmarks.models import smollm2
+from benchmarks.harness import Result, smollm2
 from mlsd.analysis.predict.costs import costs_from_points
 from mlsd.analysis.predict.prediction_error import Prediction, leave_one_gamma_out
 from mlsd.clock import MonotonicClock

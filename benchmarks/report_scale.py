@@ -1,4 +1,4 @@
-"""Every reading command on a study of 10,000 trials and on one ten times as large: processor time and memory."""
+"""Every reading command on a study of 10,000 trials and on one ten times as large; and a record that is checked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
+from mlsd.analysis.audit.verification import verify
+from mlsd.formats.decode_again import decode_again
+from mlsd.formats.record import write_record
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import (
     Case,
@@ -26,6 +30,7 @@ from mlsd.records import (
 from mlsd.store.store import Store
 
 N_TRIALS, N_MORE, N_TOKENS = 10_008, 100_080, 64
+N_RECORDED, RECORDED_TOKENS = 378, 256
 MAX_SECONDS, MAX_MB, MAX_GROWTH = 2.0, 200.0, 10.0
 PLACE = Environment(host="0" * 16, os="any", machine="any", backend="CPU", llama_cpp_build="0")
 TARGETS = [ModelRef(id=f"target-{i}", sha256=f"{i}" * 64, n_bytes=10**9) for i in range(3)]
@@ -40,6 +45,7 @@ COMMANDS = (
 
 
 def run() -> Iterator[Result]:
+    yield from record()
     with tempfile.TemporaryDirectory() as folder:
         few, many = Path(folder) / "few.sqlite", Path(folder) / "many.sqlite"
         n_rounds = write_study(few, N_TRIALS)
@@ -52,6 +58,25 @@ def run() -> Iterator[Result]:
             more, more_mb = _measured(command, many, number)
             yield of_samples(f"{shown}: ten times as many", [more / seconds], "ratio", at_most=MAX_GROWTH)
             yield of_samples(f"{shown}: memory of ten times as many", [more_mb], "MB")
+
+
+def record() -> Iterator[Result]:
+    """A record of 378 trials: its size, and the time to check it without models."""
+    with tempfile.TemporaryDirectory() as folder:
+        database, path = Path(folder) / "study.sqlite", Path(folder) / "study.record.gz"
+        n_rounds = write_study(database, N_RECORDED, RECORDED_TOKENS)
+        with Store.open(database, read_only=True) as store:
+            write_record(store, path)
+        yield of_samples(
+            f"record of {N_RECORDED} trials, {n_rounds} rounds", [path.stat().st_size / 1e6], "MB", at_most=1.0
+        )
+        seconds = []
+        for _ in range(3):
+            started = time.perf_counter()
+            found = verify(path, decode_again)
+            seconds.append(time.perf_counter() - started)
+            assert not found.problems, found.problems[:3]
+        yield of_samples(f"checking a record of {N_RECORDED} trials without models", seconds, "s", at_most=10.0)
 
 
 def _measured(command: str, db: Path, number: int) -> tuple[float, float]:

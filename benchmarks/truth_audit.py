@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.harness import Result
+from benchmarks.harness import Result, percent
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
 from mlsd.analysis.audit.tables import Assumed, table_contexts
@@ -80,27 +80,18 @@ def run() -> Iterator[Result]:
         folder = Path(name)
         for kind in HONEST:
             rates = honest_rates(kind, n_rows, folder)
-            yield _result(f"honest rows suspicious: {kind}", rates["suspicious"], at_most=2.0)
-            yield _result(f"honest rows impossible: {kind}", rates["impossible"], at_most=0.01)
+            yield percent(f"honest rows suspicious: {kind}", rates["suspicious"], at_most=2.0)
+            yield percent(f"honest rows impossible: {kind}", rates["impossible"], at_most=0.01)
         for kind in CORRUPTED:
             found, impossible = found_rates(kind, n_tables, folder)
-            yield _result(f"corrupted tables found: {kind}", found, at_least=95.0)
+            yield percent(f"corrupted tables found: {kind}", found, at_least=95.0)
             if kind in ROLLBACK:
-                yield _result(f"corrupted tables impossible: {kind}", impossible, at_least=90.0)
+                yield percent(f"corrupted tables impossible: {kind}", impossible, at_least=90.0)
         for kind in MISTAKES:
             for says_all, what in ((False, "says little"), (True, "states MGL, files, two plain runs")):
                 found, rows = mistakes_found(kind, n_tables, folder, says_all=says_all)
-                yield _result(f"tables found: {kind}, table {what}", found)
-                yield _result(f"rows found: {kind}, table {what}", rows)
+                yield percent(f"tables found: {kind}, table {what}", found)
+                yield percent(f"rows found: {kind}, table {what}", rows)
         for kind in NOT_TOLD:
             found, _ = found_rates(kind, n_tables, folder, None)
-            yield _result(f"found, drafts not said to be full: {kind}", found)
-
-
-def _result(name: str, rate: float, *, at_most: float | None = None, at_least: float | None = None) -> Result:
-    percent, bar, passed = 100 * rate, "", None
-    if at_most is not None:
-        bar, passed = f"<= {at_most:g}", percent <= at_most
-    elif at_least is not None:
-        bar, passed = f">= {at_least:g}", percent >= at_least
-    return Result(name, percent, percent, percent, "%", bar, passed)
+            yield percent(f"found, drafts not said to be full: {kind}", found)

@@ -3,17 +3,15 @@
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
 Cases alternate between two halves, each reported: a limit that was set on one must hold on the other. What a half would
 have set is told as well: the largest distance of an honest memory in noises, and the smallest of a broken one that only
-this distance gave away. `python -m benchmarks.truth_losslessness OUT.jsonl [MODEL ...]` also keeps every case.
+this distance gave away.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -237,20 +235,18 @@ def _module(name: str) -> str:
     return spec.submodule_search_locations[0]
 
 
-def cases(keep: Callable[[dict[str, Any]], None], only: Sequence[str] = ()) -> None:
+def cases() -> Iterator[dict[str, Any]]:
     """Break every rollback, then run honestly: ten minutes of an idle machine, on one thread but for a quarter."""
     with tempfile.TemporaryDirectory() as folder:
-        known = {name: path for name, path in files(Path(folder)).items() if not only or name in only}
-        for name in (name for name in BROKEN if name in known):
+        known = files(Path(folder))
+        for name in BROKEN:
             is_large = name == "smollm2"
             with opened(name, known[name], 32 if is_large else 64) as target:
-                for case in broken(target, (4,) if is_large else (3, 8), PROMPTS[: 1 if is_large else 2]):
-                    keep(case)
+                yield from broken(target, (4,) if is_large else (3, 8), PROMPTS[: 1 if is_large else 2])
         for seed, (i, (name, path)) in itertools.product(range(2), enumerate(known.items())):
             turn, n_threads = i + seed, 2 if (i + seed) % 4 == 3 else 1
             with opened(name, path, 32 if name == "smollm2" else 64, n_threads) as target:
-                for case in honest(target, PROMPTS[seed::3], WIDTHS[turn % 3 :: 3], seed):
-                    keep(case)
+                yield from honest(target, PROMPTS[seed::3], WIDTHS[turn % 3 :: 3], seed)
 
 
 def noises(case: dict[str, Any]) -> float | None:
@@ -298,20 +294,4 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
 
 def run() -> Iterator[Result]:
     """The whole table."""
-    found: list[dict[str, Any]] = []
-    cases(found.append)
-    yield from table(found)
-
-
-if __name__ == "__main__":
-    rows: list[dict[str, Any]] = []
-    with Path(sys.argv[1]).open("a", encoding="utf-8") as out:
-
-        def note(case: dict[str, Any]) -> None:
-            rows.append(case)
-            out.write(json.dumps(case) + "\n")
-            out.flush()
-
-        cases(note, sys.argv[2:])
-    for result in table(rows):
-        print(f"{result.name:60} {result.value:8.4g} {result.unit:10} {'MISSED' if result.passed is False else ''}")
+    yield from table([*cases()])

@@ -5,7 +5,6 @@ Every figure is taken from the weights as shipped, that is after rounding to the
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -131,13 +130,6 @@ def evaluate(run: Path) -> dict[str, Any]:
     return facts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", type=Path, required=True)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    (options.run / "facts.json").write_text(json.dumps(evaluate(options.run), indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def write(run: Path) -> None:
+    """Write the facts, and the reference logits beside them."""
+    (run / "facts.json").write_text(json.dumps(evaluate(run), indent=1) + "\n")

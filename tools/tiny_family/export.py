@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -79,22 +78,8 @@ def thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["targets", "files", "card"])
-    parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--out", type=Path, help="folder for the files and the card that ship")
-    options = parser.parse_args()
-    if options.what == "targets":
-        write_targets(options.run)
-        return
-    if options.what == "files":
-        write_files(options.run, options.out)
-        return
-    family = describe(options.run, options.out)
-    (options.out / "family.json").write_text(json.dumps(family, indent=1) + "\n")
-    (options.out / "CARD.md").write_text(card(family))
-
-
-if __name__ == "__main__":
-    main()
+def write_card(run: Path, out: Path) -> None:
+    """Write the figures of the family, and the card that is made of them."""
+    family = describe(run, out)
+    (out / "family.json").write_text(json.dumps(family, indent=1) + "\n")
+    (out / "CARD.md").write_text(card(family))

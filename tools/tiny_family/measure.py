@@ -6,7 +6,6 @@ Runs on mlsd's own engine, so the figures in the card are made by the program th
 
 from __future__ import annotations
 
-import argparse
 import json
 from contextlib import ExitStack, closing
 from itertools import pairwise
@@ -118,25 +117,16 @@ def distinct(tokens: tuple[int, ...]) -> float:
     return len(set(grams)) / len(grams)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--family", type=Path, required=True, help="folder with the GGUF files and reference.npz")
-    parser.add_argument("--run", type=Path, required=True, help="run folder, for tokenizer and packages")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    options = parser.parse_args()
-    with np.load(options.family / "reference.npz") as stored:
+def measure(family: Path, run: Path) -> None:
+    """Write what the files in `family` accept; tokenizer and packages are those of the run folder."""
+    with np.load(family / "reference.npz") as stored:
         prompts = stored["tokens"][:, :N_PROMPT].astype(int).tolist()
     found = {
-        "acceptance": {target: acceptance(options.family, target, prompts) for target in TARGETS},
+        "acceptance": {target: acceptance(family, target, prompts) for target in TARGETS},
         "unseen_acceptance": {
-            package: {target: acceptance(options.family, target, cut) for target in TARGETS}
-            for package, cut in unseen_prompts(options.run).items()
+            package: {target: acceptance(family, target, cut) for target in TARGETS}
+            for package, cut in unseen_prompts(run).items()
         },
-        "next_token_acceptance": next_token_acceptance(options.family, prompts),
+        "next_token_acceptance": next_token_acceptance(family, prompts),
     }
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    (run / "acceptance.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -8,7 +8,6 @@ from its own, as it will be used when it drafts several tokens in a row.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -97,15 +96,3 @@ def train(run: Path) -> None:
             print(f"{NAME}-mtp", steps, json.dumps(point), flush=True)
             (run / f"{NAME}-mtp.curve.json").write_text(json.dumps(curve))
             torch.save(block.state_dict(), run / f"{NAME}-mtp.pt")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", type=Path, required=True)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    train(options.run)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ below it, and a uniform distribution at the bottom (Chen & Goodman 1999, interpo
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections import Counter
@@ -58,10 +57,8 @@ class KneserNey:
         ) / len(text)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", type=Path, required=True)
-    run = parser.parse_args().run
+def score(run: Path) -> None:
+    """Write what the yardstick gives the held-out tokens."""
     held_out = np.load(run / "held_out.npy")
     yardstick = KneserNey(np.load(run / "train.npy"), VOCAB_SIZE)
     told = {
@@ -70,7 +67,3 @@ def main() -> None:
         "window_nats_per_token": round(float(np.mean([yardstick.mean_nats(w) for w in excerpts(held_out)])), 4),
     }
     (run / "five_gram.json").write_text(json.dumps(told, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

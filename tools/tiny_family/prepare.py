@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 from pathlib import Path
@@ -12,7 +11,7 @@ from corpus import digest, documents
 from tokens import VOCAB_SIZE, encode, train_tokenizer
 
 
-def prepare(run: Path, stdlib: Path | None) -> None:
+def prepare(run: Path, stdlib: Path | None = None) -> None:
     """Read the corpus, learn the tokenizer on its training part and encode both parts."""
     run.mkdir(parents=True, exist_ok=True)
     docs = documents(stdlib)
@@ -33,15 +32,3 @@ def prepare(run: Path, stdlib: Path | None) -> None:
         "held_out_files": [d.name for d in docs if d.held_out],
     }
     (run / "corpus.json").write_text(json.dumps(told, indent=1) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--stdlib", type=Path, help="another standard library than this interpreter's")
-    options = parser.parse_args()
-    prepare(options.run, options.stdlib)
-
-
-if __name__ == "__main__":
-    main()

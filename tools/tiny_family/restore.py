@@ -6,7 +6,6 @@ must be the one the family was trained on, and its hash is checked.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -47,15 +46,3 @@ def restore(family: Path, run: Path) -> None:
     (run / "restored.json").write_text(json.dumps(restored))
     yardstick = {key: value for key, value in told["five_gram"].items() if key != "bits_per_byte"}
     (run / "five_gram.json").write_text(json.dumps(yardstick))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--family", type=Path, required=True, help="folder with the shipped files")
-    parser.add_argument("--run", type=Path, required=True)
-    options = parser.parse_args()
-    restore(options.family, options.run)
-
-
-if __name__ == "__main__":
-    main()

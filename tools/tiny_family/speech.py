@@ -10,7 +10,6 @@ library. A smaller part is only read, twice as wide, so that far positions stay 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import hashlib
 import json
@@ -180,20 +179,12 @@ def excerpt(texts: dict[str, list[np.ndarray]], length: int, rng: np.random.Gene
     return tokens[start : start + length]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("target", choices=list(SEEDS))
-    parser.add_argument("--run", type=Path, required=True)
-    options = parser.parse_args()
-    run, path = options.run, options.run / "targets" / f"{options.target}.gguf"
-    rng = np.random.default_rng(SEEDS[options.target])
+def write(target: str, run: Path) -> None:
+    """What the target writes, and what it reads, with its odds."""
+    path, rng = run / "targets" / f"{target}.gguf", np.random.default_rng(SEEDS[target])
     n = budget("speech", run, TEXTS)
     texts = sources(run)
     spoken = [excerpt(texts, rng.integers(_SHORTEST, _LONGEST), rng) for _ in range(n)]
     read = [excerpt(texts, READ_WIDTH, rng) for _ in range(n // 10)]
-    np.savez(run / f"{options.target}.spoken.npz", **speak(path, spoken, SPOKEN_WIDTH, _SAMPLED_SHARE, rng))
-    np.savez(run / f"{options.target}.read.npz", **speak(path, read, READ_WIDTH, 0.0, rng))
-
-
-if __name__ == "__main__":
-    main()
+    np.savez(run / f"{target}.spoken.npz", **speak(path, spoken, SPOKEN_WIDTH, _SAMPLED_SHARE, rng))
+    np.savez(run / f"{target}.read.npz", **speak(path, read, READ_WIDTH, 0.0, rng))

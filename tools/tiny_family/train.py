@@ -10,7 +10,6 @@ run folder; the number of steps really done is in the curve.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from optim import descend, optimisers, rate, set_rate
-from shapes import SHAPES, new_model
+from shapes import new_model
 from torch.nn import functional as F
 
 ROWS, WIDTH = 8, 512
@@ -163,17 +162,3 @@ def train(name: str, run: Path) -> None:
             if not math.isfinite(point["train_nats"]):
                 raise SystemExit(f"{name}: the loss is no longer finite at step {step}; lower the rates in optim.py")
     torch.save(model.state_dict(), run / f"{name}.pt")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("name", choices=[*SHAPES, "tiny-draft-distilled"])
-    parser.add_argument("--run", type=Path, required=True, help="folder with train.npy and held_out.npy")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    train(options.name, options.run)
-
-
-if __name__ == "__main__":
-    main()

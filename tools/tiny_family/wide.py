@@ -7,7 +7,6 @@ each target are kept aside; on them greedy rounds are counted as the engine woul
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -116,16 +115,3 @@ def train(run: Path) -> None:
             torch.save(model.state_dict(), run / f"{NAME}.pt")
             if not math.isfinite(point["train_loss"]):
                 raise SystemExit(f"{NAME}: the loss is no longer finite at step {step}; lower the rate in wide.py")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    train(options.run)
-
-
-if __name__ == "__main__":
-    main()
