@@ -17,7 +17,7 @@ from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, Suit
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry
-from mlsd.planning.prompts import Prompt, find_prompt, task_prompts
+from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
 from mlsd.planning.suite import (
     MOST_GAMMA,
     MOST_REPEATS,
@@ -30,7 +30,6 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.planning.tasks import Task
 from mlsd.records import (
     DRAFT_MODEL,
     NO_DRAFTER,

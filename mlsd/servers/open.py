@@ -19,9 +19,8 @@ from mlsd.measure.run.memory import fit_together
 from mlsd.measure.run.runner import Watcher
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.prompts import Prompt, Task, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
-from mlsd.planning.tasks import Task
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
 from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.dialects import connect

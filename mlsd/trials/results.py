@@ -32,8 +32,7 @@ from mlsd.trials import acceptance
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Most, Standing, against, decide
-from mlsd.trials.requests import first_token_ms, pays_from
-from mlsd.trials.sums import Sums, client_speed, prefill_tok_s, share, speed, total
+from mlsd.trials.sums import Sums, client_speed, first_token_ms, pays_from, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.planning.tasks import KINDS, read_tasks
+from mlsd.planning.prompts import KINDS, read_tasks
 from mlsd.records import Trial
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd

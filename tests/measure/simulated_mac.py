@@ -21,9 +21,9 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.measure.messages import Event, Turn, trial_of
-from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.process import receive
 from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.conversation import SavedPrompts
 from mlsd.measure.worker.serve import Pulse, run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt

@@ -13,9 +13,9 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import PromptError
-from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.conversation import SavedPrompts
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import find_prompt, load_prompt
 from mlsd.planning.request import bench_request

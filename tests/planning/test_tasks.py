@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.errors import TaskError
-from mlsd.planning.prompts import load_prompt, task_prompt, task_prompts
-from mlsd.planning.tasks import KINDS, Task, read_tasks, shipped_tasks, stratified, tasks_by_name
+from mlsd.planning.prompts import (
+    KINDS,
+    Task,
+    load_prompt,
+    read_tasks,
+    shipped_tasks,
+    stratified,
+    task_prompt,
+    task_prompts,
+    tasks_by_name,
+)
 
 GOOD = {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."], "reference": ["x"]}
 

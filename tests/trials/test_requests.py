@@ -12,8 +12,8 @@ from mlsd.report.tables.columns import ARM
 from mlsd.stats import Interval
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.answers import answers, by_target
-from mlsd.trials.requests import pays_from
 from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key
+from mlsd.trials.sums import pays_from
 from tests.analysis.studies import DENSE, as_measured, blocks, failed
 from tests.trials.made import result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlsd.errors import InputError
 from mlsd.records import Record
 from mlsd.stats import Interval
-from mlsd.trials.requests import break_even_tokens
+from mlsd.trials.sums import break_even_tokens
 
 
 class Request(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.errors import AnalysisError
-from mlsd.planning.tasks import KINDS, TASK_KEY
+from mlsd.planning.prompts import KINDS, TASK_KEY
 from mlsd.trials.results import ArmResult
 
 

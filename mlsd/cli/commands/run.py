@@ -20,8 +20,8 @@ from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_ste
 from mlsd.errors import InputError
 from mlsd.hardware.budget import host_memory_bytes
 from mlsd.measure.cool_down import MOST_S
+from mlsd.planning.prompts import Task, read_tasks, shipped_tasks, stratified
 from mlsd.planning.suite import largest_profile, load_profiles
-from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted

@@ -75,7 +75,7 @@ def server(
     """
     from mlsd.analysis.results.server_arms import recommend, rival, server_costs
     from mlsd.measure.run.race import STOPPED
-    from mlsd.planning.tasks import read_tasks
+    from mlsd.planning.prompts import read_tasks
     from mlsd.servers.open import ServerRequest, serve
 
     alone = len(servers) == 1

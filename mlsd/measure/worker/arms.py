@@ -35,9 +35,8 @@ from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import Alive, now, silent, trial_of
-from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.probe_cache import ProbeCache, check_weights
-from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
+from mlsd.measure.worker.conversation import PlainAnswers, Prompts, SavedPrompts, answer_text, trial_rng
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial

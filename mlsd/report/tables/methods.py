@@ -9,7 +9,7 @@ from operator import attrgetter
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
 from mlsd.analysis.study.study import Study
-from mlsd.planning.tasks import KINDS
+from mlsd.planning.prompts import KINDS
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
 from mlsd.report.tables.passes import pass_table, share_cell

@@ -11,7 +11,7 @@ import pytest
 from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
-from mlsd.planning.tasks import KINDS
+from mlsd.planning.prompts import KINDS
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.tables import methods
 from mlsd.report.tables.methods import kind_table, timing_table
