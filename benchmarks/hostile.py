@@ -22,7 +22,7 @@ N_CASES = int(os.environ.get("MLSD_BENCH_CASES", "10000"))
 # What a kind's share is; those that load a model or open a database take seconds each, the rest milliseconds.
 SHARES = {
     "gguf in llama.cpp": 0.02, "weights": 0.01, "database": 0.06, "hub": 0.08,
-    "server": 0.2, "lab messages": 0.03, "split gguf": 0.05, "environment": 0.04, "builds": 0.03,
+    "server": 0.2, "split gguf": 0.05, "environment": 0.04,
 }  # fmt: skip
 _REST = (1 - sum(SHARES.values())) / (len(KINDS) - len(SHARES))
 _FIRST_SEED = 1_000_000  # apart from those of the tests

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import traceback
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,29 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import msgspec
 import numpy as np
 import psutil
 
 import mlsd.models.hub
 from mlsd.cli import main
-from mlsd.engine.llama.build.prebuilt import libraries_of
-from mlsd.errors import MlsdError
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.lab import cluster
-from mlsd.lab.coordinator import Ended, MeasuredPart, run_lab
-from mlsd.lab.machine import Card
 from mlsd.limits import LIMITS
-from mlsd.measure.builds import installed
-from mlsd.measure.messages import BlockMeasured
-from mlsd.measure.run.runner import RunSettings
 from mlsd.records import Status
 from mlsd.store.store import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
-from tests.lab.fake import FakeLab, card, plan
 from tests.native_shim import trap
 from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, encoded
 
@@ -60,7 +49,6 @@ class Shot:
     """One command line on one mutated input."""
 
     argv: tuple[str, ...]
-    before: Callable[[], object] = lambda: None  # in the same guard; what it raises on purpose ends the shot
     wanted: Callable[[int, str], str | None] = lambda code, out: None  # what is wrong with how it ended, if anything
 
 
@@ -314,45 +302,6 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
             del os.environ[name]
 
 
-def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    """Machines of a lab that say anything of themselves and of what they measured."""
-    database = _fresh(range_.out / "lab.sqlite")
-    wanted = plan(n_loads=1, n_blocks=3, patience_s=0.0)
-
-    def altered(value: Any, kind: Any) -> Any:
-        if rng.random() < 0.7:
-            return value
-        return cluster._decoded(encoded(mutate.of_json(msgspec.to_builtins(value), rng)), kind)
-
-    class Liars(FakeLab):
-        def machines(self) -> dict[str, Card]:
-            shown = {address: altered(own, Card) for address, own in self.cards.items()}
-            return {address: own for address, own in shown.items() if own is not None}
-
-        def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
-            for word in super().receive(timeout_s):
-                if isinstance(word, MeasuredPart):
-                    done = altered(BlockMeasured(slots=(), trials=word.trials), BlockMeasured)
-                    if done is None:
-                        continue
-                    word = MeasuredPart(ticket=word.ticket, trials=done.trials)
-                yield word
-
-    def measure() -> None:
-        cards = {f"m{i}": card() for i in range(2)}
-        with Store.open(database) as store:
-            run_lab(wanted, Liars(cards), store, RunSettings(), None)
-
-    def judge(code: int, out: str) -> str | None:
-        if database.exists():
-            with Store.open(database, create=False) as store:
-                if faults := store.check():
-                    return f"stored what cannot be: {faults[0]}"
-        return None
-
-    yield Shot(("results", "--check", "--db", str(database)), before=measure, wanted=judge)
-
-
 def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
     """Parts of one model of which one is damaged, missing, a pipe, a loop, another part or longer than any disc."""
     folder, n_parts = _emptied(range_.inputs / "parts"), rng.choice((2, 3))
@@ -435,52 +384,6 @@ def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
         os.environ.update(before)
 
 
-def _build(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    """Wheels, folders, interpreters and packages that are no build, or a damaged one."""
-    folder = _emptied(range_.inputs / "build")
-    wheel, package = folder / "x-1-py3-none-any.whl", folder / "llama_cpp"
-    match rng.randrange(6):
-        case 0 | 1:
-            with zipfile.ZipFile(wheel, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
-                names = ["llama_cpp/__init__.py", "llama_cpp/llama_cpp.py", "llama_cpp/lib/libllama.so", "libllama.so"]
-                beyond = rng.choice(([], ["../../x"], [str(range_.here / "x")]))
-                for name in rng.sample(names, rng.randrange(1, 5)) + beyond:
-                    entry = zipfile.ZipInfo(name)
-                    entry.external_attr = rng.choice((0, 0, 0o100644, 0o120777, 0o010644)) << 16
-                    archive.writestr(entry, rng.choice((b"", b"/etc/passwd", b"raise SystemExit(1)", bytes(1 << 24))))
-            wheel.write_bytes(mutate.of_bytes(wheel.read_bytes(), rng) if rng.random() < 0.7 else wheel.read_bytes())
-            name = str(wheel)
-        case 2 | 3:
-            bodies = ("yes", "exit 3", "echo mlsd-found:", "echo mlsd-found:/etc/passwd", "printf 'mlsd-found:\\0x\\n'",
-                      "sleep 77777 & exit 0", "echo mlsd-found:$0", "kill -9 $$", "head -c 99999999 /dev/zero",
-                      f"echo mlsd-found:{'x' * 5000}", "cat <&1", "")  # fmt: skip
-            name = str(folder / "python")
-            head = rng.choice(("#!/bin/sh\n", "#!/bin/sh\n", "#!/nowhere\n", "\x7fELF"))
-            Path(name).write_text(f"{head}{rng.choice(bodies)}\n")
-            Path(name).chmod(rng.choice((0o755, 0o755, 0o644)))
-        case 4:
-            shutil.copytree(installed(), package, ignore=shutil.ignore_patterns("lib", "__pycache__"))
-            (package / "lib").symlink_to(libraries_of(installed()).folder)
-            hurt = package / rng.choice(("__init__.py", "llama_cpp.py", "_ctypes_extensions.py"))
-            hurt.write_bytes(mutate.of_text(hurt.read_bytes(), rng))
-            name = str(folder)
-        case _:
-            for path in libraries_of(installed()).folder.iterdir():
-                (folder / path.name).symlink_to(path.resolve())
-            hurt = rng.choice(sorted(folder.glob("libllama*")) + sorted(folder.glob("libggml-base*")))
-            data = hurt.read_bytes()
-            hurt.unlink()
-            action = rng.randrange(4)
-            if action == 0:
-                os.mkfifo(hurt)
-            elif action == 1:
-                hurt.symlink_to(rng.choice((hurt.name, "/dev/zero", str(folder))))
-            elif action == 2:
-                hurt.write_bytes(mutate.of_bytes(data, rng, within=4096))
-            name = str(folder)
-    yield Shot(("doctor", "--builds", name))
-
-
 def _emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -503,10 +406,8 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "options": _options,
     "hub": _hub,
     "server": _server,
-    "lab messages": _lab,
     "split gguf": _split,
     "environment": _environment,
-    "builds": _build,
 }
 
 
@@ -538,8 +439,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     previous = signal.signal(signal.SIGALRM, _hang)
     signal.alarm(CASE_LIMIT_S)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(MlsdError):
-            shot.before()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main(list(shot.argv))
     except SystemExit as end:
         code = end.code or 0

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
 # As many as fit under three minutes together on two cores; benchmarks/hostile.py tries ten thousand.
 CASES = {
     "gguf in llama.cpp": 8, "weights": 4, "database": 16, "toml": 50, "options": 40, "jsonl": 16,
-    "server": 50, "environment": 16, "builds": 12,
+    "server": 50, "environment": 16,
 }  # fmt: skip
 DEFAULT_CASES = 40
 
@@ -28,9 +28,7 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mutated_inputs_end_in_an_answer_or_a_clear_refusal(kind: str, shooting_range: Path) -> None:
     outcome = attack(kind, range(CASES.get(kind, DEFAULT_CASES)), Range(shooting_range))
     assert not outcome.faults, "\n".join(outcome.faults)
-    # What a lab's machines say is refused one by one, and the study goes on without them.
-    refused = outcome.codes[2] + outcome.codes[1] * (kind == "builds")  # `doctor --builds` says no with 1
-    assert refused or kind == "lab messages", f"nothing was refused: {outcome.codes}"
+    assert outcome.codes[2], f"nothing was refused: {outcome.codes}"
 
 
 def test_a_model_whose_weights_are_left_alone_is_measured(
