@@ -246,8 +246,9 @@ class TopLogits:
         self.spread = distance(first, np.zeros_like(first))
 
     def of(self, rows: Logits) -> Floats:
-        best: Floats = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
-        return best - best.mean(axis=1, keepdims=True)
+        best = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
+        centred: Floats = best - best.mean(axis=1, keepdims=True)
+        return centred
 
 
 def distance(one: Floats, other: Floats) -> float:

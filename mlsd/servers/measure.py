@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -150,8 +150,9 @@ def measure(
             record |= sessions.as_stored(decides)
             plan = RunPlan(loads=(session.job(planned.blocks),), environment=environment, facts=facts, record=record)
 
-            def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
-                return (event for chosen in turns for event in session.measure(job, planned.arm_of, chosen))
+            def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
+                for chosen in turns:
+                    yield from session.measure(job, planned.arm_of, chosen)
 
             outcome, doubts = conduct(plan, store, RunSettings(seed=ask.seed), watcher, race or ALL, drive)
             advice = "See the page on servers in the documentation."

@@ -78,6 +78,7 @@ class FakeSession:
     tokenizer = FakeTokenizer()
     n_vocab = tokenizer.vocabulary.n_tokens
     window = 0
+    model_key = None
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mlsd.measure.run.disturbance import DISTURBED_NS
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
-from mlsd.stats import grouped
+from mlsd.stats import grouped, t_quantile
 from mlsd.trials.sums import speed
 from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
 
@@ -179,9 +179,7 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
     slope = sum(t * y for t, y in centred) / spread
     residual = sum((y - slope * t) ** 2 for t, y in centred)
     error = math.sqrt(residual / freedom / spread)
-    from scipy.stats import t as student  # half a second of import that few callers need
-
-    reach = float(student.ppf(0.975, freedom)) * error
+    reach = t_quantile(0.975, freedom) * error
     span = max(max(t for t, _ in case) - min(t for t, _ in case) for case in points.values())
     change, low, high = (math.expm1(b * span) for b in (slope, slope - reach, slope + reach))
     return Drift(change=change, low=low, high=high, n_trials=len(centred), span_s=span)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +85,7 @@ class _Side:
     run: RunInProgress = field(init=False)
     times_passes: bool = True
 
-    def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+    def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
         """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
         for event in run_job(job, turns=turns, variables=self.build.variables()):
             if isinstance(event, HeatReading):
