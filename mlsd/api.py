@@ -36,7 +36,7 @@ def bench(
     *,
     drafts: Sequence[str | Path] = (),
     drafters: Sequence[str] | None = (),
-    gammas: Sequence[int] | None = None,
+    gammas: Sequence[int | Literal["adaptive"]] | None = None,
     prompts: Sequence[str | Path] = ("code",),
     depths: Sequence[int] = (0,),
     chat: bool = False,
