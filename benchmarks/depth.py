@@ -17,10 +17,10 @@ import msgspec
 from benchmarks.harness import Result
 from benchmarks.predict import CLOCK
 from mlsd.analysis.predict.shapes import Cut, full_depth
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.gguf_tools.shape import FULL, Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 
@@ -95,34 +95,34 @@ def time_depths(shape: Shape, quant: str, folder: Path) -> dict[int, dict[int, l
     text = [rng.randrange(256, min(shape.n_vocab, 40_000)) for _ in range(DEPTH + max(WIDTHS))]
     times: dict[int, dict[int, list[float]]] = {n: {k: [] for k in WIDTHS} for n in layers}
     with ExitStack() as stack:
-        sessions: dict[tuple[int, int], LlamaSession] = {}
+        contexts: dict[tuple[int, int], LlamaContext] = {}
         recurrent = shape.full_attention_interval > 0
         for n in layers:
             path = folder / f"{n}.gguf"
             write_synthetic(path, from_shape(shape, quant=quant, n_layers=n))
             model = stack.enter_context(LlamaModel(path))
             for k in WIDTHS:
-                options = SessionOptions(n_ctx=256, n_threads=1, max_outputs=max(WIDTHS), n_snapshots=k if k > 1 else 0)
-                session = stack.enter_context(open_session(model, options))
-                session.decode(text[:DEPTH])
+                options = ContextOptions(n_ctx=256, n_threads=1, max_outputs=max(WIDTHS), n_snapshots=k if k > 1 else 0)
+                context = stack.enter_context(open_context(model, options))
+                context.decode(text[:DEPTH])
                 if recurrent:
-                    session.save_state()
-                sessions[n, k] = session
+                    context.save_state()
+                contexts[n, k] = context
         for _ in range(REPEATS):
-            for n, k in rng.sample(list(sessions), len(sessions)):
-                times[n][k].append(burst(sessions[n, k], text[DEPTH : DEPTH + k], recurrent=recurrent))
+            for n, k in rng.sample(list(contexts), len(contexts)):
+                times[n][k].append(burst(contexts[n, k], text[DEPTH : DEPTH + k], recurrent=recurrent))
     return times
 
 
-def burst(session: LlamaSession, tokens: Sequence[int], *, recurrent: bool) -> float:
+def burst(context: LlamaContext, tokens: Sequence[int], *, recurrent: bool) -> float:
     """The median of a few passes after one that is not counted."""
     spans = []
     for _ in range(BURST + 1):
         began = CLOCK.now_ns()
-        session.decode(tokens, n_outputs=len(tokens))
-        session.greedy()
+        context.decode(tokens, n_outputs=len(tokens))
+        context.greedy()
         spans.append((CLOCK.now_ns() - began) / 1e6)
         if recurrent:
-            session.load_state()
-        session.truncate(DEPTH)
+            context.load_state()
+        context.truncate(DEPTH)
     return statistics.median(spans[1:])

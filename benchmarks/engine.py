@@ -12,16 +12,16 @@ import msgspec
 from benchmarks.harness import Result, of_samples, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 
-OPTIONS = SessionOptions(n_ctx=512, n_threads=1)
+OPTIONS = ContextOptions(n_ctx=512, n_threads=1)
 PROMPT = "def fibonacci(n):\n"
 N_PREDICT = 64
 
@@ -93,7 +93,7 @@ def _python_per_round(
     if target_strategy == "snapshots":
         wide = msgspec.structs.replace(wide, n_snapshots=GAMMA + 1)
     outside_us, round_us = [], []
-    with open_session(target_model, wide) as target, open_session(draft_model, OPTIONS) as draft:
+    with open_context(target_model, wide) as target, open_context(draft_model, OPTIONS) as draft:
         prompt = target.tokenizer.tokenize(PROMPT)
         drafter = DraftModel(draft, make_rollback(draft_strategy, draft), MonotonicClock())
         rollback = make_rollback(target_strategy, target)

@@ -98,7 +98,7 @@ class Timing(Study):
 
 
 class Bench(Study):
-    """A bench: what the blow left stays, and the same command again is a whole session beside it."""
+    """A bench: what the blow left stays, and the same command again is a whole context beside it."""
 
     name, latest_s = "bench", 5.0
     arguments: tuple[str, ...] = ("bench", "tiny-dense", "--draft", "tiny-draft", "--gamma", "2", "--n-threads", "1")
@@ -109,7 +109,7 @@ class Bench(Study):
         self.command = [sys.executable, "-m", "mlsd", *self.arguments, *settings]
 
     def fault(self) -> str | None:
-        """A word where the last session is not whole, or a trial stands twice."""
+        """A word where the last context is not whole, or a trial stands twice."""
         with Store.open(self.database, create=False) as store:
             last, trials = store.runs()[-1], list(store.trials(TrialFilter(failed=False), rounds=False))
             if store.check() or last.status != "finished" or sum(t.run_id == last.id for t in trials) != 6:

@@ -14,12 +14,12 @@ import psutil
 
 from benchmarks.harness import Result, interleaved, of_samples, ratios, smollm2
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.lab.cluster import Cluster, make_certificate
 from mlsd.lab.coordinator import LabPlan, run_lab
 from mlsd.measure.run.runner import RunSettings, Watcher
@@ -138,15 +138,15 @@ def idle_machine() -> Result:
         lab(Path(name), 1) as processes,
         processes.cluster() as cluster,
         LlamaModel(smollm2()) as model,
-        open_session(model, SessionOptions(n_ctx=512, n_threads=1)) as session,
+        open_context(model, ContextOptions(n_ctx=512, n_threads=1)) as context,
     ):
         wait_for(lambda: bool(cluster.machines()), "the machine does not join")
         waiting = [psutil.Process(process.pid) for process in processes.machines.values()]
-        prompt, rollback = session.tokenizer.tokenize("def fibonacci(n):\n"), make_rollback("trim", session)
+        prompt, rollback = context.tokenizer.tokenize("def fibonacci(n):\n"), make_rollback("trim", context)
 
         def decode_ns() -> float:
             limits = GenerationLimits(n_predict=N_DECODED)
-            return generate(session, NoDrafter(), rollback, prompt, limits, MonotonicClock()).decode_ns
+            return generate(context, NoDrafter(), rollback, prompt, limits, MonotonicClock()).decode_ns
 
         def stopped() -> float:
             for process in waiting:

@@ -26,13 +26,13 @@ from scipy.stats import binom
 from benchmarks.harness import Result, interleaved, of_samples, ratios, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import probe
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.folders import asset_path, cache_dir
 from tools.native_builds import source as fetched
 
@@ -115,15 +115,15 @@ def plain(program: Path, path: Path) -> Iterator[Result]:
         return float(json.loads(out)[0]["avg_ts"])
 
     with LlamaModel(path) as model:
-        base = SessionOptions(n_ctx=-(-(DEPTH + N_PLAIN + 1) // 256) * 256, n_threads=1)
-        on_device = probe(partial(open_session, model), base).samples_on_device
+        base = ContextOptions(n_ctx=-(-(DEPTH + N_PLAIN + 1) // 256) * 256, n_threads=1)
+        on_device = probe(partial(open_context, model), base).samples_on_device
         text = asset_path("prompts/long.txt").read_text(encoding="utf-8")
         prompt = model.tokenize(text)[:DEPTH]
-        with open_session(model, msgspec.structs.replace(base, device_sampling=on_device)) as session:
-            rollback, limits = make_rollback("trim", session), GenerationLimits(n_predict=N_PLAIN + 1)
+        with open_context(model, msgspec.structs.replace(base, device_sampling=on_device)) as context:
+            rollback, limits = make_rollback("trim", context), GenerationLimits(n_predict=N_PLAIN + 1)
 
             def ours() -> float:
-                return N_PLAIN * 1e9 / generate(session, NoDrafter(), rollback, prompt, limits, CLOCK).decode_ns
+                return N_PLAIN * 1e9 / generate(context, NoDrafter(), rollback, prompt, limits, CLOCK).decode_ns
 
             bar = 1.0 if path == smollm2() else None  # on the tiny one Python is a part of what is measured
             yield from compared(f"plain decoding at {DEPTH}, {path.stem}", ours, theirs, bar)
@@ -170,22 +170,22 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
 
     with ExitStack() as stack:
         target, draft = (stack.enter_context(LlamaModel(path)) for path in (target_path, draft_path))
-        base = SessionOptions(n_ctx=1024, n_threads=1)
-        found = probe(partial(open_session, target), base)
-        ways = found.best("target", gamma), probe(partial(open_session, draft), base).best("draft", gamma)
+        base = ContextOptions(n_ctx=1024, n_threads=1)
+        found = probe(partial(open_context, target), base)
+        ways = found.best("target", gamma), probe(partial(open_context, draft), base).best("draft", gamma)
         plain_options = msgspec.structs.replace(base, device_sampling=found.samples_on_device)
         wide = rollback_options(ways[0], msgspec.structs.replace(plain_options, max_outputs=gamma + 1), gamma)
-        session = stack.enter_context(open_session(target, wide))
-        second = stack.enter_context(open_session(draft, rollback_options(ways[1], plain_options, gamma - 1)))
+        context = stack.enter_context(open_context(target, wide))
+        second = stack.enter_context(open_context(draft, rollback_options(ways[1], plain_options, gamma - 1)))
         rollback, drafter = (
-            make_rollback(ways[0] or "", session),
+            make_rollback(ways[0] or "", context),
             DraftModel(second, make_rollback(ways[1] or "", second), CLOCK),
         )
         prompt = target.tokenize(PROMPT)
 
         def generated(drafter: Drafter, gamma: int) -> Generation:
             limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
-            return generate(session, drafter, rollback, prompt, limits, CLOCK)
+            return generate(context, drafter, rollback, prompt, limits, CLOCK)
 
         reference = generated(NoDrafter(), 0).tokens
         lossless = []

@@ -22,14 +22,14 @@ import numpy as np
 
 from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import FACTOR, Judge
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import EngineError
@@ -107,23 +107,23 @@ class Target:
 
     def __init__(self, name: str, model: LlamaModel, n_predict: int, n_threads: int = 1) -> None:
         self.name, self.model, self._n_predict, self.n_threads = name, model, n_predict, n_threads
-        self._base = SessionOptions(n_ctx=1024, n_threads=n_threads)
+        self._base = ContextOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
         self._honest: dict[Way, tuple[int, ...]] = {}
-        self.judge = Judge(partial(open_session, model), self._base)
-        with open_session(model, msgspec.structs.replace(self._base, n_ctx=256, n_snapshots=2)) as session:
-            recurrent = ("snapshots", "checkpoint") if session.n_snapshots else ("checkpoint",)
+        self.judge = Judge(partial(open_context, model), self._base)
+        with open_context(model, msgspec.structs.replace(self._base, n_ctx=256, n_snapshots=2)) as context:
+            recurrent = ("snapshots", "checkpoint") if context.n_snapshots else ("checkpoint",)
         self.strategies = recurrent if model.is_recurrent else ("trim",)
 
     def plain(self, prompt: str) -> tuple[tuple[int, ...], Generation]:
         """The prompt's tokens and the plain text after it."""
         if prompt not in self._plain:
             self.close()
-            self.judge = Judge(partial(open_session, self.model), self._base)
+            self.judge = Judge(partial(open_context, self.model), self._base)
             text = self.model.tokenize(load_prompt(prompt).text)[:_MOST_PROMPT_TOKENS]
-            with open_session(self.model, self._base) as session:
+            with open_context(self.model, self._base) as context:
                 limits = GenerationLimits(n_predict=self._n_predict)
-                run = generate(session, NoDrafter(), make_rollback("trim", session), text, limits, _CLOCK)
+                run = generate(context, NoDrafter(), make_rollback("trim", context), text, limits, _CLOCK)
             self._honest.clear()
             self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: what it keeps is large
         return self._plain[prompt]
@@ -156,10 +156,10 @@ class Target:
         limits = GenerationLimits(n_predict=self._n_predict, gamma=gamma)
         depth = 0 if way.tree == "off" else 3
         script = Script(plain.tokens, way.wrong, self.model.vocabulary.n_tokens, depth=depth)
-        with open_session(self.model, options) as session:
-            rollback, rng = make_rollback(strategy, session), np.random.default_rng([way.seed, gamma])
-            run = generate(session, script, rollback, text, limits, _CLOCK, rng=rng)
-            verdict = self.judge.judge(run, plain.tokens, text, session, strategy=strategy)
+        with open_context(self.model, options) as context:
+            rollback, rng = make_rollback(strategy, context), np.random.default_rng([way.seed, gamma])
+            run = generate(context, script, rollback, text, limits, _CLOCK, rng=rng)
+            verdict = self.judge.judge(run, plain.tokens, text, context, strategy=strategy)
         differs = float(np.mean([a != b for a, b in zip(run.tokens, plain.tokens, strict=True)]))
         return Tried(tokens=run.tokens, verdict=verdict, differs=differs)
 

@@ -33,12 +33,12 @@ CLOSES_ONE_OF_TWO = """
 import sys
 from pathlib import Path
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.context import ContextOptions
 
-options = SessionOptions(n_ctx=256, n_threads=1)
-with LlamaModel(Path(sys.argv[1])) as model, open_session(model, options) as session:
-    other, answers = open_session(model, options), set()
+options = ContextOptions(n_ctx=256, n_threads=1)
+with LlamaModel(Path(sys.argv[1])) as model, open_context(model, options) as session:
+    other, answers = open_context(model, options), set()
     for _ in range(3):
         session.clear()
         session.decode((1, 2, 3))

@@ -214,7 +214,7 @@ def test_advice_for_a_chip_loads_no_numbers(tmp_path: Path) -> None:
 
 
 def test_importing_the_engine_starts_nothing_native() -> None:
-    code = "import sys, mlsd.engine.llama.session; print('llama_cpp' in sys.modules)"
+    code = "import sys, mlsd.engine.llama.context; print('llama_cpp' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"
 

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.folders import asset_path
 
 FOLDER = asset_path("tiny")
@@ -25,8 +25,8 @@ FILES = tuple(FAMILY["models"])
 MODELS = ("tiny-dense", "tiny-moe", "tiny-draft")
 TARGETS = ("tiny-dense", "tiny-moe")
 GAMMA = 4
-LOGITS = SessionOptions(n_ctx=512, n_threads=1, device_sampling=False, max_outputs=512)
-GREEDY = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
+LOGITS = ContextOptions(n_ctx=512, n_threads=1, device_sampling=False, max_outputs=512)
+GREEDY = ContextOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def path_of(name: str) -> Path:
 
 
 @contextmanager
-def opened(path: Path, options: SessionOptions) -> Iterator[LlamaSession]:
-    with LlamaModel(path) as model, open_session(model, options) as session:
-        yield session
+def opened(path: Path, options: ContextOptions) -> Iterator[LlamaContext]:
+    with LlamaModel(path) as model, open_context(model, options) as context:
+        yield context
 
 
 # --- the files ----------------------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ def as_float32(source: Path, target: Path) -> Path:
     return target
 
 
-def reference_difference(session: LlamaSession, name: str, stored: dict[str, np.ndarray]) -> float:
+def reference_difference(context: LlamaContext, name: str, stored: dict[str, np.ndarray]) -> float:
     """Largest difference to PyTorch's logits over the stored positions and columns."""
     tokens = stored["tokens"][0].astype(int).tolist()
-    session.decode(tokens, n_outputs=len(tokens))
-    logits = session.logits()
+    context.decode(tokens, n_outputs=len(tokens))
+    logits = context.logits()
     top = np.take_along_axis(logits, stored[f"{name}.ids"].astype(int), axis=1)
     return float(
         max(
@@ -102,15 +102,15 @@ def test_llama_cpp_computes_what_pytorch_computed(name: str, stored: dict[str, n
     # Flash attention on a CPU rounds to float16 inside, and so do keys and values by default: 2e-3 in logits, where
     # plain attention over float32 shows 1e-5.
     exact = msgspec.structs.replace(LOGITS, flash_attention="off", kv_type="f32")
-    with opened(as_float32(path_of(name), tmp_path / "f32.gguf"), exact) as session:
-        assert reference_difference(session, name, stored) <= 1e-3
+    with opened(as_float32(path_of(name), tmp_path / "f32.gguf"), exact) as context:
+        assert reference_difference(context, name, stored) <= 1e-3
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_shipped_number_format_moves_logits_only_a_little(name: str, stored: dict[str, np.ndarray]) -> None:
     spread = float(stored[f"{name}.columns"].std())
-    with opened(path_of(name), LOGITS) as session:
-        assert reference_difference(session, name, stored) <= 0.25 * spread
+    with opened(path_of(name), LOGITS) as context:
+        assert reference_difference(context, name, stored) <= 0.25 * spread
 
 
 def test_llama_cpp_cuts_text_into_the_tokens_the_models_were_trained_on(stored: dict[str, np.ndarray]) -> None:

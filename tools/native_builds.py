@@ -46,11 +46,11 @@ COMMON = [
 MOVED = """
 import ctypes, sys
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.context import ContextOptions
 from mlsd.folders import asset_path
 
-with LlamaModel(asset_path("tiny/tiny-moe.gguf")) as model, open_session(model, SessionOptions(n_ctx=256)) as session:
+with LlamaModel(asset_path("tiny/tiny-moe.gguf")) as model, open_context(model, ContextOptions(n_ctx=256)) as session:
     session.decode((1, 2, 3))
 n_moved = ctypes.CDLL(sys.argv[1]).metal_order_moved()
 print(f"{n_moved} nodes were computed in another place.")

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mlsd.cli import complete
-from mlsd.engine.session import check_threads
+from mlsd.engine.context import check_threads
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, Sampling
 

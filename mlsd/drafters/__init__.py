@@ -12,7 +12,7 @@ from mlsd.drafters import own
 from mlsd.drafters.adaptive import Adaptive
 from mlsd.drafters.method import DrafterSetup, Method, MethodOptions, Unavailable, drafting_method, registered
 from mlsd.drafters.options import PRESET, Range, Values
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
 from mlsd.gguf_tools.source import Source
@@ -93,7 +93,7 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
     return Adaptive(drafter, least, setup.opening.gamma) if least else drafter
 
 
-def recipe(opening: Opening) -> tuple[Context, ...]:
+def recipe(opening: Opening) -> tuple[ContextPlan, ...]:
     """The contexts that an arm opens, the target's first. Raises: UnsupportedError for a target that cannot serve."""
     method = find_method(opening.spec.name)
     if method.chains_instead is not None and opening.rollback != "trim":
@@ -107,7 +107,7 @@ def recipe(opening: Opening) -> tuple[Context, ...]:
             f"{method.name} reads the target's rows, which a failed pass does not produce.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
-    return method.read(opening.spec).contexts(dataclasses.replace(opening, kind=method.session))
+    return method.read(opening.spec).contexts(dataclasses.replace(opening, kind=method.target_kind))
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.options import Values
-from mlsd.engine.session import Logits
+from mlsd.engine.context import Logits
 from mlsd.engine.verify import Probabilities, Proposal, draw, probabilities
 from mlsd.records import Record, Sampling
 

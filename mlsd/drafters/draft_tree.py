@@ -5,28 +5,28 @@ from __future__ import annotations
 from mlsd.drafters.draft_model import DraftModel, open_second
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Preset, Range, small_model_study
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.drafters.trees import TreeGrower, TreeOptions, tree_options, whole_tree
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.trees import LlamaTreeSession
+from mlsd.engine.llama.context import LlamaContext
+from mlsd.engine.llama.trees import LlamaTreeContext
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.verify import Proposal
 from mlsd.engine.vocabulary import check_vocabularies
 
 
 class DraftTree(DraftModel):
-    """Trees from a draft session."""
+    """Trees from a draft context."""
 
-    def __init__(self, session: LlamaTreeSession, setup: DrafterSetup, grower: TreeGrower) -> None:
-        self._levels, self._grower = session, grower
-        super().__init__(session, make_rollback("trim", session), setup.clock)
+    def __init__(self, context: LlamaTreeContext, setup: DrafterSetup, grower: TreeGrower) -> None:
+        self._levels, self._grower = context, grower
+        super().__init__(context, make_rollback("trim", context), setup.clock)
 
     def _forget(self) -> None:
         super()._forget()
         self._grower.begin()
 
     def propose(self, k: int) -> Proposal:
-        self._context.decode(self._news())
+        self._timed.decode(self._news())
         return self._grower.proposal(k, self._levels)
 
     def stats(self) -> dict[str, float]:
@@ -63,16 +63,16 @@ class Options(TreeOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a second model."""
 
     def open(self, setup: DrafterSetup) -> DraftTree:
-        def growing(session: LlamaSession) -> DraftTree:
-            sides = (setup.target.tokenizer, session.tokenizer)
+        def growing(context: LlamaContext) -> DraftTree:
+            sides = (setup.target.tokenizer, context.tokenizer)
             check_vocabularies(*sides)
             grower = TreeGrower(self, setup, n_vocab=min(side.vocabulary.n_tokens for side in sides))
-            assert isinstance(session, LlamaTreeSession)
-            return DraftTree(session, setup, grower)
+            assert isinstance(context, LlamaTreeContext)
+            return DraftTree(context, setup, grower)
 
         return open_second(setup, setup.draft, growing)
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         levels = tree_options(opening.options, n_rows=self.depth * self.top_k, n_leaves=2 * self.top_k, commit="keep")
-        draft = Context(whose="draft", options=levels)
+        draft = ContextPlan(whose="draft", options=levels)
         return opening.with_draft(draft, whole_tree(opening, self.commit))

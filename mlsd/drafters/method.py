@@ -13,17 +13,17 @@ from mlsd.clock import Clock
 from mlsd.drafters.adaptive import Length
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
+from mlsd.engine.context import Context, ContextKind
 from mlsd.engine.drafter import Drafter
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import Session, SessionKind
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import MadeDraft
 from mlsd.records import NO_DRAFTER, DrafterSpec, OptionValue, Record
 
 T = TypeVar("T")
-Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a session
+Read = Callable[[Context, Sequence[int]], object]  # how a prompt comes into a context
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class DrafterSetup:
     """What is there when a drafter is opened: its target, ready, and the means to open models beside it."""
 
     opening: Opening
-    contexts: tuple[Context, ...]  # what the arm opens, the target's first, which is open
+    contexts: tuple[ContextPlan, ...]  # what the arm opens, the target's first, which is open
     clock: Clock
-    target: LlamaSession  # the session whose output is drafted
+    target: LlamaContext  # the context whose output is drafted
     target_path: Path
     second_path: Path | None  # the file of the draft or head, where the method has one
     # Models by path and routed experts used (absent: what the file says), loaded once; closed by the setup's owner.
     open_model: Callable[..., Any]
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
     # Brings a prompt into the memory of a draft; by default by decoding it.
-    read: Read = lambda session, tokens: session.decode(tokens, n_outputs=0)
+    read: Read = lambda context, tokens: context.decode(tokens, n_outputs=0)
 
     @property
     def second(self) -> Path:
@@ -49,7 +49,7 @@ class DrafterSetup:
         return self.second_path
 
     @property
-    def draft(self) -> Context:
+    def draft(self) -> ContextPlan:
         return next(context for context in self.contexts if context.whose == "draft")
 
     def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
@@ -65,7 +65,7 @@ class MethodOptions(Record, frozen=True, kw_only=True):
     def open(self, setup: DrafterSetup) -> Drafter:
         raise NotImplementedError
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         """What its arms open, the target's context first."""
         return opening.on_target()
 
@@ -88,7 +88,7 @@ class MethodOptions(Record, frozen=True, kw_only=True):
         return None
 
     def head(self, target: Any, model: Any) -> Any:
-        """Of a method with a head: its context beside the target's session, from the model that holds it."""
+        """Of a method with a head: its context beside the target's context, from the model that holds it."""
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ class Method:
     presets: tuple[Preset, ...] = ()
     space: Space = field(default_factory=dict)  # what `mlsd bench --search` searches; gamma is searched in any case
     needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
-    session: SessionKind = "plain"  # of the target
+    target_kind: ContextKind = "plain"  # of the target
     loads_next_token_block: bool = False  # of the target's own file
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
 

@@ -8,16 +8,16 @@ from typing import Literal
 
 import msgspec
 
+from mlsd.engine.context import ContextKind, ContextOptions
 from mlsd.engine.rollback import SAVING, rollback_options
-from mlsd.engine.session import SessionKind, SessionOptions
 from mlsd.records import Case, DrafterSpec, Record, Sampling
 
 
-class Context(Record, frozen=True, kw_only=True):
+class ContextPlan(Record, frozen=True, kw_only=True):
     """One context of an arm. A head is opened beside its target's context, whose options it repeats."""
 
     whose: Literal["target", "draft", "head"]
-    options: SessionOptions
+    options: ContextOptions
     rollback: str | None = None  # strategy that takes its tokens back; None: none does
 
     @property
@@ -33,29 +33,29 @@ class Opening:
     gamma: int  # the most tokens that are drafted
     sampling: Sampling
     rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
-    options: SessionOptions  # shared by all of its contexts: threads, layers, length, checking
+    options: ContextOptions  # shared by all of its contexts: threads, layers, length, checking
     draft_rollback: Callable[[], str]  # strategy for the model that drafts; asked where its tokens are taken back
-    kind: SessionKind = "plain"  # of the target
+    kind: ContextKind = "plain"  # of the target
 
     @property
-    def target(self) -> SessionOptions:
+    def target(self) -> ContextOptions:
         """The target's context, before the method says what else it needs of it."""
         wide = rollback_options(self.rollback, self.options, self.gamma)
         return msgspec.structs.replace(wide, kind=self.kind)
 
-    def on_target(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
-        return (Context(whose="target", options=options or self.target, rollback=self.rollback),)
+    def on_target(self, options: ContextOptions | None = None) -> tuple[ContextPlan, ...]:
+        return (ContextPlan(whose="target", options=options or self.target, rollback=self.rollback),)
 
-    def with_head(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
-        return (*self.on_target(options), Context(whose="head", options=options or self.target))
+    def with_head(self, options: ContextOptions | None = None) -> tuple[ContextPlan, ...]:
+        return (*self.on_target(options), ContextPlan(whose="head", options=options or self.target))
 
-    def with_draft(self, draft: Context, options: SessionOptions | None = None) -> tuple[Context, ...]:
+    def with_draft(self, draft: ContextPlan, options: ContextOptions | None = None) -> tuple[ContextPlan, ...]:
         return (*self.on_target(options), draft)
 
 
 def opening_of(
     case: Case,
-    shared: SessionOptions,
+    shared: ContextOptions,
     rollback: str,
     draft_rollback: Callable[[], str],
     *,

@@ -12,17 +12,17 @@ from msgspec import Meta
 
 from mlsd.drafters.method import DrafterSetup, MethodOptions
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.session import Logits, SessionOptions, padded
+from mlsd.engine.context import ContextOptions, Logits, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 from mlsd.engine.verify import Proposal
 
 if TYPE_CHECKING:
     from mlsd.engine.llama.heads import EagleHead
-    from mlsd.engine.llama.trees import LlamaTreeSession
+    from mlsd.engine.llama.trees import LlamaTreeContext
 
 _DROPPED = -2
 
-# See `engine.session.SessionOptions.tree`.
+# See `engine.context.ContextOptions.tree`.
 Commit = Annotated[
     Literal["keep", "redecode"],
     Meta(description="an accepted path's memory stays, or is decoded once more as a chain"),
@@ -37,7 +37,7 @@ class TreeOptions(MethodOptions, frozen=True, kw_only=True):
     commit: Commit = "keep"
 
 
-def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> SessionOptions:
+def tree_options(options: ContextOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> ContextOptions:
     """A target context for trees of `n_rows` nodes and `n_leaves` leaves; it has room for one tree at its end."""
     return msgspec.structs.replace(
         options,
@@ -51,7 +51,7 @@ def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit:
     )
 
 
-def whole_tree(opening: Opening, commit: Commit) -> SessionOptions:
+def whole_tree(opening: Opening, commit: Commit) -> ContextOptions:
     """The target's context for trees of gamma nodes, each of which may be a leaf."""
     return tree_options(opening.target, n_rows=opening.gamma, n_leaves=opening.gamma, commit=commit)
 
@@ -105,7 +105,7 @@ class TreeGrower:
     def begin(self) -> None:
         self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
 
-    def proposal(self, k: int, model: LlamaTreeSession | EagleHead) -> Proposal:
+    def proposal(self, k: int, model: LlamaTreeContext | EagleHead) -> Proposal:
         """The likeliest tree of at most `k` levels of a model that has taken in the newest text."""
         now, own = self._clock.now_ns, self._options
 

@@ -1,1 +1,1 @@
-"""One lossless, honestly timed run of a model: sessions, rollback, probe, loops."""
+"""One lossless, honestly timed run of a model: contexts, rollback, probe, loops."""

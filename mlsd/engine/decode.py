@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
+from mlsd.engine.context import Context
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import Rollback, Target
-from mlsd.engine.session import Session
 from mlsd.engine.verify import NOTHING, Accept, Verification, acceptance_rule
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 
-# Brings a prompt into an empty session, the last token's output included; whether its memory was there already.
-Prefill = Callable[[Session, Sequence[int]], bool]
+# Brings a prompt into an empty context, the last token's output included; whether its memory was there already.
+Prefill = Callable[[Context, Sequence[int]], bool]
 
 
 class GenerationLimits(Record, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def check_capacity(n_ctx: int, n_prompt: int, limits: GenerationLimits) -> None:
 
 
 def generate(
-    session: Session,
+    context: Context,
     drafter: Drafter,
     rollback: Rollback,
     prompt: Sequence[int],
@@ -68,18 +68,18 @@ def generate(
 
     `warm` is called once the prompt is there, directly before the clock of decoding starts.
     """
-    check_capacity(session.n_ctx, len(prompt), limits)
+    check_capacity(context.n_ctx, len(prompt), limits)
     rng, now = rng or np.random.default_rng(0), clock.now_ns
     rule = acceptance_rule(sampling or Sampling(), rng)
-    loop = _Loop(Target(session, rollback, clock), drafter, rule, limits, clock)
-    session.clear()
+    loop = _Loop(Target(context, rollback, clock), drafter, rule, limits, clock)
+    context.clear()
     t0 = now()
     drafter.begin(prompt, rng)
     t1 = now()
-    known = prefill is not None and prefill(session, prompt)
+    known = prefill is not None and prefill(context, prompt)
     if prefill is None:
-        session.decode(prompt)
-    first = loop.commit(rule(NOTHING, session))
+        context.decode(prompt)
+    first = loop.commit(rule(NOTHING, context))
     t2 = now()
     drafter.observe(first)
     rounds: list[Round] = []
@@ -154,7 +154,7 @@ class _Loop:
         tokens = verification.committed
         self.kept = tokens[: verification.accepted]
         if not self._ignore_eog:
-            is_end = self._target.session.tokenizer.is_end
+            is_end = self._target.context.tokenizer.is_end
             n = next((i for i, token in enumerate(tokens, 1) if is_end(token)), None)
             if n is not None:
                 self.ended_by_eog, tokens = True, tokens[:n]

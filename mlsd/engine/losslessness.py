@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.context import Context, ContextOptions, Logits, TreeKind, check_finite
 from mlsd.engine.decode import Generation
 from mlsd.engine.probe import PROBE_TEXT
-from mlsd.engine.session import Logits, Session, SessionOptions, TreeKind, check_finite
 from mlsd.errors import EngineError
 from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 
@@ -272,97 +272,97 @@ class _Memories:
 class FedContext:
     """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`."""
 
-    def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
-        self._open, self._options = open_session, options
-        self._session: Session | None = None
+    def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
+        self._open, self._options = open_context, options
+        self._inner: Context | None = None
         # The memory behind a long prompt and the last row of its logits, by how it was read; None: no copy of it holds.
         self._prompts: dict[tuple[tuple[int, ...], bool], tuple[Any, Logits] | None] = {}
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None
 
-    def feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Session | None:
+    def feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Context | None:
         """Hold a text, fed in that way; None where the build has no such kernel.
 
         `use` receives the logits before each token and behind the last.
         """
         n_ahead = way.n_ahead
         try:
-            session = self._empty(1 + max(way.widths, default=0) if use is not None else 1, way.flash_attention)
+            context = self._empty(1 + max(way.widths, default=0) if use is not None else 1, way.flash_attention)
         except EngineError:
             if way.flash_attention is None:
                 raise
             return None
-        rows, at = self._read(session, text.prompt, way), 0
+        rows, at = self._read(context, text.prompt, way), 0
         if use is not None and not n_ahead:
             use(check_finite(rows))
         for i, width in enumerate(way.widths):
             ahead = text.prompt[len(text.prompt) - n_ahead :] if i == 0 else ()
             n_rows = width + (len(ahead) > 0) if use is not None else 0
-            session.decode((*ahead, *text.tokens[at : at + width]), n_outputs=n_rows)
+            context.decode((*ahead, *text.tokens[at : at + width]), n_outputs=n_rows)
             if use is not None:
-                use(check_finite(session.logits()))
+                use(check_finite(context.logits()))
             at += width
-        return session
+        return context
 
-    def follow(self, session: Session) -> Logits:
+    def follow(self, context: Context) -> Logits:
         """The logits after each fixed token behind what a context holds. Raises: EngineError."""
-        fixed = session.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
-        session.decode(fixed, n_outputs=len(fixed))
-        return check_finite(session.logits())
+        fixed = context.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
+        context.decode(fixed, n_outputs=len(fixed))
+        return check_finite(context.logits())
 
     def follow_copy(self, memory: Any, n_past: int) -> Logits:
         """The same behind a copied memory; nothing of what the context held before may help it."""
         try:
-            session = self._empty()
-            session.decode(session.tokenizer.tokenize(PROBE_TEXT)[-_N_FIXED:], n_outputs=0)
-            session.set_memory(memory, n_past)
-            return self.follow(session)
+            context = self._empty()
+            context.decode(context.tokenizer.tokenize(PROBE_TEXT)[-_N_FIXED:], n_outputs=0)
+            context.set_memory(memory, n_past)
+            return self.follow(context)
         except EngineError:
             self.close()  # nobody knows what it holds
             raise
 
-    def copies_are_right(self, session: Session) -> bool:
+    def copies_are_right(self, context: Context) -> bool:
         """Whether a copy of what the context holds continues as that does; it then holds something else."""
-        memory, n_past = session.copy_memory(), session.n_past
-        rows = self.follow(session)
+        memory, n_past = context.copy_memory(), context.n_past
+        rows = self.follow(context)
         top = TopLogits(rows)
         return distance(top.of(rows), top.of(self.follow_copy(memory, n_past))) <= FLOOR * top.spread
 
-    def _read(self, session: Session, prompt: tuple[int, ...], way: Way) -> Logits:
+    def _read(self, context: Context, prompt: tuple[int, ...], way: Way) -> Logits:
         """Bring a prompt into the empty context; the logits behind it."""
         is_kept = len(prompt) >= _LONG_PROMPT and way.flash_attention is None and not way.n_ahead
         key, prompt = (prompt, way.prompt_in_two), prompt[: len(prompt) - way.n_ahead]
         if is_kept and (known := self._prompts.get(key)) is not None:
-            session.set_memory(known[0], len(prompt))
+            context.set_memory(known[0], len(prompt))
             return known[1]
         for part in (prompt[:-1], prompt[-1:]) if way.prompt_in_two else (prompt,):
-            session.decode(part)
-        row = session.logits()
+            context.decode(part)
+        row = context.logits()
         if is_kept and key not in self._prompts:
-            memory = session.copy_memory()
+            memory = context.copy_memory()
             of_this = {other: one for other, one in self._prompts.items() if other[0] == prompt}
-            self._prompts = {**of_this, key: (memory, row) if self.copies_are_right(session) else None}
-            session.clear()
-            return self._read(session, prompt, way)
+            self._prompts = {**of_this, key: (memory, row) if self.copies_are_right(context) else None}
+            context.clear()
+            return self._read(context, prompt, way)
         return row
 
-    def _empty(self, n_outputs: int = 1, flash_attention: str | None = None) -> Session:
+    def _empty(self, n_outputs: int = 1, flash_attention: str | None = None) -> Context:
         """The context, holding nothing, for at least so many rows of logits in a pass."""
         wanted = judge_options(self._options, n_outputs, flash_attention)
-        if self._session is not None:
-            own = self._session.options
+        if self._inner is not None:
+            own = self._inner.options
             if own.flash_attention != wanted.flash_attention or own.max_outputs < wanted.max_outputs:
                 self.close()
-        if self._session is None:
-            self._session = self._open(wanted)
-        self._session.clear()
-        return self._session
+        if self._inner is None:
+            self._inner = self._open(wanted)
+        self._inner.clear()
+        return self._inner
 
 
-def judge_options(options: SessionOptions, n_outputs: int = 1, flash_attention: str | None = None) -> SessionOptions:
+def judge_options(options: ContextOptions, n_outputs: int = 1, flash_attention: str | None = None) -> ContextOptions:
     """The judge's context beside runs whose contexts share `options`: it takes nothing back and holds no tree."""
     return msgspec.structs.replace(
         options,
@@ -379,9 +379,9 @@ def judge_options(options: SessionOptions, n_outputs: int = 1, flash_attention: 
 class Judge:
     """Judges the generations of one target; what repeats is computed once."""
 
-    def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
+    def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
         """`options` give what all contexts share; the rest is set here."""
-        self._context = FedContext(open_session, options)
+        self._context = FedContext(open_context, options)
         self._memories: dict[object, _Memories] = {}
         self._verdicts: dict[object, Losslessness] = {}
 
@@ -389,23 +389,23 @@ class Judge:
         """Close the context; it opens again when it is needed."""
         self._context.close()
 
-    def check_finite(self, session: Session) -> None:
-        """Raises: EngineError where the logits behind the memory of a session are not finite."""
-        self._context.follow_copy(session.copy_memory(), session.n_past)
+    def check_finite(self, context: Context) -> None:
+        """Raises: EngineError where the logits behind the memory of a context are not finite."""
+        self._context.follow_copy(context.copy_memory(), context.n_past)
 
     def judge(
-        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], session: Session, *, strategy: str
+        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], context: Context, *, strategy: str
     ) -> Losslessness:
-        """Judge a greedy run whose memory is in `session` by the plain greedy `reference`. Raises: EngineError."""
-        tree = session.options.tree
+        """Judge a greedy run whose memory is in `context` by the plain greedy `reference`. Raises: EngineError."""
+        tree = context.options.tree
         verdict = self.judge_tokens(run, reference, prompt, tree=tree)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
-        n_off = session.n_past - len(prompt) - len(run.past)
+        n_off = context.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
         # A path that was decoded again left the memory of a chain.
-        live = self._live(fed_text(run, prompt, tree="off" if tree == "redecode" else tree), session)
+        live = self._live(fed_text(run, prompt, tree="off" if tree == "redecode" else tree), context)
         worse = max(verdict.verdict, live.verdict, key=VERDICTS.index)
         return msgspec.structs.replace(
             verdict,
@@ -440,9 +440,9 @@ class Judge:
             return msgspec.structs.replace(verdict, verdict="not_judged")
         return verdict
 
-    def _live(self, text: FedText, session: Session) -> Losslessness:
-        """How far the memory in `session` is from the nearest that was fed, and may be; fed as often as needed."""
-        rows = self._context.follow_copy(session.copy_memory(), session.n_past)
+    def _live(self, text: FedText, context: Context) -> Losslessness:
+        """How far the memory in `context` is from the nearest that was fed, and may be; fed as often as needed."""
+        rows = self._context.follow_copy(context.copy_memory(), context.n_past)
         nearest, noise, limit, most, spread = math.inf, 0.0, 0.0, 0.0, 0.0
         fed: list[Way] = []
         for way in text.ways():
@@ -466,9 +466,9 @@ class Judge:
         known = self._memories.get((text.prompt, text.tokens))
         if known is not None and way in known.logits and use is None:
             return known.logits[way]
-        if (session := self._context.feed(text, way, use)) is None:
+        if (context := self._context.feed(text, way, use)) is None:
             return None
-        rows = self._context.follow(session)
+        rows = self._context.follow(context)
         if known is None:
             known = self._memories[text.prompt, text.tokens] = _Memories(way, rows)
         known.logits[way] = known.top.of(rows)

@@ -17,15 +17,15 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock, MonotonicClock
+from mlsd.engine.context import Context, ContextOptions, Logits, TreeContext, check_finite
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
-from mlsd.engine.session import Logits, Session, SessionOptions, TreeSession, check_finite
 from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.errors import EngineError, RollbackError
 from mlsd.records import Record
 
 History = Literal["batch", "single"]
 Role = Literal["target", "draft"]
-OpenSession = Callable[[SessionOptions], Session]
+OpenContext = Callable[[ContextOptions], Context]
 Widths = tuple[int, ...]
 
 PROBE_TEXT = (
@@ -115,15 +115,15 @@ class ProbeReport(Record, frozen=True, kw_only=True):
         return next(r for r in self.strategies if r.name == name and r.history == history)
 
 
-def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | None = None) -> ProbeReport:
+def probe(open_context: OpenContext, options: ContextOptions, clock: Clock | None = None) -> ProbeReport:
     """Test every strategy and time the exact ones. Raises: EngineError when not even plain decoding works."""
-    with closing(_TestBench(open_session, options, _GAMMA)) as lab:
+    with closing(_TestBench(open_context, options, _GAMMA)) as lab:
         return _report(lab, clock or MonotonicClock())
 
 
-def kernel_noise(open_session: OpenSession, options: SessionOptions) -> dict[int, float]:
+def kernel_noise(open_context: OpenContext, options: ContextOptions) -> dict[int, float]:
     """By width of a pass, the largest logit difference from passes over single tokens."""
-    with closing(_TestBench(open_session, options, _GAMMA)) as lab:
+    with closing(_TestBench(open_context, options, _GAMMA)) as lab:
         return lab.noise(max(NOISE_WIDTHS))
 
 
@@ -157,13 +157,13 @@ class Question(Record, frozen=True, kw_only=True):
     where: Literal["every depth", "long text", "tree"] = "every depth"
 
 
-def check(open_session: OpenSession, options: SessionOptions, question: Question) -> StrategyResult:
+def check(open_context: OpenContext, options: ContextOptions, question: Question) -> StrategyResult:
     """Whether a strategy is exact in contexts with all the `options` of an arm's.
 
     At gamma and every depth below; at one depth behind a text that fills the context; for every path of a tree.
     """
     history: History = "batch" if question.role == "target" else "single"
-    with closing(_TestBench(open_session, options, question.gamma)) as lab:
+    with closing(_TestBench(open_context, options, question.gamma)) as lab:
         if question.where == "tree":
             return lab.test_tree()
         if question.where == "long text":
@@ -172,7 +172,7 @@ def check(open_session: OpenSession, options: SessionOptions, question: Question
         return lab.test(question.strategy, history, lab.tolerance())
 
 
-def questions(options: SessionOptions, strategy: str, role: Role, gamma: int) -> Iterator[Question]:
+def questions(options: ContextOptions, strategy: str, role: Role, gamma: int) -> Iterator[Question]:
     """What to ask before an arm opens contexts with these `options`; of long texts once for every gamma."""
     yield Question(strategy=strategy, role=role, gamma=gamma)
     if options.n_ctx > _LONG_FROM:
@@ -230,15 +230,15 @@ def assumed_strategy(role: Role, *, recurrent: bool, snapshots: bool = True) -> 
     return "ladder" if role == "draft" else "snapshots" if snapshots else "checkpoint"
 
 
-def check_model(open_session: OpenSession, options: SessionOptions) -> None:
+def check_model(open_context: OpenContext, options: ContextOptions) -> None:
     """Decode a few tokens. Raises: EngineError when the model's logits are not finite."""
     options = msgspec.structs.replace(options, n_ctx=256, n_snapshots=0, max_outputs=1, device_sampling=False)
-    with closing(open_session(options)) as session:
-        session.decode(session.tokenizer.tokenize(PROBE_TEXT)[:_N_CONTINUATION])
-        check_finite(session.logits())
+    with closing(open_context(options)) as context:
+        context.decode(context.tokenizer.tokenize(PROBE_TEXT)[:_N_CONTINUATION])
+        check_finite(context.logits())
 
 
-def _wide(options: SessionOptions, gamma: int, n_beyond: int = 0) -> SessionOptions:
+def _wide(options: ContextOptions, gamma: int, n_beyond: int = 0) -> ContextOptions:
     """A context from which nothing is taken back; `n_beyond`: of a text that leaves the window of its layers."""
     n_rows = max(gamma + 1, *NOISE_WIDTHS)
     return msgspec.structs.replace(
@@ -247,7 +247,7 @@ def _wide(options: SessionOptions, gamma: int, n_beyond: int = 0) -> SessionOpti
     )  # fmt: skip
 
 
-def probe_contexts(options: SessionOptions, strategy: str, gamma: int) -> tuple[SessionOptions, SessionOptions]:
+def probe_contexts(options: ContextOptions, strategy: str, gamma: int) -> tuple[ContextOptions, ContextOptions]:
     """What is open at once, at most, while a strategy is tried for an arm with these options.
 
     A context from which nothing is taken back, and one as long as the arm's, of whose memory there is a copy.
@@ -260,13 +260,13 @@ def probe_contexts(options: SessionOptions, strategy: str, gamma: int) -> tuple[
 class _TestBench:
     """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
 
-    def __init__(self, open_session: OpenSession, options: SessionOptions, gamma: int) -> None:
-        self._open, self._options, self._gamma = open_session, options, gamma
+    def __init__(self, open_context: OpenContext, options: ContextOptions, gamma: int) -> None:
+        self._open, self._options, self._gamma = open_context, options, gamma
         self._window, self._beyond = 0, tuple[int, ...]()
-        self._sessions: dict[SessionOptions, Session] = {}
+        self._contexts: dict[ContextOptions, Context] = {}
         self._clean: dict[tuple[int, Widths], Logits] = {}
-        session = self._session(self._wide())
-        ids, self._window = session.tokenizer.tokenize(PROBE_TEXT, add_special=True), session.window
+        context = self._context(self._wide())
+        ids, self._window = context.tokenizer.tokenize(PROBE_TEXT, add_special=True), context.window
         n_text = max(gamma + 1 + _N_CONTINUATION, *NOISE_WIDTHS)
         self._ids, self._prefix = ids, ids[:_N_PREFIX]
         self._true, self._wrong = self._text(_N_PREFIX + n_text)[_N_PREFIX:], self._text(gamma + 1)[::-1]
@@ -277,21 +277,21 @@ class _TestBench:
         return (self._ids * (n // len(self._ids) + 1))[:n]
 
     def close(self) -> None:
-        for session in self._sessions.values():
-            session.close()
-        self._sessions.clear()
+        for context in self._contexts.values():
+            context.close()
+        self._contexts.clear()
 
-    def _wide(self, **others: int | bool | str) -> SessionOptions:
+    def _wide(self, **others: int | bool | str) -> ContextOptions:
         return msgspec.structs.replace(_wide(self._options, self._gamma, len(self._beyond)), **others)
 
-    def _session(self, options: SessionOptions) -> Session:
+    def _context(self, options: ContextOptions) -> Context:
         """One that holds nothing. Beside the one from which nothing is taken back, the last one stays open."""
-        if options not in self._sessions:
-            for other in [one for one in self._sessions if one != self._wide()]:
-                self._sessions.pop(other).close()
-            self._sessions[options] = self._open(options)
-        self._sessions[options].clear()
-        return self._sessions[options]
+        if options not in self._contexts:
+            for other in [one for one in self._contexts if one != self._wide()]:
+                self._contexts.pop(other).close()
+            self._contexts[options] = self._open(options)
+        self._contexts[options].clear()
+        return self._contexts[options]
 
     # --- what nothing was taken back from -----------------------------------------------------------------------------
 
@@ -300,17 +300,17 @@ class _TestBench:
         singles, found = self._singles(), dict[int, float]()
         most = min(widest, self._options.n_batch)
         for width in sorted({width for width in (*NOISE_WIDTHS, self._gamma + 1) if width <= most}):
-            session = self._session(self._wide())
-            session.decode(self._prefix)
-            session.decode(self._true[:width], n_outputs=width)
-            found[width] = float(np.abs(session.logits() - singles[:width]).max())
+            context = self._context(self._wide())
+            context.decode(self._prefix)
+            context.decode(self._true[:width], n_outputs=width)
+            found[width] = float(np.abs(context.logits() - singles[:width]).max())
         return found
 
     def _singles(self, **others: str) -> Logits:
         """The logits after each token of the text, fed one by one."""
-        session = self._session(self._wide(**others))
-        session.decode(self._prefix)
-        return self._continue(session, self._true)
+        context = self._context(self._wide(**others))
+        context.decode(self._prefix)
+        return self._continue(context, self._true)
 
     def tolerance(self, noise: float = 0.0) -> float:
         """Up to which differences are the kernels' own, in passes as wide as those of a round."""
@@ -367,42 +367,42 @@ class _TestBench:
         next_tokens = self._true[n_keep : n_keep + _N_CONTINUATION]
         clean_key = len(prefix), (n_keep,) if history == "batch" else (1,) * n_keep
         if clean_key not in self._clean:
-            session = self._session(self._wide())
-            session.decode(prefix)
-            self._feed(session, kept, history)
-            self._clean[clean_key] = self._continue(session, next_tokens)
-        session = self._session(rollback_options(name, self._wide(), self._gamma))
-        session.decode(prefix)
-        self._roll_back(session, name, history, (*kept, *self._wrong[: n_history - n_keep]), len(prefix) + n_keep)
-        self._feed(session, (*prefix, *kept)[session.n_past :], history)
-        return float(np.abs(self._continue(session, next_tokens) - self._clean[clean_key]).max())
+            context = self._context(self._wide())
+            context.decode(prefix)
+            self._feed(context, kept, history)
+            self._clean[clean_key] = self._continue(context, next_tokens)
+        context = self._context(rollback_options(name, self._wide(), self._gamma))
+        context.decode(prefix)
+        self._roll_back(context, name, history, (*kept, *self._wrong[: n_history - n_keep]), len(prefix) + n_keep)
+        self._feed(context, (*prefix, *kept)[context.n_past :], history)
+        return float(np.abs(self._continue(context, next_tokens) - self._clean[clean_key]).max())
 
-    def _roll_back(self, session: Session, name: str, history: History, tokens: Sequence[int], n_past: int) -> None:
+    def _roll_back(self, context: Context, name: str, history: History, tokens: Sequence[int], n_past: int) -> None:
         """Decode tokens as a round does, and keep `n_past` positions; "none" leaves all."""
-        n_before = session.n_past
+        n_before = context.n_past
         if name == "none":
-            self._feed(session, tokens, history)
+            self._feed(context, tokens, history)
             return
-        strategy = make_rollback(name, session)
+        strategy = make_rollback(name, context)
         strategy.mark()
-        self._feed(session, tokens, history, strategy)
+        self._feed(context, tokens, history, strategy)
         if name == "snapshots":
-            if not session.n_snapshots:
+            if not context.n_snapshots:
                 raise RollbackError("the engine keeps no snapshots for this architecture")
-            if n_past < session.n_past:
-                session.truncate(n_past)  # past our own guard: the probe must see what the engine really does
+            if n_past < context.n_past:
+                context.truncate(n_past)  # past our own guard: the probe must see what the engine really does
         else:
             strategy.rewind(n_past, tokens[: n_past - n_before] if history == "batch" else ())
 
     def _feed(
-        self, session: Session, tokens: Sequence[int], history: History, strategy: Rollback | None = None
+        self, context: Context, tokens: Sequence[int], history: History, strategy: Rollback | None = None
     ) -> None:
         parts = [tokens] if history == "batch" else [(token,) for token in tokens]
         for part in parts:
             if strategy is not None and history == "single":
                 strategy.step()
             if part:
-                session.decode(part)
+                context.decode(part)
 
     def test_long(self, name: str, history: History) -> StrategyResult:
         """At one depth behind a text that fills the context; the memory without rejected tokens grows from a copy.
@@ -416,15 +416,15 @@ class _TestBench:
         options = rollback_options(name, self._wide(n_ctx=self._options.n_ctx), self._gamma)
 
         def difference() -> Iterator[float]:
-            session = self._session(options)
-            session.decode(prefix)
-            memory = session.copy_memory()
-            self._roll_back(session, name, history, (*kept, *wrong), len(prefix) + n_keep)
-            self._feed(session, (*prefix, *kept)[session.n_past :], history)
-            rows = self._continue(session, next_tokens)
-            session.set_memory(memory, len(prefix))
-            self._feed(session, kept, history)
-            yield float(np.abs(self._continue(session, next_tokens) - rows).max())
+            context = self._context(options)
+            context.decode(prefix)
+            memory = context.copy_memory()
+            self._roll_back(context, name, history, (*kept, *wrong), len(prefix) + n_keep)
+            self._feed(context, (*prefix, *kept)[context.n_past :], history)
+            rows = self._continue(context, next_tokens)
+            context.set_memory(memory, len(prefix))
+            self._feed(context, kept, history)
+            yield float(np.abs(self._continue(context, next_tokens) - rows).max())
 
         return self._tried(name, history, difference(), self.tolerance())
 
@@ -436,19 +436,19 @@ class _TestBench:
         options = self._wide(tree=self._options.tree, n_sequences=max(self._options.n_sequences, 2))
 
         def difference(path: Sequence[int], tree: Tree) -> float:
-            session = cast(TreeSession, self._session(options))
-            session.decode(self._prefix)
-            session.decode_tree(self._true[0], tree)
+            context = cast(TreeContext, self._context(options))
+            context.decode(self._prefix)
+            context.decode_tree(self._true[0], tree)
             nodes = list[int]()
             while len(nodes) < len(path):
                 child = tree.child(nodes[-1] if nodes else ROOT, path[len(nodes)])
                 if child is None:
                     break
                 nodes.append(child)
-            in_tree = [session.row(node).copy() for node in (ROOT, *nodes)]
-            session.keep_path(nodes)
+            in_tree = [context.row(node).copy() for node in (ROOT, *nodes)]
+            context.keep_path(nodes)
             n_kept = len(in_tree)
-            rows = [*in_tree, *self._continue(session, self._true[n_kept : n_kept + _N_CONTINUATION])]
+            rows = [*in_tree, *self._continue(context, self._true[n_kept : n_kept + _N_CONTINUATION])]
             return float(np.abs(np.stack(rows) - singles[: len(rows)]).max())
 
         def differences() -> Iterator[float]:
@@ -467,7 +467,7 @@ class _TestBench:
         """Kinds of attention that the build has for this model."""
         for kernel in ("on", "off"):
             try:
-                self._session(self._wide(flash_attention=kernel))
+                self._context(self._wide(flash_attention=kernel))
             except EngineError:
                 continue
             yield kernel
@@ -493,53 +493,53 @@ class _TestBench:
             rounds = []
             for name in names:
                 options = rollback_options(name, self._wide(), gamma)
-                session = stack.enter_context(closing(self._open(options)))
-                session.decode(self._prefix)
-                rounds.append(partial(turn, session, make_rollback(name, session), list(self._prefix), gamma))
+                context = stack.enter_context(closing(self._open(options)))
+                context.decode(self._prefix)
+                rounds.append(partial(turn, context, make_rollback(name, context), list(self._prefix), gamma))
             return dict(zip(names, _shortest_ns(rounds, clock), strict=True))
 
     def plain_ns(self, clock: Clock) -> list[int]:
         """The shortest round of plain decoding with the token picked on the device, and on the host."""
 
-        def turn(session: Session) -> None:
-            session.decode(session.greedy()[-1:])
+        def turn(context: Context) -> None:
+            context.decode(context.greedy()[-1:])
 
         with ExitStack() as stack:
             rounds = []
             for on_device in (True, False):
                 options = self._wide(max_outputs=1, device_sampling=on_device)
-                session = stack.enter_context(closing(self._open(options)))
-                session.decode(self._prefix)
-                rounds.append(partial(turn, session))
+                context = stack.enter_context(closing(self._open(options)))
+                context.decode(self._prefix)
+                rounds.append(partial(turn, context))
             return _shortest_ns(rounds, clock)
 
-    def _verify(self, session: Session, strategy: Rollback, text: list[int], gamma: int) -> None:
+    def _verify(self, context: Context, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A target's part of a round that keeps half of its proposals."""
         n_keep = 1 + gamma // 2
         kept = self._true[:n_keep]
         strategy.mark()
-        session.decode((*kept, *self._wrong[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
+        context.decode((*kept, *self._wrong[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
         text += kept
         strategy.rewind(len(text), kept)
 
-    def _draft(self, session: Session, strategy: Rollback, text: list[int], gamma: int) -> None:
+    def _draft(self, context: Context, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A draft's part: it takes in what is new, proposes, and forgets half of what it decoded of that."""
         text.append(self._true[-1])
-        session.decode(text[session.n_past :])
+        context.decode(text[context.n_past :])
         strategy.mark()
         for token in self._wrong[: gamma - 1]:
             strategy.step()
-            session.decode((token,))
+            context.decode((token,))
         n_keep = gamma // 2
         text += self._wrong[:n_keep]
         strategy.rewind(len(text), ())
 
-    def _continue(self, session: Session, tokens: Sequence[int]) -> Logits:
+    def _continue(self, context: Context, tokens: Sequence[int]) -> Logits:
         """The logits after each of the tokens, which come one by one."""
         rows = []
         for token in tokens:
-            session.decode((token,))
-            rows.append(check_finite(session.logits())[0])
+            context.decode((token,))
+            rows.append(check_finite(context.logits())[0])
         return np.stack(rows)
 
 

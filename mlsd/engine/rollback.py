@@ -1,4 +1,4 @@
-"""Rollback strategies: how a session forgets the positions that verification rejected; and contexts that use them.
+"""Rollback strategies: how a context forgets the positions that verification rejected; and contexts that use them.
 
 Each round `mark` comes before speculative tokens go in, `step` before each of them that goes in alone (a draft's), and
 `rewind` once it is known how many stay. What is exact where, and what it costs, is measured (`probe`):
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.engine.session import Session, SessionOptions, TreeSession
+from mlsd.engine.context import Context, ContextOptions, TreeContext
 from mlsd.engine.verify import NOTHING, Proposal, Verification
 from mlsd.errors import EngineError, RollbackError, choose
 
@@ -30,10 +30,10 @@ SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states besi
 
 
 class Rollback:
-    """One strategy, bound to one session. This one cuts attention memory, which costs microseconds."""
+    """One strategy, bound to one context. This one cuts attention memory, which costs microseconds."""
 
-    def __init__(self, name: str, session: Session) -> None:
-        self.name, self._session = name, session
+    def __init__(self, name: str, context: Context) -> None:
+        self.name, self._context = name, context
 
     def mark(self) -> None:
         """Remember the memory as it is: everything in it is confirmed."""
@@ -45,10 +45,10 @@ class Rollback:
         """Keep positions below `n_past`, forget the rest; returns the positions decoded again.
 
         `replay` holds the tokens from the mark up to `n_past`. A strategy that must go back to the mark decodes them
-        again; given an empty `replay` it stops at the mark, and `session.n_past` says so.
+        again; given an empty `replay` it stops at the mark, and `context.n_past` says so.
         """
-        if n_past < self._session.n_past:
-            self._session.truncate(n_past)
+        if n_past < self._context.n_past:
+            self._context.truncate(n_past)
         return 0
 
 
@@ -57,17 +57,17 @@ class Snapshots(Rollback):
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Cut where snapshots are exact. Raises: RollbackError elsewhere, where llama.cpp reports no failure."""
-        session = self._session
-        depth = session.n_past - n_past
-        reach = min(session.n_snapshots, session.last_width - 1)
+        context = self._context
+        depth = context.n_past - n_past
+        reach = min(context.n_snapshots, context.last_width - 1)
         if depth > reach:
             raise RollbackError(
-                f"Snapshots reach {max(reach, 0)} positions back ({session.n_snapshots} kept, last batch "
-                f"{session.last_width} wide), {depth} were asked for.",
-                hint="Use the checkpoint strategy for a session that decodes token by token.",
+                f"Snapshots reach {max(reach, 0)} positions back ({context.n_snapshots} kept, last batch "
+                f"{context.last_width} wide), {depth} were asked for.",
+                hint="Use the checkpoint strategy for a context that decodes token by token.",
             )
         if depth:
-            session.truncate(n_past)
+            context.truncate(n_past)
         return 0
 
 
@@ -77,15 +77,15 @@ class Ladder(Rollback):
     _n_marked = 0
 
     def mark(self) -> None:
-        self._n_marked = self._session.n_past
+        self._n_marked = self._context.n_past
 
     def step(self) -> None:
-        self._session.save_state(self._session.n_past - self._n_marked)
+        self._context.save_state(self._context.n_past - self._n_marked)
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        if n_past < self._session.n_past:
-            self._session.load_state(n_past - self._n_marked)
-            self._session.truncate(n_past)
+        if n_past < self._context.n_past:
+            self._context.load_state(n_past - self._n_marked)
+            self._context.truncate(n_past)
         return 0
 
 
@@ -95,22 +95,22 @@ class Checkpoint(Rollback):
     _n_marked = 0
 
     def mark(self) -> None:
-        self._session.save_state()
-        self._n_marked = self._session.n_past
+        self._context.save_state()
+        self._n_marked = self._context.n_past
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        session = self._session
-        if n_past == session.n_past:
+        context = self._context
+        if n_past == context.n_past:
             return 0
         if replay and len(replay) != n_past - self._n_marked:
             raise RollbackError(
                 f"{len(replay)} tokens cannot replay positions {self._n_marked} to {n_past}.",
                 hint="This is a fault of mlsd; please report it.",
             )
-        session.load_state()
-        session.truncate(self._n_marked)
+        context.load_state()
+        context.truncate(self._n_marked)
         if replay:
-            session.decode(replay, n_outputs=0)
+            context.decode(replay, n_outputs=0)
         return len(replay)
 
 
@@ -118,21 +118,21 @@ _TABLE = {
     "trim": Rollback,
     "snapshots": Snapshots,
     "ladder": Ladder,
-    "device-ladder": Ladder,  # on a session that keeps its rungs on the device
+    "device-ladder": Ladder,  # on a context that keeps its rungs on the device
     "checkpoint": Checkpoint,
     "unchecked": Rollback,  # on one that was opened with `checked=False`, whose cut ignores the answer
 }
 STRATEGIES = tuple(_TABLE)
 
 
-def make_rollback(name: str, session: Session) -> Rollback:
-    """The strategy of that name over `session`."""
+def make_rollback(name: str, context: Context) -> Rollback:
+    """The strategy of that name over `context`."""
     if name not in _TABLE:
         raise RollbackError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
-    return _TABLE[name](name, session)
+    return _TABLE[name](name, context)
 
 
-def rollback_options(name: str | None, options: SessionOptions, gamma: int) -> SessionOptions:
+def rollback_options(name: str | None, options: ContextOptions, gamma: int) -> ContextOptions:
     """A context that keeps what the strategy needs to take back up to `gamma` positions."""
     return msgspec.structs.replace(
         options,
@@ -143,10 +143,10 @@ def rollback_options(name: str | None, options: SessionOptions, gamma: int) -> S
 
 
 class TimedContext:
-    """A session and the strategy that takes its tokens back, as one object that times its passes and rollbacks."""
+    """A context and the strategy that takes its tokens back, as one object that times its passes and rollbacks."""
 
-    def __init__(self, session: Session, rollback: Rollback, clock: Clock) -> None:
-        self.session, self.strategy, self._now = session, rollback, clock.now_ns
+    def __init__(self, context: Context, rollback: Rollback, clock: Clock) -> None:
+        self.context, self.strategy, self._now = context, rollback, clock.now_ns
         self.start()
 
     def start(self) -> None:
@@ -157,7 +157,7 @@ class TimedContext:
     def decode(self, tokens: Sequence[int]) -> None:
         """Append `tokens`, of which the last one gets outputs."""
         started_ns = self._now()
-        self.session.decode(tokens)
+        self.context.decode(tokens)
         span_ns = self._now() - started_ns
         self.n_passes += 1
         self.pass_ns += span_ns
@@ -189,27 +189,27 @@ class Target(TimedContext):
 
     n_rows = 0
 
-    def __init__(self, session: Session, rollback: Rollback, clock: Clock) -> None:
-        super().__init__(session, rollback, clock)
+    def __init__(self, context: Context, rollback: Rollback, clock: Clock) -> None:
+        super().__init__(context, rollback, clock)
         self._n_past, self._last, self._proposal = 0, 0, NOTHING
-        self._tree_session = session if isinstance(session, TreeSession) else None
+        self._tree_context = context if isinstance(context, TreeContext) else None
 
-    def verify(self, last: int, proposal: Proposal) -> Session:
-        """Decode the newest committed token and what is proposed after it; the session holds the outputs of all."""
-        session, n_proposed = self.session, len(proposal.tokens)
-        self._n_past, self._last, self._proposal = session.n_past, last, proposal
+    def verify(self, last: int, proposal: Proposal) -> Context:
+        """Decode the newest committed token and what is proposed after it; the context holds the outputs of all."""
+        context, n_proposed = self.context, len(proposal.tokens)
+        self._n_past, self._last, self._proposal = context.n_past, last, proposal
         self.rollback_ns = 0
         if n_proposed:
             self.mark()
         started_ns = self._now()
         if proposal.tree is None:
             self.n_rows = 1 + n_proposed
-            session.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
+            context.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
         else:
             self.n_rows = 1 + len(proposal.tree.tokens)
             self._branching.decode_tree(last, proposal.tree)
         self.pass_ns = self._now() - started_ns
-        return session
+        return context
 
     def rollback(self, verification: Verification) -> None:
         """Forget what was not accepted."""
@@ -222,7 +222,7 @@ class Target(TimedContext):
             self.n_rows += self.rewind(self._n_past + 1 + n_kept, (self._last, *verification.committed[:n_kept]))
 
     @property
-    def _branching(self) -> TreeSession:
-        if self._tree_session is None:
+    def _branching(self) -> TreeContext:
+        if self._tree_context is None:
             raise EngineError("A tree was proposed to a context that verifies chains.")
-        return self._tree_session
+        return self._tree_context

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.session import Session
+from mlsd.engine.context import Context
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.records import Record, Sampling
 
@@ -41,7 +41,7 @@ class Verification(Record, frozen=True, kw_only=True):
     riders: tuple[int, ...] = ()  # the target's greedy tokens after the leaves among the tree's riders
 
 
-Accept = Callable[[Proposal, Session], Verification]  # what stands, by the outputs of the pass that verified it
+Accept = Callable[[Proposal, Context], Verification]  # what stands, by the outputs of the pass that verified it
 
 
 def acceptance_rule(sampling: Sampling, rng: np.random.Generator) -> Accept:
@@ -49,14 +49,14 @@ def acceptance_rule(sampling: Sampling, rng: np.random.Generator) -> Accept:
     return _accept_greedy if sampling.greedy else partial(_accept_drawn, sampling=sampling, rng=rng)
 
 
-def _accept_greedy(proposal: Proposal, outputs: Session) -> Verification:
+def _accept_greedy(proposal: Proposal, outputs: Context) -> Verification:
     if proposal.tree is None:
         return accept_greedy(proposal.tokens, outputs.greedy())
     return accept_tree(proposal.tree, lambda node: int(outputs.row(node).argmax()))
 
 
 def _accept_drawn(
-    proposal: Proposal, outputs: Session, *, sampling: Sampling, rng: np.random.Generator
+    proposal: Proposal, outputs: Context, *, sampling: Sampling, rng: np.random.Generator
 ) -> Verification:
     if proposal.tree is None:
         target = probabilities(outputs.logits(), sampling)

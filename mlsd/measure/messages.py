@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from mlsd import errors
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.build.loaded import LoadedLibraries
 from mlsd.engine.probe import ProbeReport
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
@@ -166,7 +166,7 @@ class ContextsWanted(Record, frozen=True, kw_only=True):
     shape: str | None = None  # a name of `gguf_tools.shape.FULL`
     method: DrafterSpec | None = None
     head_path: str | None = None  # of a method whose head has a file of its own
-    options: tuple[SessionOptions, ...] = ()
+    options: tuple[ContextOptions, ...] = ()
 
 
 class FootprintJob(Record, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, probe
-from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import Alive, silent
@@ -33,17 +33,17 @@ class ProbeCache:
         """`alive` hears of the passes of a probe."""
         self._folder, self._alive = (folder or cache_dir()) / "probe", alive
         # Here too: no file holds anything of a model that is made on the spot, and arms are opened again.
-        self._answers: dict[tuple[Path, SessionOptions, Question | None], ProbeReport | StrategyResult] = {}
+        self._answers: dict[tuple[Path, ContextOptions, Question | None], ProbeReport | StrategyResult] = {}
 
-    def get(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
+    def get(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
         """The stored report, or that of a probe now, which is then stored if the model has a hash."""
         return self._asked(ProbeReport, ref, options, model, None, fresh=fresh)
 
-    def check(self, ref: ModelRef, options: SessionOptions, model: LlamaModel, question: Question) -> StrategyResult:
+    def check(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, question: Question) -> StrategyResult:
         """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
         return self._asked(StrategyResult, ref, options, model, question)
 
-    def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
+    def known(self, ref: ModelRef, options: ContextOptions) -> ProbeReport | None:
         """The stored report, if there is one."""
         return _read(self._path(ref, options), ProbeReport)
 
@@ -51,7 +51,7 @@ class ProbeCache:
         self,
         kind: type[_Found],
         ref: ModelRef,
-        options: SessionOptions,
+        options: ContextOptions,
         model: LlamaModel,
         question: Question | None,
         *,
@@ -71,12 +71,12 @@ class ProbeCache:
             self._answers[key] = known
         return known
 
-    def _open(self, model: LlamaModel, options: SessionOptions) -> Session:
-        session = open_session(model, options)
-        session.on_pass = partial(self._alive, f"trying how {model.path.stem} rolls back")
-        return session
+    def _open(self, model: LlamaModel, options: ContextOptions) -> Context:
+        context = open_context(model, options)
+        context.on_pass = partial(self._alive, f"trying how {model.path.stem} rolls back")
+        return context
 
-    def _path(self, ref: ModelRef, options: SessionOptions, question: Question | None = None) -> Path | None:
+    def _path(self, ref: ModelRef, options: ContextOptions, question: Question | None = None) -> Path | None:
         """Where an answer is kept; None for a model without a hash."""
         if ref.sha256 is None:
             return None

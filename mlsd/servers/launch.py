@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from mlsd.children import end_session, signal_name, start_child
-from mlsd.engine.session import threads_of
+from mlsd.engine.context import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
 from mlsd.redact import redact

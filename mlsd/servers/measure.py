@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import METHODS
+from mlsd.engine.context import threads_of
 from mlsd.engine.losslessness import first_difference
-from mlsd.engine.session import threads_of
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment

@@ -11,8 +11,8 @@ import msgspec
 
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.context import padded
 from mlsd.engine.llama.build.prebuilt import installed_program
-from mlsd.engine.session import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.run.memory import fit_together

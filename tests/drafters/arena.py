@@ -17,15 +17,15 @@ from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
 from mlsd.drafters.recipe import Opening
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, kernel_noise, probe
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
@@ -43,7 +43,7 @@ class Run:
 
     generation: Generation
     stats: dict[str, float]
-    options: SessionOptions  # of the target
+    options: ContextOptions  # of the target
     verdict: Losslessness | None = None  # None: sampled
     fell_back: str | None = None
 
@@ -112,7 +112,7 @@ class Arena:
         self._plain: dict[Any, Generation] = {}
         self._judges: dict[str, Judge] = {}
         self._clear: dict[tuple[str, int, int], tuple[int, ...]] = {}
-        self.options = SessionOptions(n_ctx=n_ctx, n_threads=1)
+        self.options = ContextOptions(n_ctx=n_ctx, n_threads=1)
 
     def path(self, name: str) -> Path:
         return self._files[name]
@@ -126,28 +126,28 @@ class Arena:
     def model(self, name: str) -> LlamaModel:
         return self.open(self._files[name])
 
-    def session(self, path: Path, n_experts: int | None = None) -> LlamaSession:
-        """A session of its own that gives logits."""
-        return open_session(self.open(path, n_experts), msgspec.structs.replace(self.options, device_sampling=False))
+    def context(self, path: Path, n_experts: int | None = None) -> LlamaContext:
+        """A context of its own that gives logits."""
+        return open_context(self.open(path, n_experts), msgspec.structs.replace(self.options, device_sampling=False))
 
     def report(self, path: Path) -> ProbeReport:
         if path not in self._reports:
-            self._reports[path] = probe(partial(open_session, self.open(path)), self.options, FakeClock())
+            self._reports[path] = probe(partial(open_context, self.open(path)), self.options, FakeClock())
         return self._reports[path]
 
     def noise(self, name: str) -> float:
         """The largest difference of logits between passes of up to `WIDEST` rows and single tokens."""
         if name not in self._noise:
-            by_width = kernel_noise(partial(open_session, self.model(name)), self.options)
+            by_width = kernel_noise(partial(open_context, self.model(name)), self.options)
             self._noise[name] = max(noise for width, noise in by_width.items() if width <= WIDEST)
         return self._noise[name]
 
     def plain(self, name: str, prompt: Sequence[int], n_predict: int) -> tuple[int, ...]:
         key = (name, tuple(prompt), n_predict)
         if key not in self._plain:
-            with open_session(self.model(name), self.options) as session:
+            with open_context(self.model(name), self.options) as context:
                 limits = GenerationLimits(n_predict=n_predict)
-                self._plain[key] = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, CLOCK)
+                self._plain[key] = generate(context, NoDrafter(), make_rollback("trim", context), prompt, limits, CLOCK)
         return self._plain[key].tokens
 
     def clear_prompt(self, name: str, seed: int, n_predict: int) -> tuple[int, ...]:
@@ -159,9 +159,9 @@ class Arena:
         key = (name, seed, n_predict)
         if key not in self._clear:
             options = msgspec.structs.replace(self.options, device_sampling=False)
-            with open_session(self.model(name), options) as session:
+            with open_context(self.model(name), options) as context:
                 prompts = (prompt_of(1000 * seed + i) for i in range(12))
-                gaps = {prompt: _least_gap(session, prompt, n_predict) for prompt in prompts}
+                gaps = {prompt: _least_gap(context, prompt, n_predict) for prompt in prompts}
             self._clear[key] = max(gaps, key=gaps.__getitem__)
             assert gaps[self._clear[key]] > 2 * self.noise(name)
         return self._clear[key]
@@ -184,17 +184,17 @@ class Arena:
         """Generate with the method `method` (as after --drafter), or with `drafter` on a target made for `method`."""
         with self.opened(
             name, method, gamma, draft=draft, sampling=sampling, drafter=drafter, draft_rollback=draft_rollback
-        ) as (session, made):
+        ) as (context, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
-            rollback = make_rollback(self.report(self._files[name]).target or "", session)
-            result = generate(session, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+            rollback = make_rollback(self.report(self._files[name]).target or "", context)
+            result = generate(context, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
             verdict = None
             if sampling is None or sampling.greedy:
                 reference = self.plain(name, prompt, len(result.tokens))
                 judge = self._judge(name)
-                verdict = judge.judge(result, reference, prompt, session, strategy=rollback.name)
+                verdict = judge.judge(result, reference, prompt, context, strategy=rollback.name)
                 judge.close()  # a context is up to 20 MB, and an arena has fifty models
-            run = Run(result, made.stats(), session.options, verdict, made.fell_back)
+            run = Run(result, made.stats(), context.options, verdict, made.fell_back)
             spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
             _assert_could_be_stored(run, spec, gamma, n_predict, rollback.name)
             return run
@@ -210,8 +210,8 @@ class Arena:
         sampling: Sampling | None = None,
         drafter: Drafter | None = None,
         draft_rollback: str | None = None,
-    ) -> Iterator[tuple[LlamaSession, Drafter]]:
-        """The target's session and the drafter, as a worker would open them."""
+    ) -> Iterator[tuple[LlamaContext, Drafter]]:
+        """The target's context and the drafter, as a worker would open them."""
         sampling = sampling or Sampling()
         spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
         path = self._files[name]
@@ -227,24 +227,24 @@ class Arena:
             draft_rollback=lambda: draft_rollback or self.report(second_file(spec, path, given) or path).draft or "",
         )
         contexts = recipe(opening)
-        session = open_session(self.open(path), contexts[0].options)
-        with closing(session):
+        context = open_context(self.open(path), contexts[0].options)
+        with closing(context):
             setup = DrafterSetup(
                 opening=opening,
                 contexts=contexts,
                 clock=CLOCK,
-                target=session,
+                target=context,
                 target_path=path,
                 second_path=second_file(spec, path, given) if len(contexts) > 1 else None,
                 open_model=self.open,
                 plain=lambda prompt: self.plain(name, prompt, N_RECORDED),
             )
             with closing(drafter or open_drafter(setup)) as made:
-                yield session, made
+                yield context, made
 
     def _judge(self, name: str) -> Judge:
         if name not in self._judges:
-            self._judges[name] = Judge(partial(open_session, self.model(name)), self.options)
+            self._judges[name] = Judge(partial(open_context, self.model(name)), self.options)
             self._stack.callback(self._judges[name].close)
         return self._judges[name]
 
@@ -294,16 +294,16 @@ def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: 
     assert not [*broken(case, trial)]
 
 
-def _least_gap(session: LlamaSession, prompt: Sequence[int], n_predict: int) -> float:
+def _least_gap(context: LlamaContext, prompt: Sequence[int], n_predict: int) -> float:
     """The smallest lead of the best token over the second best along the greedy output."""
-    session.clear()
-    session.decode(prompt)
+    context.clear()
+    context.decode(prompt)
     least = np.inf
     for _ in range(n_predict):
-        row = session.logits()[0]
+        row = context.logits()[0]
         second, best = np.partition(row, -2)[-2:]
         least = min(least, float(best - second))
-        session.decode((int(row.argmax()),))
+        context.decode((int(row.argmax()),))
     return least
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mlsd.drafters.heads.head import HeadChain
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
@@ -133,14 +133,14 @@ class Mixed(Watched):
 
 
 def mixed_run(
-    arena: Arena, name: str, session: LlamaSession, drafter: Drafter, gamma: int, n_true: int | None = None
+    arena: Arena, name: str, context: LlamaContext, drafter: Drafter, gamma: int, n_true: int | None = None
 ) -> tuple[Generation, Mixed]:
     """A generation in which each round accepts what was mixed in; its output is plain decoding's, token for token."""
     prompt = arena.clear_prompt(name, gamma, N_PREDICT)
     mixed = Mixed(drafter, arena.plain(name, prompt, N_PREDICT), n_true=n_true)
-    rollback = make_rollback(arena.report(arena.path(name)).target or "", session)
+    rollback = make_rollback(arena.report(arena.path(name)).target or "", context)
     limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
-    result = generate(session, mixed, rollback, prompt, limits, CLOCK)
+    result = generate(context, mixed, rollback, prompt, limits, CLOCK)
     assert result.tokens == mixed.known
     mixed.assert_wanted(result.rounds)
     return result, mixed

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlsd.drafters.chain import Chain, Doubt, top_probability
 from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import Opening
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.verify import Proposal, Verification, probabilities
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
@@ -74,7 +74,7 @@ def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
 
 def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
     def on_device(doubt: Doubt, **change: Any) -> bool:
-        opening = Opening(DrafterSpec(), 4, Sampling(), "trim", SessionOptions(n_ctx=64), lambda: "trim")
+        opening = Opening(DrafterSpec(), 4, Sampling(), "trim", ContextOptions(n_ctx=64), lambda: "trim")
         return chain_context(dataclasses.replace(opening, **change), doubt).options.device_sampling
 
     assert on_device(Doubt())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.drafters.trees import expand, likeliest
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.context import ContextOptions, Logits
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.tree import ROOT
 from mlsd.engine.verify import Verification
 from tests.drafters.arena import Arena, prompt_of
@@ -33,17 +33,17 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
 
 
 def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
-    prefix, plain = tuple(range(30, 44)), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    wide = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep", max_outputs=4)
+    prefix, plain = tuple(range(30, 44)), ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    wide = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep", max_outputs=4)
     levels = [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1)), ((10, 11), (1, 1))]
     model = arena.model("llama")
-    with open_session(model, wide) as session, open_session(model, plain) as single:
+    with open_context(model, wide) as context, open_context(model, plain) as single:
         for _ in range(2):  # a second tree starts from the prefix again
-            session.clear()
-            session.decode(prefix)
+            context.clear()
+            context.decode(prefix)
             paths: list[tuple[int, ...]] = [()]
             for tokens, parents in levels:
-                rows = session.grow(tokens, parents)
+                rows = context.grow(tokens, parents)
                 paths = [(*paths[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)]
                 alone = []
                 for path in paths:
@@ -56,7 +56,7 @@ def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
                 distances = np.abs(rows[:, None] - np.stack(alone)).max(axis=2)
                 assert distances.diagonal().max() < 0.5
                 assert (distances + 100 * np.eye(len(paths))).min() > 1
-            session.truncate(len(prefix))
+            context.truncate(len(prefix))
 
 
 def table(rows: dict[tuple[int, ...], list[float]]):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from mlsd.drafters import METHODS
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
@@ -276,20 +276,20 @@ def test_with_a_temperature_distributions_decide_what_of_a_draft_stands(
 @pytest.fixture(scope="module")
 def plain_draws(arena: Arena) -> list[int]:
     """The second and third tokens of plain sampling over many seeds."""
-    with arena.opened("llama", "pld", 8, sampling=DRAWS, drafter=NoDrafter()) as (session, drafter):
-        return drawn(session, drafter, arm=0)[0]
+    with arena.opened("llama", "pld", 8, sampling=DRAWS, drafter=NoDrafter()) as (context, drafter):
+        return drawn(context, drafter, arm=0)[0]
 
 
 DRAWS = Sampling(temperature=1.0)
 
 
-def drawn(session: LlamaSession, drafter: Drafter, *, arm: int) -> tuple[list[int], int]:
+def drawn(context: LlamaContext, drafter: Drafter, *, arm: int) -> tuple[list[int], int]:
     """Second and third tokens over 800 seeds, and how many drafted tokens were accepted."""
     tokens, accepted = [], 0
-    limits, rollback = GenerationLimits(n_predict=4, gamma=8), make_rollback("trim", session)
+    limits, rollback = GenerationLimits(n_predict=4, gamma=8), make_rollback("trim", context)
     for seed in range(800):
         rng = np.random.default_rng([seed, arm])
-        result = generate(session, drafter, rollback, prompt_of(8), limits, CLOCK, sampling=DRAWS, rng=rng)
+        result = generate(context, drafter, rollback, prompt_of(8), limits, CLOCK, sampling=DRAWS, rng=rng)
         tokens += result.tokens[1:3]
         accepted += sum(r.accepted for r in result.rounds)
     return tokens, accepted
@@ -299,8 +299,8 @@ def drawn(session: LlamaSession, drafter: Drafter, *, arm: int) -> tuple[list[in
 @pytest.mark.parametrize("method", SAMPLED)
 def test_sampled_output_follows_the_targets_distribution(arena: Arena, plain_draws: list[int], method: str) -> None:
     """Against plain sampling, in bins of equal probability."""
-    with arena.opened("llama", method, 8, sampling=DRAWS, draft="llama-noise01") as (session, drafter):
-        draws, accepted = drawn(session, drafter, arm=1)
+    with arena.opened("llama", method, 8, sampling=DRAWS, draft="llama-noise01") as (context, drafter):
+        draws, accepted = drawn(context, drafter, arm=1)
     assert accepted > 0
     borders = np.unique(np.quantile(plain_draws, np.linspace(0, 1, 9)[1:-1]))
     expected, observed = (

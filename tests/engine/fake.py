@@ -1,4 +1,4 @@
-"""A scripted session with a fake clock: the same protocol, exact costs, no native code.
+"""A scripted context with a fake clock: the same protocol, exact costs, no native code.
 
 The script is a function from a context to the next token, so a draft can agree with its target as often as a test
 wants. Memory behaves like the real ones: attention memory can be cut anywhere, recurrent memory only inside the
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.engine.vocabulary import Vocabulary
 from mlsd.errors import NativeError, RollbackError
@@ -27,7 +27,7 @@ def path_to(tree: Tree, node: int) -> tuple[int, ...]:
 
 
 class FakeClock:
-    """A clock that a test or the fake session moves forward; it never runs by itself."""
+    """A clock that a test or the fake context moves forward; it never runs by itself."""
 
     def __init__(self) -> None:
         self._now_ns = 0
@@ -72,8 +72,8 @@ class FakeTokenizer:
         return token == 0
 
 
-class FakeSession:
-    """See `session.Session` for the contract of each method."""
+class FakeContext:
+    """See `context.Context` for the contract of each method."""
 
     tokenizer = FakeTokenizer()
     n_vocab = tokenizer.vocabulary.n_tokens
@@ -83,7 +83,7 @@ class FakeSession:
     def __init__(
         self,
         script: Script,
-        options: SessionOptions,
+        options: ContextOptions,
         clock: FakeClock,
         costs: FakeCosts | None = None,
         *,

@@ -6,18 +6,18 @@ import ctypes
 from collections.abc import Sequence
 from typing import cast
 
+from mlsd.engine.context import Context
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import fail, library
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback
-from mlsd.engine.session import Session
 
 
 class RunsAhead(Rollback):
     """Right, but after its first rejection the recurrent state has seen one token more than the attention."""
 
-    def __init__(self, inner: Rollback, session: Session) -> None:
+    def __init__(self, inner: Rollback, context: Context) -> None:
         self.name = inner.name
-        self._inner, self._session, self._done = inner, session, False
+        self._inner, self._context, self._done = inner, context, False
 
     def mark(self) -> None:
         self._inner.mark()
@@ -28,14 +28,14 @@ class RunsAhead(Rollback):
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         n_again = self._inner.rewind(n_past, replay)
         if not self._done:
-            run_ahead(self._session, replay[-1])
+            run_ahead(self._context, replay[-1])
             self._done = True
         return n_again
 
 
-def leave_ghost(session: Session, token: int) -> None:
+def leave_ghost(context: Context, token: int) -> None:
     """Decode a token and forget it everywhere but in the attention, where its cell stays beside the true ones."""
-    broken = cast(LlamaSession, session)
+    broken = cast(LlamaContext, context)
     recurrent = broken.model.is_recurrent
     if recurrent:
         broken.save_state()
@@ -47,9 +47,9 @@ def leave_ghost(session: Session, token: int) -> None:
         library().llama_memory_seq_add(broken.memory, 0, broken.n_past, broken.n_past + 1, -1)
 
 
-def run_ahead(session: Session, token: int) -> None:
+def run_ahead(context: Context, token: int) -> None:
     """Let the recurrent state take in a token that the attention does not see."""
-    broken, native = cast(LlamaSession, session), library()
+    broken, native = cast(LlamaContext, context), library()
     broken.save_state()
     broken.decode((token,), n_outputs=0)
     flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

@@ -1,4 +1,4 @@
-"""The loop on a scripted session: what it counts, what it times, when it stops."""
+"""The loop on a scripted context: what it counts, what it times, when it stops."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import CapacityError, NativeError, RollbackError
 from mlsd.records import Sampling
-from tests.engine.fake import FakeClock, FakeCosts, FakeSession
+from tests.engine.fake import FakeClock, FakeContext, FakeCosts
 
 PROMPT = (5, 6, 7)
 MS = 1_000_000
@@ -53,10 +53,10 @@ def run(
     ignore_eog: bool = True,
 ) -> Generation:
     clock = FakeClock()
-    options = SessionOptions(n_ctx=n_ctx, n_snapshots=gamma + 1 if target_strategy == "snapshots" else 0)
-    target = FakeSession(target_script, options, clock, target_costs, recurrent=recurrent)
+    options = ContextOptions(n_ctx=n_ctx, n_snapshots=gamma + 1 if target_strategy == "snapshots" else 0)
+    target = FakeContext(target_script, options, clock, target_costs, recurrent=recurrent)
     if gamma:
-        draft = FakeSession(draft_script, SessionOptions(n_ctx=n_ctx), clock, draft_costs, recurrent=recurrent)
+        draft = FakeContext(draft_script, ContextOptions(n_ctx=n_ctx), clock, draft_costs, recurrent=recurrent)
         drafter = DraftModel(draft, make_rollback(draft_strategy, draft), clock)
     limits = GenerationLimits(n_predict=n_predict, gamma=gamma, ignore_eog=ignore_eog)
     return generate(
@@ -147,18 +147,18 @@ def test_snapshots_refuse_to_roll_back_a_draft_that_decoded_token_by_token() -> 
 
 def test_a_failing_engine_stops_the_generation() -> None:
     clock = FakeClock()
-    session = FakeSession(truth, SessionOptions(n_ctx=64), clock, fail_after=3)
+    context = FakeContext(truth, ContextOptions(n_ctx=64), clock, fail_after=3)
     with pytest.raises(NativeError, match="scripted failure"):
-        generate(session, NoDrafter(), make_rollback("trim", session), PROMPT, GenerationLimits(n_predict=20), clock)
+        generate(context, NoDrafter(), make_rollback("trim", context), PROMPT, GenerationLimits(n_predict=20), clock)
 
 
 def test_sampled_output_repeats_with_the_seed() -> None:
     def once(seed: int) -> tuple[int, ...]:
         clock, limits = FakeClock(), GenerationLimits(n_predict=20)
-        session = FakeSession(truth, SessionOptions(n_ctx=64), clock)
-        rollback, hot = make_rollback("trim", session), Sampling(temperature=2.0)
+        context = FakeContext(truth, ContextOptions(n_ctx=64), clock)
+        rollback, hot = make_rollback("trim", context), Sampling(temperature=2.0)
         made = np.random.default_rng(seed)
-        return generate(session, NoDrafter(), rollback, PROMPT, limits, clock, sampling=hot, rng=made).tokens
+        return generate(context, NoDrafter(), rollback, PROMPT, limits, clock, sampling=hot, rng=made).tokens
 
     assert once(1) == once(1)
     assert once(1) != once(2)
@@ -166,7 +166,7 @@ def test_sampled_output_repeats_with_the_seed() -> None:
 
 def test_what_warms_a_device_behind_the_prompt_is_in_no_time() -> None:
     clock = FakeClock()
-    target = FakeSession(truth, SessionOptions(n_ctx=128), clock, FakeCosts(pass_ns=MS))
+    target = FakeContext(truth, ContextOptions(n_ctx=128), clock, FakeCosts(pass_ns=MS))
     order = list[int]()
 
     def warm() -> None:

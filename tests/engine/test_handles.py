@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import ReadTap, TappedSession
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import ReadTap, TappedContext
 from mlsd.engine.probe import probe
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, ModelFileError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from tests.measure.kill_script import make_jobs
 
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)
 # What is opened with the first function is closed with the second.
 PAIRS = {
     "llama_model_load_from_file": "llama_model_free",
@@ -39,7 +39,7 @@ PAIRS = {
 LEFT_OPEN = """
 import sys
 from pathlib import Path
-from mlsd.engine.llama import native, open, session
+from mlsd.engine.llama import native, open, context
 from mlsd.engine.llama.model import LlamaModel
 
 library = native.library()
@@ -50,7 +50,7 @@ def told(name):
 
 told("llama_free"), told("llama_model_free")
 model = LlamaModel(Path(sys.argv[1]))
-context = open.open_session(model, session.SessionOptions(n_ctx=256, n_threads=1))
+context = open.open_context(model, context.ContextOptions(n_ctx=256, n_threads=1))
 context.decode((1, 2, 3))
 if sys.argv[2] == "closed":
     context.close(), model.close()
@@ -83,17 +83,17 @@ def still_open(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, still_open: Counter[str]) -> None:
     model = LlamaModel(tiny / "qwen35.gguf")
-    session = open_session(model, OPTIONS)
+    context = open_context(model, OPTIONS)
     assert all(still_open[kind] == 1 for kind in PAIRS)
     for _ in range(2):
-        session.close()
+        context.close()
         model.close()
     assert not any(still_open.values())
 
 
 def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> None:
     with LlamaModel(tiny / "falcon-h1.gguf") as model:
-        probe(partial(open_session, model), OPTIONS)
+        probe(partial(open_context, model), OPTIONS)
         assert still_open["llama_init_from_model"] == 0
     assert not any(still_open.values())
 
@@ -105,7 +105,7 @@ def test_a_session_that_fails_half_way_leaves_nothing_open(
     with LlamaModel(tiny / "llama.gguf") as model:
         monkeypatch.setattr(library(), broken, lambda *_: None)
         with pytest.raises(EngineError):
-            open_session(model, OPTIONS)
+            open_context(model, OPTIONS)
         assert +still_open == Counter(llama_model_load_from_file=1)
 
 
@@ -139,9 +139,9 @@ def test_an_arm_whose_draft_is_missing_closes_its_target_context_at_once(
 def test_memory_does_not_grow_over_many_openings(tiny: Path) -> None:
     options, sizes = msgspec.structs.replace(OPTIONS, n_ctx=16_384, max_outputs=17), []
     for _ in range(16):
-        with LlamaModel(tiny / "qwen35moe.gguf") as model, open_session(model, options) as session:
-            session.decode([1, 2, 3])
-            session.save_state()
+        with LlamaModel(tiny / "qwen35moe.gguf") as model, open_context(model, options) as context:
+            context.decode([1, 2, 3])
+            context.save_state()
         sizes.append(psutil.Process().memory_info().rss)
     # The allocator may take another few megabytes once; a leak takes some at every opening.
     growth = np.median(np.diff(sizes[5:]))
@@ -154,11 +154,11 @@ def test_an_error_in_a_callback_reaches_the_caller(tiny: Path) -> None:
 
     with (
         LlamaModel(tiny / "llama.gguf") as model,
-        TappedSession(model, OPTIONS) as session,
-        session.tapped(ReadTap(lambda name: name == "l_out-1", take)),
+        TappedContext(model, OPTIONS) as context,
+        context.tapped(ReadTap(lambda name: name == "l_out-1", take)),
         pytest.raises(ZeroDivisionError, match="l_out-1"),
     ):
-        session.decode([1, 2, 3])
+        context.decode([1, 2, 3])
 
 
 @pytest.mark.parametrize("how", ["left open", "dropped", "closed"])

@@ -15,21 +15,21 @@ import pytest
 
 from benchmarks.truth_losslessness import CAUGHT, TREES, Target, Way, opened, spoilable
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import FedText, Gaps, Judge, TopLogits, distance, first_difference, full
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
 from tests.conftest import ARCHITECTURES
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.native_faults import native_fault
 from tests.engine.sabotage import leave_ghost
 
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1)
 N_PREDICT = 40
 
 
@@ -157,17 +157,17 @@ def test_a_fault_that_run_and_judge_share_excuses_nothing(target: Target, gamma:
 def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -> None:
     with (
         LlamaModel(tiny / "llama.gguf") as model,
-        open_session(model, OPTIONS) as session,
-        closing(Judge(partial(open_session, model), OPTIONS)) as judge,
+        open_context(model, OPTIONS) as context,
+        closing(Judge(partial(open_context, model), OPTIONS)) as judge,
     ):
         prompt, limits = tuple(range(20)), GenerationLimits(n_predict=N_PREDICT)
-        run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
-        assert judge.judge(run, run.tokens, prompt, session, strategy="trim").verdict == "lossless"
-        leave_ghost(session, 3)
-        found = judge.judge(run, run.tokens, prompt, session, strategy="trim")
+        run = generate(context, NoDrafter(), make_rollback("trim", context), prompt, limits, MonotonicClock())
+        assert judge.judge(run, run.tokens, prompt, context, strategy="trim").verdict == "lossless"
+        leave_ghost(context, 3)
+        found = judge.judge(run, run.tokens, prompt, context, strategy="trim")
         assert (found.verdict, found.first_difference) == ("diverged", None)
-        session.truncate(session.n_past - 1)
-        found = judge.judge(run, run.tokens, prompt, session, strategy="trim")
+        context.truncate(context.n_past - 1)
+        found = judge.judge(run, run.tokens, prompt, context, strategy="trim")
         assert (found.verdict, found.n_positions_off) == ("diverged", -1)
 
 
@@ -175,17 +175,17 @@ def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -
 @pytest.mark.parametrize("n_prompt", [20, 600])
 def test_copies_that_change_a_memory_alike_are_no_ground_for_a_verdict(tiny: Path, name: str, n_prompt: int) -> None:
     """Of the memory of an honest run nothing can be said then; and a long prompt is not brought back from a copy."""
-    options = SessionOptions(n_ctx=1024, n_threads=1)
+    options = ContextOptions(n_ctx=1024, n_threads=1)
     with (
         LlamaModel(tiny / f"{name}.gguf") as model,
-        open_session(model, options) as session,
-        closing(Judge(partial(open_session, model), options)) as judge,
+        open_context(model, options) as context,
+        closing(Judge(partial(open_context, model), options)) as judge,
     ):
         prompt, limits = tuple(i * i % 256 for i in range(n_prompt)), GenerationLimits(n_predict=N_PREDICT)
-        run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
+        run = generate(context, NoDrafter(), make_rollback("trim", context), prompt, limits, MonotonicClock())
         with native_fault("half", 1.0):
             judge.close()
-            found = judge.judge(run, run.tokens, prompt, session, strategy="trim")
+            found = judge.judge(run, run.tokens, prompt, context, strategy="trim")
             forged = judge.judge_tokens(run, (run.tokens[0] + 1, *run.tokens[1:]), prompt)
         assert found.verdict == "not_judged"
         assert forged.verdict == "near_tie", "what was fed is right all the same"
@@ -197,11 +197,11 @@ def test_nothing_is_ever_taken_back_in_the_judges_own_contexts(target: Target, m
     judging: list[bool] = []
 
     def forbidden(name: str) -> Any:
-        real = getattr(LlamaSession, name)
+        real = getattr(LlamaContext, name)
 
-        def call(session: LlamaSession, *arguments: Any, **named: Any) -> Any:
+        def call(context: LlamaContext, *arguments: Any, **named: Any) -> Any:
             assert not judging, f"{name} was called in judging"
-            return real(session, *arguments, **named)
+            return real(context, *arguments, **named)
 
         return call
 
@@ -213,7 +213,7 @@ def test_nothing_is_ever_taken_back_in_the_judges_own_contexts(target: Target, m
             return found
 
     for name in ("truncate", "save_state", "load_state"):
-        monkeypatch.setattr(LlamaSession, name, forbidden(name))
+        monkeypatch.setattr(LlamaContext, name, forbidden(name))
     monkeypatch.setattr("benchmarks.truth_losslessness.Judge", Watched)
     target._plain.clear()  # so that a new judge is made
     for way in ways:
@@ -221,22 +221,22 @@ def test_nothing_is_ever_taken_back_in_the_judges_own_contexts(target: Target, m
 
 
 def test_judging_leaves_the_memory_as_it_is(tiny: Path) -> None:
-    with LlamaModel(tiny / "qwen35.gguf") as model, open_session(model, OPTIONS) as session:
-        session.decode(tuple(range(20)))
-        with closing(Judge(partial(open_session, model), OPTIONS)) as judge:
-            judge.check_finite(session)
-        session.decode((20,))
-        with open_session(model, OPTIONS) as other:
+    with LlamaModel(tiny / "qwen35.gguf") as model, open_context(model, OPTIONS) as context:
+        context.decode(tuple(range(20)))
+        with closing(Judge(partial(open_context, model), OPTIONS)) as judge:
+            judge.check_finite(context)
+        context.decode((20,))
+        with open_context(model, OPTIONS) as other:
             other.decode(tuple(range(20)))
             other.decode((20,))
-            assert (other.n_past, other.greedy()) == (session.n_past, session.greedy())
+            assert (other.n_past, other.greedy()) == (context.n_past, context.greedy())
 
 
 def test_logits_that_are_not_finite_are_refused(tiny: Path, tmp_path: Path) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf")
-    with LlamaModel(tmp_path / "nan.gguf") as model, open_session(model, OPTIONS) as session:
-        session.decode(tuple(range(20)))
-        with closing(Judge(partial(open_session, model), OPTIONS)) as judge:
+    with LlamaModel(tmp_path / "nan.gguf") as model, open_context(model, OPTIONS) as context:
+        context.decode(tuple(range(20)))
+        with closing(Judge(partial(open_context, model), OPTIONS)) as judge:
             for _ in range(2):  # what was opened for the first is not used again
                 with pytest.raises(EngineError, match="not finite"):
-                    judge.check_finite(session)
+                    judge.check_finite(context)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import GraphTap, TappedSession
+from mlsd.engine.llama.taps import GraphTap, TappedContext
 from mlsd.engine.parts import PARTS, Node, Part, node_parts, part_ends, part_sums
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 
@@ -37,9 +37,9 @@ TURNS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 
 def graph(path: Path) -> list[Node]:
     tap = GraphTap()
-    options = SessionOptions(n_ctx=256, n_threads=1, max_outputs=3, flash_attention="on")
-    with LlamaModel(path) as model, TappedSession(model, options) as session, session.tapped(tap):
-        session.decode([1, 2, 3], n_outputs=3)
+    options = ContextOptions(n_ctx=256, n_threads=1, max_outputs=3, flash_attention="on")
+    with LlamaModel(path) as model, TappedContext(model, options) as context, context.tapped(tap):
+        context.decode([1, 2, 3], n_outputs=3)
     return tap.nodes
 
 
@@ -62,7 +62,7 @@ def test_every_matrix_product_of_a_real_graph_belongs_to_the_part_that_multiplie
     attention = [node for node in nodes if node.operation == "FLASH_ATTN_EXT"]
     assert found == expected(name, len(layers), len(attention))
     assert parts[0] == "embeddings"
-    assert parts[-1] == "sampling"  # the session picks tokens on the device
+    assert parts[-1] == "sampling"  # the context picks tokens on the device
     assert len(part_ends(parts)) < len(nodes) / 7  # every cut makes the device wait
 
 

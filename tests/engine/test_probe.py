@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 import pytest
 
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import (
     ProbeReport,
     Question,
@@ -25,23 +26,22 @@ from mlsd.engine.probe import (
     questions,
 )
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
 from tests.drafters.arena import Arena, prompt_of
-from tests.engine.fake import FakeClock, FakeCosts, FakeSession
+from tests.engine.fake import FakeClock, FakeContext, FakeCosts
 from tests.engine.native_faults import TREE_FAULTS, native_fault
 
 HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")
 OF_DRAFTS = ("ladder", "device-ladder", "checkpoint")
 PASS_NS, ROW_NS = 1_000_000, 10_000
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1)
 
 
 def recurrent(context: Sequence[int]) -> int:
     return (31 * context[0] + sum(context[-16:])) % 256
 
 
-class OneWindow(FakeSession):
+class OneWindow(FakeContext):
     """A memory that keeps only the positions of its window, and cannot bring an older one back."""
 
     window = 300
@@ -53,11 +53,11 @@ class OneWindow(FakeSession):
 
 
 def test_the_probe_goes_beyond_the_window() -> None:
-    def report(kind: type[FakeSession]) -> ProbeReport:
+    def report(kind: type[FakeContext]) -> ProbeReport:
         clock = FakeClock()
-        return probe(lambda options: kind(recurrent, options, clock), SessionOptions(n_ctx=256), clock)
+        return probe(lambda options: kind(recurrent, options, clock), ContextOptions(n_ctx=256), clock)
 
-    assert report(FakeSession).target == report(FakeSession).draft == "trim"
+    assert report(FakeContext).target == report(FakeContext).draft == "trim"
     assert "trim" not in (report(OneWindow).target, report(OneWindow).draft)
 
 
@@ -82,7 +82,7 @@ def test_the_probe_finds_an_exact_strategy_for_target_and_draft(
         assert not found.exact and (found.max_logit_diff or 0) > 1
 
 
-class ShortOfOne(FakeSession):
+class ShortOfOne(FakeContext):
     """Snapshots of which the deepest holds another position's state."""
 
     def truncate(self, n_past: int) -> None:
@@ -94,22 +94,22 @@ class ShortOfOne(FakeSession):
 
 @pytest.mark.parametrize("gamma", [1, 3, 8, 20])
 def test_an_arm_is_checked_at_its_gamma_and_every_depth_below(gamma: int) -> None:
-    question, options = Question(strategy="snapshots", role="target", gamma=gamma), SessionOptions(n_ctx=256)
+    question, options = Question(strategy="snapshots", role="target", gamma=gamma), ContextOptions(n_ctx=256)
 
-    def found(kind: type[FakeSession]) -> bool:
+    def found(kind: type[FakeContext]) -> bool:
         return check(lambda asked: kind(recurrent, asked, FakeClock(), recurrent=True), options, question).exact
 
-    assert found(FakeSession) and not found(ShortOfOne)
+    assert found(FakeContext) and not found(ShortOfOne)
 
 
 def test_an_arm_is_checked_once_in_a_text_as_long_as_its_context() -> None:
-    class Forgets(FakeSession):
+    class Forgets(FakeContext):
         def truncate(self, n_past: int) -> None:
             super().truncate(n_past)
             if n_past > 1000:
                 self.context[-1] += 1
 
-    options = SessionOptions(n_ctx=2048)
+    options = ContextOptions(n_ctx=2048)
     asked = list(questions(options, "trim", "target", 4))
     results = [check(lambda opened: Forgets(recurrent, opened, FakeClock()), options, one).exact for one in asked]
     assert [one.where for one in asked] == ["every depth", "long text"] and results == [True, False]
@@ -121,21 +121,21 @@ def test_trees_are_checked_on_every_path(tiny: Path, tree: Literal["keep", "rede
     options = msgspec.structs.replace(OPTIONS, tree=tree, n_sequences=8)
     question = Question(strategy="trim", role="target", gamma=8, where="tree")
     with LlamaModel(tiny / "llama.gguf") as model:
-        honest = check(partial(open_session, model), options, question)
+        honest = check(partial(open_context, model), options, question)
         assert honest.exact, honest
         for fault in TREE_FAULTS:
             with native_fault(fault):
-                assert not check(partial(open_session, model), options, question).exact, fault
+                assert not check(partial(open_context, model), options, question).exact, fault
 
 
 @pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
 def test_a_ladders_wrong_rung_is_found(tiny: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     question = Question(strategy=strategy, role="draft", gamma=4)
     with LlamaModel(tiny / "qwen35.gguf") as model:
-        assert check(partial(open_session, model), OPTIONS, question).exact
-        real = LlamaSession.load_state
-        monkeypatch.setattr(LlamaSession, "load_state", lambda self, rung=None: real(self, rung and rung - 1))
-        assert not check(partial(open_session, model), OPTIONS, question).exact
+        assert check(partial(open_context, model), OPTIONS, question).exact
+        real = LlamaContext.load_state
+        monkeypatch.setattr(LlamaContext, "load_state", lambda self, rung=None: real(self, rung and rung - 1))
+        assert not check(partial(open_context, model), OPTIONS, question).exact
 
 
 def test_a_strategy_that_fails_its_check_is_replaced_by_the_next_and_never_taken_when_asked_for() -> None:
@@ -159,8 +159,8 @@ def test_a_strategy_that_fails_its_check_is_replaced_by_the_next_and_never_taken
 
 def test_probe_and_self_check_measure_one_noise(tiny: Path) -> None:
     with LlamaModel(tiny / "llama.gguf") as model:
-        by_width = kernel_noise(partial(open_session, model), OPTIONS)
-        assert probe(partial(open_session, model), OPTIONS, FakeClock()).kernel_noise == max(by_width.values())
+        by_width = kernel_noise(partial(open_context, model), OPTIONS)
+        assert probe(partial(open_context, model), OPTIONS, FakeClock()).kernel_noise == max(by_width.values())
     assert max(by_width) > 64, "kernels change at 64 rows"
 
 
@@ -194,7 +194,7 @@ def test_what_a_state_costs_decides_between_saving_many_and_decoding_again(state
     costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS, state_ns=state_ns)
 
     report = probe(
-        lambda options: FakeSession(recurrent, options, clock, costs, recurrent=True), SessionOptions(n_ctx=256), clock
+        lambda options: FakeContext(recurrent, options, clock, costs, recurrent=True), ContextOptions(n_ctx=256), clock
     )
     assert report.best("draft", 8) == expected
     ladder, again = report.result("ladder", "single"), report.result("checkpoint", "single")
@@ -213,14 +213,14 @@ def test_snapshots_are_timed_with_as_many_as_a_round_of_that_gamma_keeps() -> No
     def snapshots_ns(copy_ns: int) -> dict[int, int]:
         clock = FakeClock()
 
-        class Copying(FakeSession):
+        class Copying(FakeContext):
             def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
                 super().decode(tokens, n_outputs=n_outputs)
                 clock.advance(self.n_snapshots * copy_ns)
 
         costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS)
         report = probe(
-            lambda options: Copying(recurrent, options, clock, costs, recurrent=True), SessionOptions(n_ctx=256), clock
+            lambda options: Copying(recurrent, options, clock, costs, recurrent=True), ContextOptions(n_ctx=256), clock
         )
         found = report.result("snapshots", "batch").round_ns
         assert found is not None
@@ -233,7 +233,7 @@ def test_snapshots_are_timed_with_as_many_as_a_round_of_that_gamma_keeps() -> No
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_every_strategy_of_a_hybrid_draft_is_exact_and_timed(tiny: Path, name: str) -> None:
     with closing(LlamaModel(tiny / f"{name}.gguf")) as model:
-        report = probe(partial(open_session, model), OPTIONS)
+        report = probe(partial(open_context, model), OPTIONS)
     for strategy in OF_DRAFTS:
         found = report.result(strategy, "single")
         assert found.exact and found.max_logit_diff is not None
@@ -247,11 +247,11 @@ def test_every_strategy_of_a_hybrid_draft_is_exact_and_timed(tiny: Path, name: s
 def test_greedy_tokens_are_picked_where_a_plain_round_is_shorter(sample_ns: int) -> None:
     clock = FakeClock()
 
-    def opened(options: SessionOptions) -> FakeSession:
+    def opened(options: ContextOptions) -> FakeContext:
         costs = FakeCosts(pass_ns=PASS_NS, sample_ns=0 if options.device_sampling else sample_ns)
-        return FakeSession(recurrent, options, clock, costs)
+        return FakeContext(recurrent, options, clock, costs)
 
-    report = probe(opened, SessionOptions(n_ctx=256), clock)
+    report = probe(opened, ContextOptions(n_ctx=256), clock)
     assert (report.device_round_ns, report.host_round_ns) == (PASS_NS, PASS_NS + sample_ns)
     assert report.samples_on_device
     assert not msgspec.structs.replace(report, device_round_ns=PASS_NS + sample_ns + 1).samples_on_device
@@ -270,14 +270,14 @@ def test_a_draft_on_a_ladder_proposes_what_one_that_replays_proposes(arena: Aren
 
 @pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
 def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(arena: Arena, strategy: str) -> None:
-    with open_session(arena.model("qwen35"), rollback_options(strategy, OPTIONS, 2)) as session:
-        session.decode(prompt_of(1))
-        ladder = make_rollback(strategy, session)
+    with open_context(arena.model("qwen35"), rollback_options(strategy, OPTIONS, 2)) as context:
+        context.decode(prompt_of(1))
+        ladder = make_rollback(strategy, context)
         ladder.mark()
         for token in (1, 2):
             ladder.step()
-            session.decode((token,))
+            context.decode((token,))
         with pytest.raises(RollbackError, match="rung 2 of 2"):
             ladder.step()
         with pytest.raises(RollbackError, match="no saved state"):
-            session.load_state(7)
+            context.load_state(7)

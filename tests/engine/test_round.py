@@ -16,13 +16,13 @@ import pytest
 import mlsd
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.folders import asset_path
 
 ROOT = Path(mlsd.__file__).parent
@@ -48,14 +48,14 @@ def counted() -> Iterator[Counter[CodeType]]:
 @contextmanager
 def writer(gamma: int) -> Iterator[Callable[[int], int]]:
     """Writes so many tokens and returns in how many rounds; the draft has a recurrent state, so a ladder."""
-    clock, options = MonotonicClock(), SessionOptions(n_ctx=256, n_threads=1, max_outputs=gamma + 1)
+    clock, options = MonotonicClock(), ContextOptions(n_ctx=256, n_threads=1, max_outputs=gamma + 1)
     with ExitStack() as stack:
 
         def open_(name: str, strategy: str, **change: int) -> Any:
             model = stack.enter_context(LlamaModel(asset_path(f"tiny/{name}.gguf")))
             own = msgspec.structs.replace(rollback_options(strategy, options, gamma), **change)
-            session = stack.enter_context(open_session(model, own))
-            return session, make_rollback(strategy, session)
+            context = stack.enter_context(open_context(model, own))
+            return context, make_rollback(strategy, context)
 
         target, rollback = open_("tiny-dense", "snapshots")
         drafter: Drafter = NoDrafter()

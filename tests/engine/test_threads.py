@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from mlsd.engine.session import default_threads, threads_of
+from mlsd.engine.context import default_threads, threads_of
 from mlsd.errors import InputError
 from mlsd.records import EngineOptions
 

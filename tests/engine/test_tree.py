@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first, layout, merge
 from mlsd.engine.verify import Proposal, Verification, accept_tree, draw
 from mlsd.errors import EngineError
-from tests.engine.fake import FakeClock, FakeCosts, FakeSession, path_to
+from tests.engine.fake import FakeClock, FakeContext, FakeCosts, path_to
 from tests.engine.test_decode import truth
 
 MS = 1_000_000
@@ -127,9 +127,9 @@ class ThreeWays(Drafter):
 
 def generate_with(drafter: ThreeWays, n_predict: int, costs: FakeCosts | None = None) -> Generation:
     clock = FakeClock()
-    session = FakeSession(truth, SessionOptions(n_ctx=256), clock, costs)
+    context = FakeContext(truth, ContextOptions(n_ctx=256), clock, costs)
     limits = GenerationLimits(n_predict=n_predict, gamma=4)
-    return generate(session, drafter, make_rollback("trim", session), (5, 6, 7), limits, clock)
+    return generate(context, drafter, make_rollback("trim", context), (5, 6, 7), limits, clock)
 
 
 def test_a_tree_round_is_counted_and_timed_like_any_other() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlsd.engine.session import default_threads
+from mlsd.engine.context import default_threads
 from mlsd.hardware import darwin
 from mlsd.hardware.darwin import Cores
 from mlsd.records import Conditions, Environment
@@ -173,7 +173,7 @@ def test_cores_are_counted_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = '"number_processors" : "proc 18:6:0:12"'
     printed = {darwin.FACT_COMMANDS["sysctl"]: M5_CLASS, darwin.FACT_COMMANDS["hardware"]: nameless}
     monkeypatch.setattr("mlsd.hardware.command.run", printed.get)
-    monkeypatch.setattr("mlsd.engine.session.sys.platform", "darwin")
+    monkeypatch.setattr("mlsd.engine.context.sys.platform", "darwin")
     darwin.performance_cores.cache_clear()
     facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=nameless)).environment
     assert default_threads() == facts.performance_cores

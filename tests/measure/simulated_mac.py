@@ -16,10 +16,10 @@ from typing import Self, cast
 import msgspec
 
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from mlsd.measure.messages import Event, Turn, trial_of
 from mlsd.measure.process import receive
 from mlsd.measure.worker.arms import Arms
@@ -28,7 +28,7 @@ from mlsd.measure.worker.serve import Pulse, run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial
-from tests.engine.fake import FakeClock, FakeSession
+from tests.engine.fake import FakeClock, FakeContext
 from tests.engine.test_decode import PROMPT, truth
 from tests.measure.examples import case
 
@@ -113,7 +113,7 @@ class Mac:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-class _Session(FakeSession):
+class _Session(FakeContext):
     mac: Mac
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
@@ -121,7 +121,7 @@ class _Session(FakeSession):
         super().decode(tokens, n_outputs=n_outputs)
 
 
-class _SlowReader(FakeSession):
+class _SlowReader(FakeContext):
     pass_ns = 0
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
@@ -138,7 +138,7 @@ class MacArms:
         self._mac, self._alive = mac, alive
 
     def _session(self) -> _Session:
-        session = _Session(truth, SessionOptions(n_ctx=512), self._mac.clock)
+        session = _Session(truth, ContextOptions(n_ctx=512), self._mac.clock)
         session.mac = self._mac
         return session
 
@@ -179,10 +179,10 @@ class MacArms:
         began_ns, session = mac.clock.now_ns(), self._session()
         mac.clock.advance(round(mac.prompt_s * 1e9))
         if mac.n_prompt:
-            slow = _SlowReader(truth, SessionOptions(n_ctx=8192, n_batch=512), mac.clock)
+            slow = _SlowReader(truth, ContextOptions(n_ctx=8192, n_batch=512), mac.clock)
             slow.pass_ns = round(mac.pass_s * 1e9)
             SavedPrompts((), self._alive).target(slow, (5,) * mac.n_prompt)
-        draft = FakeSession(truth, SessionOptions(n_ctx=512), mac.clock)
+        draft = FakeContext(truth, ContextOptions(n_ctx=512), mac.clock)
         drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
         limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
         rollback = make_rollback("trim", session)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.errors import PromptError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
@@ -54,16 +54,16 @@ def test_every_arm_goes_on_from_the_memory_of_one_prefill(tiny: Path, name: str)
 
 
 def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path) -> None:
-    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
     text, saved = tuple(range(11, 75)), SavedPrompts({"long"})
     with (
         saved.reading("long"),
         LlamaModel(tiny / "qwen35.gguf") as model,
-        closing(open_session(model, options)) as one,
+        closing(open_context(model, options)) as one,
     ):
         assert not saved.target(one, text)
         rows = one.logits()
-        with closing(open_session(model, options)) as other:
+        with closing(open_context(model, options)) as other:
             assert saved.target(other, text)
             assert other.n_past == len(text) and (other.logits() == rows).all()
 
@@ -92,9 +92,9 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
     with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             arms.check(case)
-        decode = LlamaSession.decode
+        decode = LlamaContext.decode
         patch.setattr(
-            LlamaSession, "decode", lambda own, tokens, **how: (read.append(len(tokens)), decode(own, tokens, **how))[1]
+            LlamaContext, "decode", lambda own, tokens, **how: (read.append(len(tokens)), decode(own, tokens, **how))[1]
         )
         done = []
         for slot in job.slots:  # as a worker does

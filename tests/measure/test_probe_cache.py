@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import mlsd.measure.probe_cache
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import ModelFileError
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.records import ModelRef
@@ -47,7 +47,7 @@ def test_a_file_with_a_hash_is_looked_at_once(tiny: Path, monkeypatch: pytest.Mo
 
 
 def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(tmp_path: Path) -> None:
-    cache, options = ProbeCache(tmp_path), SessionOptions(n_ctx=256, n_threads=1)
+    cache, options = ProbeCache(tmp_path), ContextOptions(n_ctx=256, n_threads=1)
     others = (
         {"kv_type": "q8_0"}, {"n_batch": 64}, {"n_ubatch": 64}, {"flash_attention": "off"}, {"n_threads": 2},
         {"n_snapshots": 3}, {"tree": "keep"}, {"n_gpu_layers": 0},
@@ -60,5 +60,5 @@ def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(
 def test_a_probe_gives_signs_of_life(tiny: Path, tmp_path: Path) -> None:
     heard = list[str]()
     with LlamaModel(tiny / "llama.gguf") as model:
-        ProbeCache(tmp_path, heard.append).get(NAMED, SessionOptions(n_ctx=256, n_threads=1), model)
+        ProbeCache(tmp_path, heard.append).get(NAMED, ContextOptions(n_ctx=256, n_threads=1), model)
     assert len(heard) > 10 and set(heard) == {"trying how llama rolls back"}

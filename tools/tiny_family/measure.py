@@ -23,13 +23,13 @@ from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.heads.mtp import block_memory
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 
 GAMMA, N_PROMPT, N_PREDICT = 4, 64, 96
 TARGETS = ("tiny-dense", "tiny-moe")
@@ -66,16 +66,16 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
     with ExitStack() as stack:
         big = stack.enter_context(LlamaModel(folder / f"{target}.gguf"))
         small = stack.enter_context(LlamaModel(folder / "tiny-draft.gguf"))
-        options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
-        session = stack.enter_context(open_session(big, options))
-        draft = stack.enter_context(open_session(small, SessionOptions(n_ctx=512, n_threads=1)))
+        options = ContextOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
+        context = stack.enter_context(open_context(big, options))
+        draft = stack.enter_context(open_context(small, ContextOptions(n_ctx=512, n_threads=1)))
         clock = MonotonicClock()
         drafter = DraftModel(draft, make_rollback("checkpoint", draft), clock)
-        rollback = make_rollback("snapshots", session)
+        rollback = make_rollback("snapshots", context)
         limits = GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
-        plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
-        fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
-        sample = generate(session, NoDrafter(), rollback, session.tokenizer.tokenize(SAMPLE_PROMPT), limits, clock)
+        plain = [generate(context, NoDrafter(), rollback, p, limits, clock) for p in prompts]
+        fast = [generate(context, drafter, rollback, p, limits, clock) for p in prompts]
+        sample = generate(context, NoDrafter(), rollback, context.tokenizer.tokenize(SAMPLE_PROMPT), limits, clock)
         return {
             **positions(fast, GAMMA),
             "outputs_equal": sum(a.tokens == b.tokens for a, b in zip(plain, fast, strict=True)),
@@ -83,22 +83,22 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
             "ar_tok_s": round(rate(plain), 1),
             "sd_tok_s": round(rate(fast), 1),
             "distinct_4_grams": round(float(np.mean([distinct(g.tokens) for g in plain])), 3),
-            "sample": SAMPLE_PROMPT + session.tokenizer.detokenize(sample.tokens),
+            "sample": SAMPLE_PROMPT + context.tokenizer.detokenize(sample.tokens),
         }
 
 
 def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, Any]:
     """The same prompts with the next-token block of tiny-dense-mtp as drafter, against plain tiny-dense."""
     with ExitStack() as stack:
-        options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
-        bare = stack.enter_context(open_session(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")), options))
+        options = ContextOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
+        bare = stack.enter_context(open_context(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")), options))
         model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
-        session = stack.enter_context(open_session(model, msgspec.structs.replace(options, kind="layer-rows")))
+        context = stack.enter_context(open_context(model, msgspec.structs.replace(options, kind="layer-rows")))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
-        memory = block_memory(session, NextTokenHead(session), clock)
+        memory = block_memory(context, NextTokenHead(context), clock)
         drafter = stack.enter_context(closing(HeadChain(memory, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]
-        fast = [generate(session, drafter, make_rollback("snapshots", session), p, limits, clock) for p in prompts]
+        fast = [generate(context, drafter, make_rollback("snapshots", context), p, limits, clock) for p in prompts]
         return {
             **positions(fast, GAMMA),
             "outputs_equal": sum(a.tokens == b.tokens for a, b in zip(plain, fast, strict=True)),

@@ -20,15 +20,15 @@ from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.heads.mtp import block_memory
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
 from tests.test_tiny_family import FAMILY, FOLDER, GAMMA, GREEDY, LOGITS, MODELS, TARGETS, opened, path_of, stored
 
 __all__ = ["stored"]
@@ -67,11 +67,11 @@ def test_the_moe_target_has_sixteen_experts_and_a_shared_one() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_target_predicts_held_out_text_better_than_a_five_gram(name: str, stored: dict[str, np.ndarray]) -> None:
     nats = []
-    with opened(path_of(name), LOGITS) as session:
+    with opened(path_of(name), LOGITS) as context:
         for window in stored["tokens"].astype(int):
-            session.clear()
-            session.decode(window.tolist(), n_outputs=len(window))
-            logits = session.logits()[:-1].astype(np.float64)
+            context.clear()
+            context.decode(window.tolist(), n_outputs=len(window))
+            logits = context.logits()[:-1].astype(np.float64)
             peak = logits.max(axis=1, keepdims=True)
             total = (peak + np.log(np.exp(logits - peak).sum(axis=1, keepdims=True)))[:, 0]
             nats.append(float(np.mean(total - logits[np.arange(len(window) - 1), window[1:]])))
@@ -86,18 +86,18 @@ def spoken(target: str, prompts: list[list[int]], n_predict: int) -> tuple[list[
     clock, limits = MonotonicClock(), GenerationLimits(n_predict=n_predict, gamma=GAMMA)
     with (
         LlamaModel(path_of(target)) as model,
-        open_session(model, GREEDY) as session,
-        opened(path_of("tiny-draft"), SessionOptions(n_ctx=512, n_threads=1)) as draft,
+        open_context(model, GREEDY) as context,
+        opened(path_of("tiny-draft"), ContextOptions(n_ctx=512, n_threads=1)) as draft,
         closing(DraftModel(draft, make_rollback("checkpoint", draft), clock)) as drafter,
-        closing(Judge(partial(open_session, model), GREEDY)) as judge,
+        closing(Judge(partial(open_context, model), GREEDY)) as judge,
     ):
-        rollback = make_rollback("snapshots", session)
-        plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
+        rollback = make_rollback("snapshots", context)
+        plain = [generate(context, NoDrafter(), rollback, p, limits, clock) for p in prompts]
         fast = []
         for prompt, alone in zip(prompts, plain, strict=True):
-            fast.append(generate(session, drafter, rollback, prompt, limits, clock))
+            fast.append(generate(context, drafter, rollback, prompt, limits, clock))
             # One row and five rows run through different kernels; a tie inside their noise is no error.
-            verdict = judge.judge(fast[-1], alone.tokens, prompt, session, strategy="snapshots")
+            verdict = judge.judge(fast[-1], alone.tokens, prompt, context, strategy="snapshots")
             assert verdict.verdict in ("lossless", "near_tie"), verdict
     return plain, fast
 
@@ -118,19 +118,19 @@ def test_the_draft_is_right_nearly_half_of_the_time_and_less_so_further_on(
 def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: dict[str, np.ndarray]) -> None:
     prompts = stored["tokens"][:4, :64].astype(int).tolist()
     clock, limits = MonotonicClock(), GenerationLimits(n_predict=96, gamma=GAMMA)
-    with opened(path_of("tiny-dense"), GREEDY) as session:
-        plain = [generate(session, NoDrafter(), make_rollback("snapshots", session), p, limits, clock) for p in prompts]
+    with opened(path_of("tiny-dense"), GREEDY) as context:
+        plain = [generate(context, NoDrafter(), make_rollback("snapshots", context), p, limits, clock) for p in prompts]
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
-        open_session(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as session,
-        closing(HeadChain(block_memory(session, NextTokenHead(session), clock), Chain(clock))) as drafter,
-        closing(Judge(partial(open_session, model), GREEDY)) as judge,
+        open_context(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as context,
+        closing(HeadChain(block_memory(context, NextTokenHead(context), clock), Chain(clock))) as drafter,
+        closing(Judge(partial(open_context, model), GREEDY)) as judge,
     ):
-        rollback = make_rollback("snapshots", session)
+        rollback = make_rollback("snapshots", context)
         fast = []
         for prompt, alone in zip(prompts, plain, strict=True):
-            fast.append(generate(session, drafter, rollback, prompt, limits, clock))
-            verdict = judge.judge(fast[-1], alone.tokens, prompt, session, strategy="snapshots")
+            fast.append(generate(context, drafter, rollback, prompt, limits, clock))
+            verdict = judge.judge(fast[-1], alone.tokens, prompt, context, strategy="snapshots")
             assert verdict.verdict in ("lossless", "near_tie"), verdict
     rounds = [r for g in fast for r in g.rounds if r.proposed == GAMMA]
     assert np.mean([r.accepted > 0 for r in rounds]) >= 0.6
@@ -140,10 +140,10 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_target_goes_on_in_lines_that_python_can_parse(target: str) -> None:
     start = "def read_lines(path):"
-    with opened(path_of(target), GREEDY) as session:
-        limits, rollback = GenerationLimits(n_predict=96, gamma=0), make_rollback("snapshots", session)
-        made = generate(session, NoDrafter(), rollback, session.tokenizer.tokenize(start), limits, MonotonicClock())
-        lines = (start + session.tokenizer.detokenize(made.tokens)).split("\n")
+    with opened(path_of(target), GREEDY) as context:
+        limits, rollback = GenerationLimits(n_predict=96, gamma=0), make_rollback("snapshots", context)
+        made = generate(context, NoDrafter(), rollback, context.tokenizer.tokenize(start), limits, MonotonicClock())
+        lines = (start + context.tokenizer.detokenize(made.tokens)).split("\n")
     parsed = [tree for n in range(len(lines), 4, -1) if (tree := parse("\n".join(lines[:n]))) is not None]
     assert parsed, "no five lines in a row are Python"
     found = {type(node) for node in ast.walk(parsed[0])}
@@ -188,11 +188,11 @@ def chosen_experts(path: Path, windows: np.ndarray) -> dict[int, np.ndarray]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "llama_context_default_params", params)
-        with opened(path, LOGITS) as session:
+        with opened(path, LOGITS) as context:
             for window in windows.astype(int):
-                session.clear()
+                context.clear()
                 # Every position asks for its output, or the last layer would route only the rows that do.
-                session.decode(window.tolist(), n_outputs=len(window))
+                context.decode(window.tolist(), n_outputs=len(window))
     return {layer: np.concatenate(parts) for layer, parts in found.items()}
 
 

@@ -17,9 +17,9 @@ from mlsd.drafters.heads.head import HeadOptions, check_head, open_head
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
 from mlsd.engine.drafter import Drafter
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.verify import Proposal, Verification, draw, probabilities
 from mlsd.gguf_tools.heads import DraftingHead
 from mlsd.gguf_tools.source import Source
@@ -32,7 +32,7 @@ class BlockDraft(Drafter):
     rollback_name = "trim"
 
     def __init__(
-        self, target: LlamaSession, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
+        self, target: LlamaContext, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
     ) -> None:
         self._known, self._context, self._head = target.layer_rows, context, head
         self._clock, self._sampling = clock, sampling
@@ -100,7 +100,7 @@ class BlockDraft(Drafter):
     source="llama.cpp's DFlash, DFlash2 and DSpark heads (src/models/dflash.cpp)",
     space={"gamma": Range(low=1, high=15)},
     needs="head",
-    session="layer-rows",
+    target_kind="layer-rows",
 )
 class Options(HeadOptions, frozen=True, kw_only=True):
     """A block takes no options."""
@@ -111,7 +111,7 @@ class Options(HeadOptions, frozen=True, kw_only=True):
         model, head = open_head(setup, "dflash")
         return BlockDraft(setup.target, self.head(setup.target, model), head, setup.clock, setup.opening.sampling)
 
-    def head(self, target: LlamaSession, model: LlamaModel) -> BlockHead:
+    def head(self, target: LlamaContext, model: LlamaModel) -> BlockHead:
         head = check_head("dflash", Source(target.model.path), Source(model.path))
         widest = min(target.options.max_outputs, head.n_block)
         return BlockHead(model, target, causal=head.causal, widest_block=widest)

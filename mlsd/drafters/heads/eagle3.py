@@ -11,12 +11,12 @@ from mlsd.drafters.chain import P_MIN, Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory, HeadOptions, open_head
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.session import LlamaSession
 
 
-def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMemory:
+def eagle_memory(target: LlamaContext, head: EagleHead, clock: Clock) -> HeadMemory:
     """The memory of a head that reads the encoded rows of its target."""
     known = target.layer_rows
     return HeadMemory(head, clock, lambda first, end: head.encode(known.rows[first:end]), n_ahead=1)
@@ -28,7 +28,7 @@ def eagle_memory(target: LlamaSession, head: EagleHead, clock: Clock) -> HeadMem
     source="Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
     space={"gamma": Range(low=1, high=8), "p_min": P_MIN},
     needs="head",
-    session="layer-rows",
+    target_kind="layer-rows",
 )
 class Options(HeadOptions, Doubt, frozen=True, kw_only=True):
     """Options of a chain from a head."""
@@ -37,5 +37,5 @@ class Options(HeadOptions, Doubt, frozen=True, kw_only=True):
         model, _ = open_head(setup, "eagle3")
         return HeadChain(eagle_memory(setup.target, self.head(setup.target, model), setup.clock), setup.chain(self))
 
-    def head(self, target: LlamaSession, model: LlamaModel) -> EagleHead:
+    def head(self, target: LlamaContext, model: LlamaModel) -> EagleHead:
         return EagleHead(model, target)

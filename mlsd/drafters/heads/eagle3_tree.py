@@ -13,12 +13,12 @@ from mlsd.drafters.heads.eagle3 import eagle_memory
 from mlsd.drafters.heads.head import HeadMemory, HeadOptions, open_head
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Range
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.drafters.trees import TreeGrower, TreeOptions, whole_tree
 from mlsd.engine.drafter import Drafter
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.verify import Proposal, Verification
 
 
@@ -33,7 +33,7 @@ from mlsd.engine.verify import Proposal, Verification
         "top_k": Range(low=1, high=16),
     },
     needs="head",
-    session="layer-rows",
+    target_kind="layer-rows",
     chains_instead="Use --drafter eagle3: it drafts chains.",
 )
 class Options(TreeOptions, HeadOptions, frozen=True, kw_only=True):
@@ -45,10 +45,10 @@ class Options(TreeOptions, HeadOptions, frozen=True, kw_only=True):
         head = self.head(setup.target, open_head(setup, "eagle3")[0])
         return HeadTree(eagle_memory(setup.target, head, setup.clock), head, TreeGrower(self, setup))
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_head(whole_tree(opening, self.commit))
 
-    def head(self, target: LlamaSession, model: LlamaModel) -> EagleHead:
+    def head(self, target: LlamaContext, model: LlamaModel) -> EagleHead:
         return EagleHead(model, target, widest_level=self.top_k)
 
 

@@ -11,7 +11,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import step_stats
 from mlsd.drafters.method import DrafterSetup, MethodOptions
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
@@ -28,7 +28,7 @@ class HeadOptions(MethodOptions, frozen=True, kw_only=True):
 
     architecture: ClassVar[str] = "eagle3"
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_head()
 
     def check_target(self, target: Source) -> None:

@@ -8,11 +8,11 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import P_MIN, Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import Rows
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 
@@ -20,7 +20,7 @@ from mlsd.gguf_tools.source import Source
 ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "glm4moe")
 
 
-def block_memory(target: LlamaSession, head: NextTokenHead, clock: Clock) -> HeadMemory:
+def block_memory(target: LlamaContext, head: NextTokenHead, clock: Clock) -> HeadMemory:
     """The memory of the block, which is used again and again; its target keeps the rows it reads from now on."""
     known = target.layer_rows
     known.keep_hidden()
@@ -39,7 +39,7 @@ def block_memory(target: LlamaSession, head: NextTokenHead, clock: Clock) -> Hea
     summary="Drafting with the next-token block of the target (multi-token prediction), as Qwen3.5 has one.",
     source="Gloeckle et al. 2024, multi-token prediction (arXiv 2404.19737); llama.cpp's draft-mtp",
     space={"p_min": P_MIN},
-    session="layer-rows",
+    target_kind="layer-rows",
     loads_next_token_block=True,
 )
 class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
@@ -49,10 +49,10 @@ class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
         memory = block_memory(setup.target, NextTokenHead(setup.target), setup.clock)
         return HeadChain(memory, setup.chain(self))
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_head()
 
-    def head(self, target: LlamaSession, model: LlamaModel) -> NextTokenHead:
+    def head(self, target: LlamaContext, model: LlamaModel) -> NextTokenHead:
         return NextTokenHead(target)
 
     def check_target(self, target: Source) -> None:

@@ -15,7 +15,7 @@ from mlsd.drafters.chain import Doubt, Probability
 from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
@@ -65,7 +65,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     def open(self, setup: DrafterSetup) -> DraftModel:
         return open_draft(setup, setup.chain(self.doubt))
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_draft(chain_context(opening, self.doubt))
 
     def fill_in(self) -> dict[str, OptionValue]:

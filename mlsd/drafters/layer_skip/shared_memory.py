@@ -10,7 +10,7 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.state import StateLink
 from mlsd.engine.rollback import Rollback
 from mlsd.engine.verify import Proposal
@@ -19,8 +19,8 @@ from mlsd.engine.verify import Proposal
 class SyncedDraft(DraftModel):
     """The draft never reads a prompt and never rolls back: each round its memory is replaced."""
 
-    def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
-        super().__init__(session, _Replaced("sync", session), clock, chain)
+    def __init__(self, context: LlamaContext, link: StateLink, clock: Clock, chain: Chain) -> None:
+        super().__init__(context, _Replaced("sync", context), clock, chain)
         self._link, self._clock = link, clock
         self._sync_ns = 0
 

@@ -17,9 +17,9 @@ from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft, ope
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, Values
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
@@ -97,7 +97,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     def open(self, setup: DrafterSetup) -> DraftModel:
         return open_cut(setup, self, self.made(Source(setup.target_path)))
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         """Target and draft with a second sequence through which memory is copied; or a draft by itself."""
         if self.mode == "own":
             return opening.with_draft(chain_context(opening, self.doubt))
@@ -183,10 +183,10 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> CutD
 def _synced(setup: DrafterSetup, cut: CutDraft, chain: Chain) -> SyncedDraft | str:
     """A draft on the target's memory, or why there can be none."""
 
-    def linked(session: LlamaSession) -> SyncedDraft:
-        link = StateLink(setup.target, session, link_plan(cut, has_axes=setup.target.has_position_axes))
+    def linked(context: LlamaContext) -> SyncedDraft:
+        link = StateLink(setup.target, context, link_plan(cut, has_axes=setup.target.has_position_axes))
         link.self_test()
-        return SyncedDraft(session, link, setup.clock, chain)
+        return SyncedDraft(context, link, setup.clock, chain)
 
     try:
         return open_second(setup, setup.draft, linked, cut.n_experts)

@@ -18,7 +18,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Preset, Range, small_model_study
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.engine.verify import Proposal, Verification
@@ -62,7 +62,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     def open(self, setup: DrafterSetup) -> Lookahead:
         return Lookahead(self, setup.clock, n_candidates=setup.opening.gamma)
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         n_riders = self.window * (self.ngram - 1) - 1
         n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, self.guesses) + self.window
         return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=self.commit))

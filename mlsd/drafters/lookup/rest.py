@@ -20,7 +20,7 @@ from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_hea
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.options import Range, small_model_study
-from mlsd.drafters.recipe import Context, Opening
+from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.tree import Tree
 from mlsd.engine.verify import Proposal, Verification
@@ -76,7 +76,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         """So that another text under one name is another case. Raises: InputError."""
         return {} if self.store == SHIPPED else {"content": read_header(Path(self.store))[0].content}
 
-    def contexts(self, opening: Opening) -> tuple[Context, ...]:
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
         if opening.rollback == "trim":
             return opening.on_target(whole_tree(opening, self.commit))

@@ -1,1 +1,1 @@
-"""The one door to llama.cpp: sessions of every kind over its low-level bindings."""
+"""The one door to llama.cpp: contexts of every kind over its low-level bindings."""

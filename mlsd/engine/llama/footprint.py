@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, fail
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.records import Footprint
 from mlsd.units import MIB
 
@@ -29,19 +29,19 @@ _TERMS = {
 }
 
 
-def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Footprint, ...]:
+def footprints(model: LlamaModel, options: Sequence[ContextOptions]) -> tuple[Footprint, ...]:
     """The memory of a context of each kind over a simulated model. Raises: NativeError for a size not in the log."""
-    return tuple(_footprint(partial(open_session, model, wanted), wanted) for wanted in options)
+    return tuple(_footprint(partial(open_context, model, wanted), wanted) for wanted in options)
 
 
 def attached_footprints(
-    model: LlamaModel, options: Sequence[SessionOptions], attach: Callable[[LlamaSession], RowContext]
+    model: LlamaModel, options: Sequence[ContextOptions], attach: Callable[[LlamaContext], RowContext]
 ) -> tuple[Footprint, ...]:
     """The memory of what `attach` opens next to a context of each kind, without that context."""
     found = []
     for wanted in options:
-        with open_session(model, wanted) as session:
-            found.append(_footprint(partial(attach, session), SessionOptions(n_ctx=wanted.n_ctx)))
+        with open_context(model, wanted) as context:
+            found.append(_footprint(partial(attach, context), ContextOptions(n_ctx=wanted.n_ctx)))
     return tuple(found)
 
 
@@ -50,7 +50,7 @@ def allocated_bytes(log: Sequence[str]) -> float:
     return sum(float(size) * MIB for size in re.findall(r" buffer size = +([\d.]+) MiB", "".join(log)))
 
 
-def _footprint(opened: Callable[[], LlamaSession | RowContext], options: SessionOptions) -> Footprint:
+def _footprint(opened: Callable[[], LlamaContext | RowContext], options: ContextOptions) -> Footprint:
     with LOG.everything() as lines, closing(opened()):
         pass
     text = "".join(lines)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from mlsd.engine.context import Logits
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, extension, fail, library
 from mlsd.engine.llama.rows import Rows
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LevelSequences
-from mlsd.engine.session import Logits
 from mlsd.engine.tree import ROOT
 from mlsd.errors import RollbackError
 
@@ -35,7 +35,7 @@ class RowContext:
     _picks_outputs = True
 
     def __init__(
-        self, model: LlamaModel, target: LlamaSession, *, what: str, n_batch: int = 512, n_sequences: int = 1
+        self, model: LlamaModel, target: LlamaContext, *, what: str, n_batch: int = 512, n_sequences: int = 1
     ) -> None:
         """Open a context over `model`; `what` names it in errors, `n_batch` is the widest pass."""
         self._native, self._extension = library(), extension()
@@ -181,7 +181,7 @@ class EagleHead(RowContext):
 
     _picks_outputs = False
 
-    def __init__(self, model: LlamaModel, target: LlamaSession, *, widest_level: int = 0) -> None:
+    def __init__(self, model: LlamaModel, target: LlamaContext, *, widest_level: int = 0) -> None:
         n_sequences = max(1, 2 * widest_level)
         super().__init__(
             model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_level), n_sequences=n_sequences
@@ -203,7 +203,7 @@ class EagleHead(RowContext):
         return encoded
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """As `LlamaTreeSession.grow`; the first level follows the last `decode`."""
+        """As `LlamaTreeContext.grow`; the first level follows the last `decode`."""
         width = len(tokens)
         if not self._levels.n_levels:
             self._level_rows = self.hidden_row()
@@ -237,7 +237,7 @@ class EagleHead(RowContext):
 class BlockHead(RowContext):
     """DFlash: fills a block of masked positions, which see each other unless attention is causal, in one pass."""
 
-    def __init__(self, model: LlamaModel, target: LlamaSession, *, causal: bool, widest_block: int) -> None:
+    def __init__(self, model: LlamaModel, target: LlamaContext, *, causal: bool, widest_block: int) -> None:
         super().__init__(model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_block))
         self._native.llama_set_causal_attn(self.handle, causal)
 
@@ -287,7 +287,7 @@ class BlockHead(RowContext):
 class NextTokenHead(RowContext):
     """The block's own context: attention memory of its own, cut back at will."""
 
-    def __init__(self, target: LlamaSession) -> None:
+    def __init__(self, target: LlamaContext) -> None:
         super().__init__(target.model, target, what="the next-token block", n_batch=target.options.n_ubatch)
 
     def decode(self, tokens: Sequence[int], hidden: Rows, *, output: bool = True) -> None:

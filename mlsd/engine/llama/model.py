@@ -1,4 +1,4 @@
-"""The weights of a GGUF file in llama.cpp, shared by every session over them; and its tokenizer."""
+"""The weights of a GGUF file in llama.cpp, shared by every context over them; and its tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlsd.gguf_tools.source import Source
 
 
 class LlamaModel:
-    """The weights of one GGUF file; several sessions can share them, and are closed with it.
+    """The weights of one GGUF file; several contexts can share them, and are closed with it.
 
     With `vocab_only` it can turn text into tokens and back, and nothing else; `simulated`, it has no weights, and its
     contexts tell what memory they would take (`footprint`). `check_weights` refuses weights that are no finite numbers.

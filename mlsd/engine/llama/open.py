@@ -1,16 +1,16 @@
-"""Which kind of session serves a model and its options."""
+"""Which kind of context serves a model and its options."""
 
 from __future__ import annotations
 
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.trees import LlamaTreeSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.trees import LlamaTreeContext
 from mlsd.errors import MlsdError, UnsupportedError
 
 
-class UncheckedSession(LlamaSession):
+class UncheckedContext(LlamaContext):
     """What the study's tool did: native calls that fail are counted and ignored."""
 
     _earlier: list[int] = []  # noqa: RUF012 - replaced, never changed
@@ -33,7 +33,7 @@ class UncheckedSession(LlamaSession):
 HEADS = ("eagle3", "dflash")
 
 
-def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
+def open_context(model: LlamaModel, options: ContextOptions) -> LlamaContext:
     """A new context of the kind that `options` ask for. Raises: UnsupportedError for a drafting head."""
     if model.architecture in HEADS:
         raise UnsupportedError(
@@ -42,7 +42,7 @@ def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
             hint=f"Draft with it: --drafter {model.architecture} --draft {model.path.name}.",
         )
     if options.checked:
-        return LlamaSession(model, options) if options.tree == "off" else LlamaTreeSession(model, options)
+        return LlamaContext(model, options) if options.tree == "off" else LlamaTreeContext(model, options)
     if options.tree != "off" or options.kind != "plain":
-        raise UnsupportedError("Only a session that verifies chains and reads no rows can be unchecked.")
-    return UncheckedSession(model, options)
+        raise UnsupportedError("Only a context that verifies chains and reads no rows can be unchecked.")
+    return UncheckedContext(model, options)

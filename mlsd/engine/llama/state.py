@@ -27,8 +27,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import fail, library, sequence_state_version
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import EngineError
 from mlsd.records import Record
 
@@ -52,9 +52,9 @@ class LinkPlan(Record, frozen=True, kw_only=True):
 
 
 class StateLink:
-    """Copies a target's memory into a draft. Both sessions must have been opened with two sequences."""
+    """Copies a target's memory into a draft. Both contexts must have been opened with two sequences."""
 
-    def __init__(self, target: LlamaSession, draft: LlamaSession, plan: LinkPlan) -> None:
+    def __init__(self, target: LlamaContext, draft: LlamaContext, plan: LinkPlan) -> None:
         """Ask which version of the layout this build writes. Raises: BlobError for one that is not known."""
         self._native, self._version = library(), sequence_state_version()
         if self._version not in VERSIONS:
@@ -118,11 +118,11 @@ class StateLink:
     def _parse(self, data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blob:
         return read_blob(data, shape, version=self._version, state_only=state_only)
 
-    def _read(self, session: LlamaSession, sequence: int, flags: int) -> bytes:
+    def _read(self, context: LlamaContext, sequence: int, flags: int) -> bytes:
         native = self._native
-        size = int(native.llama_state_seq_get_size_ext(session.handle, sequence, flags))
+        size = int(native.llama_state_seq_get_size_ext(context.handle, sequence, flags))
         buffer = (ctypes.c_uint8 * size)()
-        written = native.llama_state_seq_get_data_ext(session.handle, buffer, size, sequence, flags)
+        written = native.llama_state_seq_get_data_ext(context.handle, buffer, size, sequence, flags)
         if written != size or size == 0:
             raise fail(f"Reading a sequence's memory returned {written} of {size} bytes")
         return bytes(buffer)
@@ -134,14 +134,14 @@ class StateLink:
             raise BlobError(f"llama.cpp read {read} of {len(data)} bytes of a sequence's memory.")
         self.n_bytes += len(data)
 
-    def _remove(self, session: LlamaSession, sequence: int, first: int) -> None:
-        if not self._native.llama_memory_seq_rm(session.memory, sequence, first, -1):
+    def _remove(self, context: LlamaContext, sequence: int, first: int) -> None:
+        if not self._native.llama_memory_seq_rm(context.memory, sequence, first, -1):
             raise BlobError(f"llama.cpp cannot remove sequence {sequence} from position {first} on.")
 
     # --- self-test ------------------------------------------------------------------------------------------------
 
     def self_test(self) -> None:
-        """Copy the memory of a few tokens in two steps and compare; both sessions are empty afterwards. Raises:
+        """Copy the memory of a few tokens in two steps and compare; both contexts are empty afterwards. Raises:
         BlobError.
 
         What was written must be read back unchanged. Blocks before which nothing was cut out depend on the tokens
@@ -202,30 +202,30 @@ def _close(ours: bytes, theirs: bytes) -> bool:
     return float(np.abs(a - b).mean()) <= _ROUNDING_SHARE * float(np.abs(a).mean())
 
 
-def check_saved(session: LlamaSession, tokens: Sequence[int], shape: BlobShape) -> None:
+def check_saved(context: LlamaContext, tokens: Sequence[int], shape: BlobShape) -> None:
     """Save the memory of a few tokens, take it apart, load it, and compare what follows with what followed before.
 
     Raises: NativeError; BlobError for another layout than this build should write, or for other logits.
     """
     native, version = library(), sequence_state_version()
-    session.clear()
-    session.decode(tokens[:-1])
+    context.clear()
+    context.decode(tokens[:-1])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sequence"
-        if not native.llama_state_seq_save_file(session.handle, os.fsencode(path), 0, None, 0):
+        if not native.llama_state_seq_save_file(context.handle, os.fsencode(path), 0, None, 0):
             raise fail("Saving the memory of a sequence to a file failed")
         written = struct.unpack_from("<4sI", path.read_bytes())[1]
     if written != version or version not in VERSIONS:
         raise BlobError(f"It writes version {written} of a sequence's memory; its ggml has version {version}.")
-    data = session.copy_memory()
+    data = context.copy_memory()
     blob = read_blob(bytes(data), shape, version=version)
     if write_blob(blob, shape.n_blocks, sequence=0) != bytes(data):
         raise BlobError("A sequence's memory changed when it was parsed and written again.")
-    session.decode(tokens[-1:])
-    expected = session.logits().copy()
-    session.set_memory(data, len(tokens) - 1)
-    session.decode(tokens[-1:])
-    if not np.allclose(session.logits(), expected, atol=_ROUNDING_SHARE * float(np.std(expected))):
+    context.decode(tokens[-1:])
+    expected = context.logits().copy()
+    context.set_memory(data, len(tokens) - 1)
+    context.decode(tokens[-1:])
+    if not np.allclose(context.logits(), expected, atol=_ROUNDING_SHARE * float(np.std(expected))):
         raise BlobError("After a sequence's memory was saved and loaded, other logits follow.")
 
 

@@ -1,6 +1,6 @@
 """Seeing and overwriting values inside the network while a pass runs, through the scheduler's callback.
 
-Every tap makes the device wait, so a session with taps is an oracle for tests, for choosing blocks and for the shares
+Every tap makes the device wait, so a context with taps is an oracle for tests, for choosing blocks and for the shares
 of a pass, never a clock. Names of tensors are those of llama.cpp's graphs: ``l_out-N`` is what block N hands on.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.clock import Clock
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class TensorValue:
         self._base.ggml_backend_tensor_set(self.handle, data, 0, len(data))
 
 
-class TappedSession(LlamaSession):
-    """A session in which one tap can be active; without one it computes what any session computes."""
+class TappedContext(LlamaContext):
+    """A context in which one tap can be active; without one it computes what any context computes."""
 
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+    def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         self._tap: Tap | None = None
         self._failure: BaseException | None = None  # of the tap: it waits until the pass is over
         self._callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
@@ -250,10 +250,10 @@ _CHOSEN = re.compile(r"ffn_moe_topk-(\d+)")
 _CHUNK = 64  # positions of one pass: every one of them is an output, and a row of logits may be a megabyte
 
 
-class RouterSession(TappedSession):
-    """A session that remembers which experts each position of the last decode chose."""
+class RouterContext(TappedContext):
+    """A context that remembers which experts each position of the last decode chose."""
 
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+    def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         """`options` as for timing; the widths are set here."""
         self._parts: dict[int, list[Ids]] = {}
         self._reader = ReadTap(lambda name: _CHOSEN.fullmatch(name) is not None, self._collect)

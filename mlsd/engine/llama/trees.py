@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlsd.engine.context import ContextOptions, Logits
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import library
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import Tree, TreeLayout, layout
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 
@@ -52,10 +52,10 @@ class LevelSequences:
         return first, base + depth
 
 
-class LlamaTreeSession(LlamaSession):
-    """See `session.TreeSession` for the contract. Logits are read on the host: device sampling takes single rows."""
+class LlamaTreeContext(LlamaContext):
+    """See `context.TreeContext` for the contract. Logits are read on the host: device sampling takes single rows."""
 
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+    def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         if model.is_recurrent:
             raise UnsupportedError(
                 f"{model.path.name} has recurrent memory, which cannot hold a tree.", hint="Draft single chains for it."

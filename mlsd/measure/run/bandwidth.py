@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
-from mlsd.engine.session import threads_of
+from mlsd.engine.context import threads_of
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic

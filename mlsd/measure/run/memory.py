@@ -17,10 +17,10 @@ import msgspec
 
 from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import opening_of
+from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.losslessness import judge_options
 from mlsd.engine.probe import Role, assumed_strategy, probe_contexts
 from mlsd.engine.rollback import STRATEGIES
-from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shape import FULL
 from mlsd.gguf_tools.source import Source
@@ -166,7 +166,7 @@ class _Opened(NamedTuple):
     """One context that will be open, or what a method opens beside one, and what is saved of it meanwhile."""
 
     of: ContextsWanted  # whose, without options
-    options: SessionOptions
+    options: ContextOptions
     saved: Literal["nothing", "states", "all"] = "nothing"
 
 
@@ -225,7 +225,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
         return None
     cases = load.cases
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
-    shared = session_options(load.engine, n_tokens)
+    shared = context_options(load.engine, n_tokens)
     found, cut_bytes = list[tuple[str, list[_Opened]]](), dict[str, int]()
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
@@ -288,7 +288,7 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
-def _arms(opened: Sequence[tuple[str, list[_Opened]]], known: Mapping[tuple[str, SessionOptions], Footprint]) -> Arms:
+def _arms(opened: Sequence[tuple[str, list[_Opened]]], known: Mapping[tuple[str, ContextOptions], Footprint]) -> Arms:
     if any((context.of.key, context.options) not in known for _, contexts in opened for context in contexts):
         return ()
     sums = [_sum(name, contexts, known) for name, contexts in opened]
@@ -300,7 +300,7 @@ def _total(arm: ArmMemory) -> int:
     return arm.total_bytes
 
 
-def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, SessionOptions], Footprint]) -> ArmMemory:
+def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, ContextOptions], Footprint]) -> ArmMemory:
     kv = states = compute = output = 0
     for of, options, saved in contexts:
         found = known[of.key, options]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.engine.session import threads_of
+from mlsd.engine.context import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.process import run_job

@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Space, Values, parse_drafter
-from mlsd.engine.session import threads_of
+from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock

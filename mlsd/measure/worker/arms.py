@@ -19,16 +19,16 @@ from mlsd.clock import Clock
 from mlsd.drafters import check_target, find_method, open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
+from mlsd.engine.context import Context, ContextOptions, context_options
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
-from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError, RollbackError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
@@ -82,7 +82,7 @@ class Models:
 class Strategies:
     """What the probe found of each model, from the cache or made now."""
 
-    def __init__(self, models: Models, options: SessionOptions, cache: ProbeCache, *, is_sd: bool) -> None:
+    def __init__(self, models: Models, options: ContextOptions, cache: ProbeCache, *, is_sd: bool) -> None:
         self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
 
     def report(self, path: Path) -> ProbeReport:
@@ -102,7 +102,7 @@ class Strategies:
 
         return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path), check)
 
-    def check_tree(self, options: SessionOptions, gamma: int) -> None:
+    def check_tree(self, options: ContextOptions, gamma: int) -> None:
         """Try the trees of a target's context. Raises: RollbackError where a path that is kept is not exact."""
         found = self._check(self._models.path, options, "trim", "target", gamma)
         if not found.exact:
@@ -111,7 +111,7 @@ class Strategies:
                 hint="Draft single chains, or give the option commit=redecode.",
             )
 
-    def _check(self, path: Path, options: SessionOptions, name: str, role: Role, gamma: int) -> StrategyResult:
+    def _check(self, path: Path, options: ContextOptions, name: str, role: Role, gamma: int) -> StrategyResult:
         """Every question about a strategy, up to the first that it does not stand."""
         ref, model, found = self._models.ref(path), self._models.open(path), list[StrategyResult]()
         for question in questions(options, name, role, gamma):
@@ -130,7 +130,7 @@ _WARM_UP_ROUNDS = 3  # or more, unless a draft is right
 class _Arm:
     """One way of decoding, ready to run: contexts stay open from block to block."""
 
-    session: LlamaSession
+    context: LlamaContext
     drafter: Drafter
     rollback: Rollback
     target_strategy: str | None
@@ -139,7 +139,7 @@ class _Arm:
     @property
     def failed_native_calls(self) -> int:
         """Failures that target and drafter ignored since they were opened."""
-        return self.session.failed_native_calls + self.drafter.failed_native_calls
+        return self.context.failed_native_calls + self.drafter.failed_native_calls
 
 
 class Arms:
@@ -166,16 +166,16 @@ class Arms:
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
-        self._options = session_options(engine, n_ctx)
-        self._warmer: LlamaSession | None = None
+        self._options = context_options(engine, n_ctx)
+        self._warmer: LlamaContext | None = None
         self._first = self.target.tokenize("a")[:1]
         is_sd = any(case.arm == "sd" for case in job.cases.values())
         self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
 
-        def open_to_judge(options: SessionOptions) -> Session:
-            session = open_session(self.target, options)
-            session.on_pass = partial(alive, "judging")
-            return session
+        def open_to_judge(options: ContextOptions) -> Context:
+            context = open_context(self.target, options)
+            context.on_pass = partial(alive, "judging")
+            return context
 
         self._judge = Judge(open_to_judge, self._options)
         self._stack.callback(self._judge.close)
@@ -228,14 +228,14 @@ class Arms:
         contexts = recipe(opening)
         if contexts[0].options.tree != "off":
             self.strategies.check_tree(contexts[0].options, case.gamma)
-        session = open_session(self.target, contexts[0].options)
-        opened.callback(session.close)
+        context = open_context(self.target, contexts[0].options)
+        opened.callback(context.close)
         drafter = open_drafter(
             DrafterSetup(
                 opening=opening,
                 contexts=contexts,
                 clock=self._clock,
-                target=session,
+                target=context,
                 target_path=path,
                 second_path=self._models.second(case) if len(contexts) > 1 else None,
                 open_model=self._models.open,
@@ -245,9 +245,9 @@ class Arms:
         )
         opened.callback(drafter.close)
         return _Arm(
-            session=session,
+            context=context,
             drafter=drafter,
-            rollback=make_rollback(strategy, session),
+            rollback=make_rollback(strategy, context),
             target_strategy=strategy if is_sd else None,
             opened=self._stack.enter_context(opened.pop_all()),
         )
@@ -257,21 +257,21 @@ class Arms:
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
             options = msgspec.structs.replace(self._options, device_sampling=self.strategies.samples_on_device)
-            with open_session(self.target, options) as session:
-                self._write(session, prompt, limits)
+            with open_context(self.target, options) as context:
+                self._write(context, prompt, limits)
         return self._references[tuple(prompt), limits.n_predict]
 
     def _write(
         self,
-        session: LlamaSession,
+        context: LlamaContext,
         prompt: Sequence[int],
         limits: GenerationLimits,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
-        """Decode plainly in a session, and keep what that gave to judge drafted outputs by."""
-        rollback = make_rollback("trim", session)
+        """Decode plainly in a context, and keep what that gave to judge drafted outputs by."""
+        rollback = make_rollback("trim", context)
         read = self._saved.target
-        run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
+        run = generate(context, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -292,44 +292,44 @@ class Arms:
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm, self._saved.reading(prompt_key(case.prompt)):
             generate(
-                arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
+                arm.context, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
                 on_round=on_round, prefill=self._saved.target,
             )  # fmt: skip
-            if arm.session.options.checked:
-                self._judge.check_finite(arm.session)
+            if arm.context.options.checked:
+                self._judge.check_finite(arm.context)
 
     def read_anchors(self, case: Case) -> Anchors:
         """Time passes of 32 tokens over one position and as wide as the case verifies, which heat slows first."""
         width, n_outputs = max(case.gamma + 1, _LEAST_WIDTH), case.gamma + 1
         with self._using(case) as arm:
-            length = min(_ANCHOR_TOKENS, arm.session.n_ctx)
+            length = min(_ANCHOR_TOKENS, arm.context.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
-            one_ns, wide_ns = (self._timed(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
+            one_ns, wide_ns = (self._timed(arm.context, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
     def _warm(self) -> None:
         """Passes in a context of their own until three agree: a GPU is slow after any pause, and arms start alike."""
         if self._warmer is None:
-            self._warmer = self._stack.enter_context(open_session(self.target, warm_options(self._options)))
-        session, spans = self._warmer, list[int]()
-        session.clear()
+            self._warmer = self._stack.enter_context(open_context(self.target, warm_options(self._options)))
+        context, spans = self._warmer, list[int]()
+        context.clear()
         while len(spans) < MOST_READINGS and not steady(spans):
             started_ns = self._clock.now_ns()
-            session.decode(self._first)
-            session.greedy()
+            context.decode(self._first)
+            context.greedy()
             spans.append(self._clock.now_ns() - started_ns)
 
-    def _timed(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
+    def _timed(self, context: Context, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []
         n_passes = max(_ANCHOR_PASSES, len(tokens) // width)
         for index in range(1 + n_passes):
             begin = index % (len(tokens) // width) * width
             if begin == 0:
-                session.clear()
+                context.clear()
             started_ns = self._clock.now_ns()
-            session.decode(tokens[begin : begin + width], n_outputs=n_outputs)
-            session.greedy()
+            context.decode(tokens[begin : begin + width], n_outputs=n_outputs)
+            context.greedy()
             spans.append(self._clock.now_ns() - started_ns)
         return round(statistics.median(spans[1:]))
 
@@ -340,7 +340,7 @@ class Arms:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
         with self._using(plain) as arm, self._saved.reading(prompt_key(case.prompt)):
-            self._write(arm.session, prompt, _limits(plain), on_round)
+            self._write(arm.context, prompt, _limits(plain), on_round)
         return plain
 
     def run(
@@ -361,7 +361,7 @@ class Arms:
             busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
             with self._saved.reading(prompt_key(case.prompt), timed=True):
                 result = generate(
-                    arm.session,
+                    arm.context,
                     arm.drafter,
                     arm.rollback,
                     given.tokens,
@@ -421,7 +421,7 @@ class Arms:
         if case.arm == "ar" and run.prefill_ns is not None:  # nothing was copied or taken back
             verdict = self._judge.judge_tokens(run, reference, prompt)
         else:
-            verdict = self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
+            verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=arm.target_strategy or "trim")
         if case.arm == "ar":  # only now: one whose judging failed is no reference
             self._references.setdefault(key, run.tokens)
         return verdict
@@ -441,7 +441,7 @@ def arm_key(case: Case) -> bytes:
     return msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
 
 
-def warm_options(options: SessionOptions) -> SessionOptions:
+def warm_options(options: ContextOptions) -> ContextOptions:
     """A small context for passes over one position."""
     small = {"n_ctx": 256, "n_batch": 8, "n_ubatch": 8, "max_outputs": 1, "checked": False}
     return msgspec.structs.replace(options, **small, device_sampling=False)

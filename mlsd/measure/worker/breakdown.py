@@ -11,12 +11,12 @@ import msgspec
 
 from mlsd.clock import Clock, MonotonicClock
 from mlsd.drafters import drafting_file, drafting_key
+from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.open import HEADS, open_session
-from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedSession
+from mlsd.engine.llama.open import HEADS, open_context
+from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedContext
 from mlsd.engine.parts import PARTS, Part
-from mlsd.engine.session import session_options
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.cool_down import idles_cold
@@ -44,7 +44,7 @@ def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ..
         check_room(len(text), target, job.depth, widest)
         snapshots = False
         if target.is_recurrent and widest > 1:
-            report = cache.get(job.target.ref, session_options(job.engine, 1), target)
+            report = cache.get(job.target.ref, context_options(job.engine, 1), target)
             snapshots = report.target == "snapshots"
         key = job.target.ref.key
         for rows in job.rows:
@@ -90,15 +90,15 @@ def _profile(
     Raises: UnsupportedError for a graph whose parts cannot be told apart.
     """
     options = msgspec.structs.replace(
-        session_options(job.engine, job.depth + 2 * rows + 1),
+        context_options(job.engine, job.depth + 2 * rows + 1),
         max_outputs=rows,
         n_snapshots=rows if snapshots and rows > 1 else 0,
     )
     cold = idles_cold(backend_info(job.engine.n_gpu_layers).backend)
     plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
-    with open_session(model, options) as session, TappedSession(model, options) as tapped:
+    with open_context(model, options) as context, TappedContext(model, options) as tapped:
         alone, watching = (
-            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent, cold=cold) for one in (session, tapped)
+            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent, cold=cold) for one in (context, tapped)
         )
         alone.fill()
         watching.fill()

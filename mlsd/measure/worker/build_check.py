@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions, Logits, check_finite, context_options
 from mlsd.engine.llama.build.layouts import layout_of
 from mlsd.engine.llama.build.loaded import loaded
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, library, sequence_state_version
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
 from mlsd.engine.probe import PROBE_TEXT, probe
-from mlsd.engine.session import Logits, SessionOptions, check_finite, session_options
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
@@ -68,9 +68,9 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
     path = asset_path("tiny/tiny-dense.gguf")
     source = Source(path)
     with LlamaModel(path, n_gpu_layers=engine.n_gpu_layers) as model:
-        open_model = partial(open_session, model)
-        with open_model(_reading(engine, 256)) as session:
-            stored, found = np.asarray(_KNOWN), known_logits(session)
+        open_model = partial(open_context, model)
+        with open_model(_reading(engine, 256)) as context:
+            stored, found = np.asarray(_KNOWN), known_logits(context)
             distance = float(np.sqrt(np.mean((found - stored) ** 2)) / np.std(stored))
             if not distance <= _KNOWN_LIMIT:  # not-a-number, too
                 raise NativeError(
@@ -82,10 +82,10 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
                 n_attention=len(attention_layers(source)),
                 n_state=len(state_layers(source)),
                 n_blocks=source.n_blocks or 0,
-                has_axes=session.has_position_axes,
+                has_axes=context.has_position_axes,
             )
             try:
-                check_saved(session, session.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN], shape)
+                check_saved(context, context.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN], shape)
             except BlobError as error:
                 raise NativeError(
                     f"This build does not keep memory as mlsd reads it: {error.message}",
@@ -97,11 +97,11 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
     return distance, report.target
 
 
-def known_logits(session: LlamaSession) -> Logits:
+def known_logits(context: LlamaContext) -> Logits:
     """What this build says to the known text, for the tokens that are stored."""
-    for token in session.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN]:
-        session.decode([token])
-    row: Logits = session.logits()[0]
+    for token in context.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN]:
+        context.decode([token])
+    row: Logits = context.logits()[0]
     return row[::_KNOWN_STEP]
 
 
@@ -113,14 +113,14 @@ def read_logits(job: ReadJob, alive: Alive = silent) -> LogitsRead:
     with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
         prompt = arms.prompt(case)
         options = _reading(case.engine, len(prompt) + len(job.tokens), job.width)
-        with open_session(arms.target, options) as session:
-            session.decode(prompt)
-            before = check_finite(session.logits()).copy()
+        with open_context(arms.target, options) as context:
+            context.decode(prompt)
+            before = check_finite(context.logits()).copy()
             for start in range(0, len(job.tokens), job.width):
                 alive("reading logits")
                 part = job.tokens[start : start + job.width]
-                session.decode(part, n_outputs=len(part))
-                rows = np.concatenate([before, check_finite(session.logits())])
+                context.decode(part, n_outputs=len(part))
+                rows = np.concatenate([before, check_finite(context.logits())])
                 before = rows[-1:].copy()
                 for place, (row, token) in enumerate(zip(rows, part, strict=False), start):
                     wanted = job.ids[place] if job.ids else _likeliest(row, token)
@@ -129,8 +129,8 @@ def read_logits(job: ReadJob, alive: Alive = silent) -> LogitsRead:
     return LogitsRead(ids=tuple(ids), logits=tuple(logits))
 
 
-def _reading(engine: EngineOptions, n_ctx: int, width: int = 1) -> SessionOptions:
-    return msgspec.structs.replace(session_options(engine, n_ctx), device_sampling=False, max_outputs=width)
+def _reading(engine: EngineOptions, n_ctx: int, width: int = 1) -> ContextOptions:
+    return msgspec.structs.replace(context_options(engine, n_ctx), device_sampling=False, max_outputs=width)
 
 
 def _likeliest(row: Logits, token: int) -> tuple[int, ...]:

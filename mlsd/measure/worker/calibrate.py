@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from mlsd.clock import Clock, MonotonicClock
+from mlsd.engine.context import context_options
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
 from mlsd.engine.rollback import rollback_options
-from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError
 from mlsd.measure.cool_down import idles_cold
@@ -74,7 +74,7 @@ class Calibration:
         self._job, self._clock, self._cache, self._alive = job, clock, cache, alive
         self._ledger, self._assumed = Ledger(clock), False
         n_ctx = max(job.depths) + 3 * max(job.rows) + _ROOM
-        self.options = session_options(job.engine, n_ctx)
+        self.options = context_options(job.engine, n_ctx)
         self._stack = ExitStack()
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
         self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
@@ -85,12 +85,12 @@ class Calibration:
                 self.target = self._open(job.target)
                 self.draft = self._open(job.draft) if job.draft is not None else None
             for model in filter(None, (self.target, self.draft)):
-                check_model(partial(open_session, model), self.options)
+                check_model(partial(open_context, model), self.options)
             self.text = self.target.tokenize(job.text)
             check_room(len(self.text), self.target, max(job.depths), max(job.rows))
             if self.draft is not None:
                 small = msgspec.structs.replace(self.options, n_ctx=256)
-                with closing(open_session(self.target, small)) as a, closing(open_session(self.draft, small)) as b:
+                with closing(open_context(self.target, small)) as a, closing(open_context(self.draft, small)) as b:
                     check_vocabularies(a.tokenizer, b.tokenizer)
         except BaseException:
             self.close()
@@ -181,10 +181,10 @@ class Calibration:
         # Plain decoding rolls nothing back, so it needs no strategy.
         strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=widest), widest)
-        with open_session(self.target, options) as session:
-            if strategy == "snapshots" and not session.n_snapshots:
+        with open_context(self.target, options) as context:
+            if strategy == "snapshots" and not context.n_snapshots:
                 strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
-            bench, spans = self._bench(session, self.target, visit.depth, repeat, budget)
+            bench, spans = self._bench(context, self.target, visit.depth, repeat, budget)
             for width in visit.widths if spans else ():
                 if n_done and share.is_over:
                     break
@@ -208,8 +208,8 @@ class Calibration:
         if repeat == 0:
             budget = budget.part(_DRAFT_SHARE)
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
-        with open_session(draft, options) as session:
-            bench, spans = self._bench(session, draft, depth, repeat, budget)
+        with open_context(draft, options) as context:
+            bench, spans = self._bench(context, draft, depth, repeat, budget)
             with self._ledger.entry("draft"):
                 if spans:
                     spans += bench.draft_step(1)
@@ -223,11 +223,11 @@ class Calibration:
         return job.draft.ref.key, spans
 
     def _bench(
-        self, session: LlamaSession, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
+        self, context: LlamaContext, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
     ) -> tuple[PassBench, list[Span]]:
         """A bench with its context filled, and what that took; no span when the time was up before."""
         cold, recurrent = idles_cold(backend_info(self._job.engine.n_gpu_layers).backend), model.is_recurrent
-        bench = PassBench(session, self._clock, self.text, depth, repeat, recurrent=recurrent, cold=cold, budget=budget)
+        bench = PassBench(context, self._clock, self.text, depth, repeat, recurrent=recurrent, cold=cold, budget=budget)
         with self._ledger.entry("prefill"):
             spans = bench.fill()
         for span in spans:

@@ -17,12 +17,12 @@ import numpy as np
 import psutil
 
 from mlsd.clock import Clock
+from mlsd.engine.context import Context, context_options
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import Session, session_options
 from mlsd.measure.messages import Alive, silent
 from mlsd.planning.job import Slot, prompt_key
 from mlsd.planning.prompts import Prompt, exact_prompt
@@ -102,13 +102,13 @@ class PlainAnswers:
 
     def _write(self, prompt: tuple[int, ...], sampling: Sampling, repeat: int, n_predict: int) -> str:
         asked = msgspec.structs.replace(self._engine, n_ctx=None)
-        options = session_options(asked, len(prompt) + n_predict)
+        options = context_options(asked, len(prompt) + n_predict)
         options = msgspec.structs.replace(options, device_sampling=sampling.greedy)
         limits = GenerationLimits(n_predict=n_predict, ignore_eog=False)
-        with closing(open_session(self._model, options)) as session:
-            rollback = make_rollback("trim", session)
+        with closing(open_context(self._model, options)) as context:
+            rollback = make_rollback("trim", context)
             rng = trial_rng(sampling, repeat)
-            result = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, sampling=sampling, rng=rng)
+            result = generate(context, NoDrafter(), rollback, prompt, limits, self._clock, sampling=sampling, rng=rng)
         return answer_text(self._model, result.tokens)
 
 
@@ -188,41 +188,41 @@ class SavedPrompts:
         finally:
             self._is_kept, self._is_timed = before
 
-    def target(self, session: Session, prompt: Sequence[int]) -> bool:
+    def target(self, context: Context, prompt: Sequence[int]) -> bool:
         """Bring a prompt into a target, the last token's output included; whether its memory was known."""
-        if not self._is_kept or session.options.kind != "plain":
-            self._read(session, prompt, n_outputs=1)
+        if not self._is_kept or context.options.kind != "plain":
+            self._read(context, prompt, n_outputs=1)
             return False
-        known = self.draft(session, prompt[:-1])
-        session.decode(prompt[-1:])
+        known = self.draft(context, prompt[:-1])
+        context.decode(prompt[-1:])
         return known
 
-    def draft(self, session: Session, tokens: Sequence[int]) -> bool:
+    def draft(self, context: Context, tokens: Sequence[int]) -> bool:
         """The same for a draft, which gives no output yet."""
         if not self._is_kept:
-            self._read(session, tokens)
+            self._read(context, tokens)
             return False
         text = tuple(tokens)
-        key = (session.model_key, text)
+        key = (context.model_key, text)
         if key in self._known and (key in self._clocked or not self._is_timed):
-            session.set_memory(self._known[key], len(text))
+            context.set_memory(self._known[key], len(text))
             return True
         if text:
-            self._read(session, text)
+            self._read(context, text)
         if self._is_timed:
             self._clocked.add(key)
         if text and key not in self._known:
-            self._known[key] = session.copy_memory()
+            self._known[key] = context.copy_memory()
             most_bytes = _SHARE * psutil.virtual_memory().available
             while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:
                 del self._known[next(iter(self._known))]
         return False
 
-    def _read(self, session: Session, tokens: Sequence[int], *, n_outputs: int = 0) -> None:
+    def _read(self, context: Context, tokens: Sequence[int], *, n_outputs: int = 0) -> None:
         """A long text in passes of the size that the context takes, with a sign of life behind each but the last."""
-        most = session.options.n_batch
+        most = context.options.n_batch
         last = max(0, len(tokens) - 1) // most * most
         for start in range(0, last, most):
-            session.decode(tokens[start : start + most], n_outputs=0)
+            context.decode(tokens[start : start + most], n_outputs=0)
             self._alive("reading the prompt")
-        session.decode(tokens[last:], n_outputs=n_outputs)
+        context.decode(tokens[last:], n_outputs=n_outputs)

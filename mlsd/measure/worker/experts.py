@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from mlsd.engine.context import ContextOptions, padded
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import Ids, RouterSession, distinct_counts
-from mlsd.engine.session import SessionOptions, padded
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import Ids, RouterContext, distinct_counts
 from mlsd.measure.messages import Covered
 from mlsd.measure.worker.passes import TimeBudget
 from mlsd.store.rows import Coverage, ExpertLoad, TokenSource
@@ -29,7 +29,7 @@ def cover(
     target: LlamaModel,
     draft: LlamaModel | None,
     text: Sequence[int],
-    options: SessionOptions,
+    options: ContextOptions,
     *,
     windows: Sequence[int],
     n_experts: int,
@@ -46,43 +46,43 @@ def cover(
     text = text[: n_ctx - max(windows)]
     options = msgspec.structs.replace(options, n_ctx=n_ctx)
     reading = budget.part(1.0 if draft is None else _SHARE_OF_TEXT)
-    with RouterSession(target, options) as session:
-        read = _read(session, text, max(windows), reading)
+    with RouterContext(target, options) as context:
+        read = _read(context, text, max(windows), reading)
         rows = _coverage(key, "text", read, windows)
         loads = _loads(key, "text", read, n_experts)
         if draft is not None:
-            drafted = _drafted(session, target, draft, text, options, max(windows), budget)
+            drafted = _drafted(context, target, draft, text, options, max(windows), budget)
             rows += _coverage(key, "draft", drafted, windows)
             loads += _loads(key, "draft", drafted, n_experts)
     return Covered(coverage=tuple(rows), loads=tuple(loads))
 
 
-def _read(session: RouterSession, text: Sequence[int], widest: int, budget: TimeBudget) -> Found:
+def _read(context: RouterContext, text: Sequence[int], widest: int, budget: TimeBudget) -> Found:
     """Experts of the text's tokens, as one stretch."""
     parts: dict[int, list[Ids]] = {}
     for n_passes, first in enumerate(range(0, len(text), _PASS)):
         if first >= widest and budget.left_ns <= budget.spent_ns / n_passes:
             break
-        for layer, ids in session.chosen(text[first : first + _PASS]).items():
+        for layer, ids in context.chosen(text[first : first + _PASS]).items():
             parts.setdefault(layer, []).append(ids)
     return {layer: [np.concatenate(ids)] for layer, ids in parts.items()}
 
 
 def _drafted(
-    session: RouterSession,
+    context: RouterContext,
     target: LlamaModel,
     draft: LlamaModel,
     text: Sequence[int],
-    options: SessionOptions,
+    options: ContextOptions,
     n_rows: int,
     budget: TimeBudget,
 ) -> Found:
     """Experts of verification batches of `n_rows`, at as many places of the text as there is time for."""
     found: Found = {}
     stride = max(1, (len(text) - n_rows) // _ANCHORS)
-    session.clear()
-    with open_session(draft, options) as other:
-        sides = ((session, target), (other, draft))
+    context.clear()
+    with open_context(draft, options) as other:
+        sides = ((context, target), (other, draft))
         for start in range(stride, len(text) - n_rows, stride):
             if budget.is_over:
                 break
@@ -94,7 +94,7 @@ def _drafted(
             while len(tokens) < n_rows:
                 other.decode(tokens[-1:])
                 tokens.append(other.greedy()[0])
-            for layer, ids in session.chosen(tokens).items():
+            for layer, ids in context.chosen(tokens).items():
                 found.setdefault(layer, []).append(ids)
             for side, model in sides:
                 if model.is_recurrent:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mlsd.drafters import find_method
+from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.llama.footprint import attached_footprints, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
-from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
 from mlsd.gguf_tools.source import Source
@@ -44,7 +44,7 @@ def check_memory(record: Record) -> None:
     n_bytes, most = 0, host_budget().most_bytes
     for file in models_of(record):
         with LlamaModel(Path(file.path), simulated=True, n_gpu_layers=engine.n_gpu_layers) as model:
-            n_bytes += footprints(model, [session_options(engine, 1)])[0].kv_bytes
+            n_bytes += footprints(model, [context_options(engine, 1)])[0].kv_bytes
     if n_bytes > most:
         raise InputError(
             f"A context of {engine.n_ctx:,} positions needs {format_bytes(n_bytes)}; this machine has "
@@ -85,7 +85,7 @@ def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tu
 
 
 def _ask(
-    wanted: ContextsWanted, model: LlamaModel, options: Sequence[SessionOptions], n_gpu_layers: int
+    wanted: ContextsWanted, model: LlamaModel, options: Sequence[ContextOptions], n_gpu_layers: int
 ) -> tuple[Footprint, ...]:
     spec = wanted.method or DrafterSpec()
     method = find_method(spec.name)
@@ -93,9 +93,9 @@ def _ask(
     if not method.has("head"):
         return footprints(model, options)
     if wanted.head_path is None:
-        return attached_footprints(model, options, lambda session: own.head(session, model))
+        return attached_footprints(model, options, lambda context: own.head(context, model))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
-        return attached_footprints(model, options, lambda session: own.head(session, head))
+        return attached_footprints(model, options, lambda context: own.head(context, head))
 
 
 @contextmanager

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
+from mlsd.engine.context import context_options
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedSession
+from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedContext
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import session_options
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
@@ -63,13 +63,13 @@ def search_layers(job: LayerSearchJob, alive: Alive = silent) -> LayersFound:
         if n_prompt < _LEAST_PROMPT:
             raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")
         options = msgspec.structs.replace(
-            session_options(job.engine, n_prompt + 2 * job.n_tokens + 16),
+            context_options(job.engine, n_prompt + 2 * job.n_tokens + 16),
             device_sampling=False,
             max_outputs=max(job.n_tokens, job.gamma + 1),
         )
-        with TappedSession(model, options) as session:
-            session.on_pass = partial(alive, "looking for blocks to leave out")
-            lab = _Lab(session, job, source)
+        with TappedContext(model, options) as context:
+            context.on_pass = partial(alive, "looking for blocks to leave out")
+            lab = _Lab(context, job, source)
             lab.read(tokens[:n_prompt])
             started_ns = MonotonicClock().now_ns()
             found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
@@ -102,8 +102,8 @@ def mixer_names(source: Source) -> list[tuple[str, ...]]:
 class _Lab:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
-    def __init__(self, session: TappedSession, job: LayerSearchJob, source: Source) -> None:
-        self._session, self._job = session, job
+    def __init__(self, context: TappedContext, job: LayerSearchJob, source: Source) -> None:
+        self._context, self._job = context, job
         self._mixers = mixer_names(source)
         self._n_layers = len(self._mixers)
         self._attention = frozenset(attention_layers(source))
@@ -115,26 +115,26 @@ class _Lab:
 
     def read(self, prompt: tuple[int, ...]) -> None:
         """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
-        session = self._session
+        context = self._context
         limits = GenerationLimits(n_predict=self._job.n_tokens)
-        rollback = make_rollback("trim", session)  # plain decoding takes nothing back
+        rollback = make_rollback("trim", context)  # plain decoding takes nothing back
         self._prompt = prompt
-        self._output = generate(session, NoDrafter(), rollback, prompt, limits, MonotonicClock()).tokens
-        session.clear()
-        session.decode(prompt)
+        self._output = generate(context, NoDrafter(), rollback, prompt, limits, MonotonicClock()).tokens
+        context.clear()
+        context.decode(prompt)
         if self._recurrent:
-            session.save_state()
+            context.save_state()
 
     def score(self, skipped: Iterable[int]) -> Score:
         """How many of the continuation's tokens the draft without `skipped` would choose after the true ones before."""
-        session, output = self._session, self._output
+        context, output = self._context, self._output
         self.n_candidates += 1
-        with session.tapped(SkipTap(tuple(skipped))):
-            session.decode(output[:-1], n_outputs=len(output) - 1)
-        rows = log_softmax(session.logits())
+        with context.tapped(SkipTap(tuple(skipped))):
+            context.decode(output[:-1], n_outputs=len(output) - 1)
+        rows = log_softmax(context.logits())
         if self._recurrent:
-            session.load_state()
-        session.truncate(len(self._prompt))
+            context.load_state()
+        context.truncate(len(self._prompt))
         wanted = np.array(output[1:])
         return float((rows.argmax(axis=1) == wanted).mean()), float(rows[np.arange(len(wanted)), wanted].mean())
 
@@ -184,12 +184,12 @@ class _Lab:
 
     def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
         """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
-        session = self._session
+        context = self._context
         modules = [*self._mixers, *((f"ffn_out-{layer}",) for layer in range(self._n_layers))]
-        tap = CollectTap([name for module in modules for name in module], session.n_embd)
-        session.clear()
-        with session.tapped(tap):
-            session.decode(tokens, n_outputs=1)
+        tap = CollectTap([name for module in modules for name in module], context.n_embd)
+        context.clear()
+        with context.tapped(tap):
+            context.decode(tokens, n_outputs=1)
         missing = sorted(tap.names - tap.values.keys())
         if missing:
             raise UnsupportedError(
@@ -202,35 +202,35 @@ class _Lab:
 
     def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
-        session = self._session
+        context = self._context
         self.n_candidates += 1
-        drafter = InPlaceDraft(session, SkipTap(skipped), recurrent=self._recurrent)
+        drafter = InPlaceDraft(context, SkipTap(skipped), recurrent=self._recurrent)
         limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
-        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, MonotonicClock())
+        result = generate(context, drafter, make_rollback(self._strategy, context), prompt, limits, MonotonicClock())
         return sums(result.rounds).acceptance_rate or 0.0
 
 
 class InPlaceDraft(Drafter):
-    """Drafts on the target's own session with blocks bridged: what is accepted is the cut's, what it takes is not."""
+    """Drafts on the target's own context with blocks bridged: what is accepted is the cut's, what it takes is not."""
 
-    def __init__(self, session: TappedSession, tap: Tap, *, recurrent: bool) -> None:
+    def __init__(self, context: TappedContext, tap: Tap, *, recurrent: bool) -> None:
         """`recurrent`: the target has memory that cannot be cut and must be saved before a draft."""
-        self._session, self._tap, self._recurrent = session, tap, recurrent
+        self._context, self._tap, self._recurrent = context, tap, recurrent
         self._chain, self._last = Chain(MonotonicClock()), 0
 
     def propose(self, k: int) -> Proposal:
         """Up to `k` tokens, each from a pass with the blocks bridged."""
-        session, chain, n_past = self._session, self._chain, self._session.n_past
+        context, chain, n_past = self._context, self._chain, self._context.n_past
         if self._recurrent:
-            session.save_state()
-        with session.tapped(self._tap):
-            session.decode((self._last,))
+            context.save_state()
+        with context.tapped(self._tap):
+            context.decode((self._last,))
             chain.start(k)
-            while chain.extend(session):
-                session.decode(chain.tokens[-1:])
+            while chain.extend(context):
+                context.decode(chain.tokens[-1:])
         if self._recurrent:
-            session.load_state()
-        session.truncate(n_past)
+            context.load_state()
+        context.truncate(n_past)
         return chain.proposal()
 
     def observe(self, verification: Verification) -> None:

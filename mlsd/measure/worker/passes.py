@@ -1,4 +1,4 @@
-"""One session at a fixed depth, on which passes, draft steps, rollbacks and checkpoints are timed.
+"""One context at a fixed depth, on which passes, draft steps, rollbacks and checkpoints are timed.
 
 A width is timed in a burst: llama.cpp builds its graph anew when the width changes, which a speculative loop of
 constant width pays once, so the first pass of a burst is not counted. The time budget is asked after every pass.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mlsd.clock import Clock
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.cool_down import MOST_READINGS, steady
@@ -93,11 +93,11 @@ class Ledger:
 
 
 class PassBench:
-    """One session filled to a depth, to which it returns after everything."""
+    """One context filled to a depth, to which it returns after everything."""
 
     def __init__(
         self,
-        session: LlamaSession,
+        context: LlamaContext,
         clock: Clock,
         text: Sequence[int],
         depth: int,
@@ -109,7 +109,7 @@ class PassBench:
     ) -> None:
         """`cold`: the device is slow after a pause, and warmed before passes are timed."""
         self._most_untimed = MOST_READINGS if cold else 1
-        self._session, self._clock, self._recurrent = session, clock, recurrent
+        self._context, self._clock, self._recurrent = context, clock, recurrent
         self._budget = budget or TimeBudget(clock)
         self._text, self._depth = text, depth
         self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
@@ -118,22 +118,22 @@ class PassBench:
     def fill(self) -> list[Span]:
         """Prefill with text and remember the state; the last position makes an output. Empty when the time was up."""
         prompt = self._text[self._start : self._start + self._depth]
-        step = self._session.options.n_ubatch  # what the engine makes one pass of anyway
+        step = self._context.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
         for first in range(0, len(prompt), step):
             if first and self._budget.is_over:
                 return []
             part = prompt[first : first + step]
-            self._session.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
+            self._context.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
         ns = self._clock.now_ns() - began
         if self._recurrent:
-            self._session.save_state()
+            self._context.save_state()
         return [Span(kind="prefill", rows=self._depth, depth=0, ns=ns)]
 
     def _return(self) -> None:
         if self._recurrent:
-            self._session.load_state()
-        self._session.truncate(self._depth)
+            self._context.load_state()
+        self._context.truncate(self._depth)
 
     def _window(self, width: int) -> Sequence[int]:
         """The next `width` tokens of the text, so that a burst does not read the same experts again and again."""
@@ -147,7 +147,7 @@ class PassBench:
         return self._clock.now_ns() - began
 
     def _pass(self, tokens: Sequence[int], n_outputs: int) -> int:
-        return self._timed(lambda: self._session.decode(tokens, n_outputs=n_outputs))
+        return self._timed(lambda: self._context.decode(tokens, n_outputs=n_outputs))
 
     def once(self, width: int, n_outputs: int) -> int:
         """One pass over the next `width` tokens of the text, in ns."""
@@ -182,7 +182,7 @@ class PassBench:
             if self._budget.is_over and not (must and not passes):
                 break
             passes.append(self._pass(self._window(width), width))
-            samples.append(self._timed(self._session.greedy))
+            samples.append(self._timed(self._context.greedy))
             self._return()
         return [self._span(kind, width, passes), self._span("sample", width, samples)] if passes else []
 
@@ -196,27 +196,27 @@ class PassBench:
             if self._budget.is_over:
                 break
             first = self._timed(lambda: self._propose(self._window(rows)))
-            singles = [self._timed(lambda: self._propose(self._session.greedy()[-1:])) for _ in range(_SINGLES)]
+            singles = [self._timed(lambda: self._propose(self._context.greedy()[-1:])) for _ in range(_SINGLES)]
             change = max(0, singles[0] - min(singles[1:])) if rows > 1 else 0
             totals.append(first + change)
             self._return()
         return [self._span("draft_step", rows, totals)] if totals else []
 
     def _propose(self, tokens: Sequence[int]) -> None:
-        self._session.decode(tokens)
-        self._session.greedy()
+        self._context.decode(tokens)
+        self._context.greedy()
 
     def rollback(self, strategy: str, width: int, *, singly: bool = False) -> Span:
         """Mark, and rewind to the first token after a pass of `width`: the worst case of a round."""
-        rollback = make_rollback(strategy, self._session)
+        rollback = make_rollback(strategy, self._context)
         tokens = self._window(width)
         spent = self._timed(rollback.mark)
         if singly:
             for token in tokens:
                 spent += self._timed(rollback.step)
-                self._session.decode((token,))
+                self._context.decode((token,))
         else:
-            self._session.decode(tokens, n_outputs=width)
+            self._context.decode(tokens, n_outputs=width)
         # A draft stops at the mark: what it keeps is decoded with its next catch-up.
         length, kept = (self._depth, ()) if singly else (self._depth + 1, tokens[:1])
         spent += self._timed(lambda: rollback.rewind(length, kept))
@@ -225,7 +225,7 @@ class PassBench:
 
     def checkpoint(self) -> Span:
         """Save and load the recurrent state."""
-        spent = self._timed(self._session.save_state) + self._timed(self._session.load_state)
+        spent = self._timed(self._context.save_state) + self._timed(self._context.load_state)
         return self._span("checkpoint", 0, [spent])
 
     def _span(self, kind: PassKind, rows: int, spans: Sequence[int]) -> Span:

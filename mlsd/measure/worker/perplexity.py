@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.context import check_finite, context_options
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import check_finite, session_options
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import Alive, DistanceJob
@@ -58,22 +58,22 @@ def measure_distance(job: DistanceJob, alive: Alive) -> DraftDistance:
     n_window = job.engine.n_ctx or _WINDOW
     with ExitStack() as stack:
         options = msgspec.structs.replace(
-            session_options(job.engine, n_window), max_outputs=_ROWS, device_sampling=False
+            context_options(job.engine, n_window), max_outputs=_ROWS, device_sampling=False
         )
-        sessions: list[LlamaSession] = []
+        contexts: list[LlamaContext] = []
         for file in (job.target, job.draft):
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
-            session = stack.enter_context(open_session(model, options))
-            session.on_pass = partial(alive, "reading the text")
-            sessions.append(session)
-        check_vocabularies(sessions[0].tokenizer, sessions[1].tokenizer)
-        tokens = sessions[0].tokenizer.tokenize(job.text)[: job.n_tokens]
+            context = stack.enter_context(open_context(model, options))
+            context.on_pass = partial(alive, "reading the text")
+            contexts.append(context)
+        check_vocabularies(contexts[0].tokenizer, contexts[1].tokenizer)
+        tokens = contexts[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
             raise InputError("The text has fewer than two tokens.", hint="Give a longer one with --text.")
         parts = [
             part
             for start in range(0, len(tokens), n_window)
-            for part in _window(sessions, tokens[start : start + n_window])
+            for part in _window(contexts, tokens[start : start + n_window])
         ]
     target, draft = (np.concatenate([part.surprise[i] for part in parts]) for i in (0, 1))
     ratio, reach = float((draft - target).mean()), _Z95 * _error(draft - target)
@@ -102,17 +102,17 @@ class _Part(msgspec.Struct, frozen=True):
     agrees: npt.NDArray[np.bool_]  # whether both find the same token likeliest
 
 
-def _window(sessions: Sequence[LlamaSession], tokens: Sequence[int]) -> list[_Part]:
-    for session in sessions:
-        session.clear()
+def _window(contexts: Sequence[LlamaContext], tokens: Sequence[int]) -> list[_Part]:
+    for context in contexts:
+        context.clear()
     parts = []
     for start in range(0, len(tokens) - 1, _ROWS):
         inputs = tokens[start : start + _ROWS][: len(tokens) - 1 - start]
         following = np.array(tokens[start + 1 : start + 1 + len(inputs)])
         rows = []
-        for session in sessions:
-            session.decode(inputs, n_outputs=len(inputs))
-            rows.append(log_softmax(check_finite(session.logits())))
+        for context in contexts:
+            context.decode(inputs, n_outputs=len(inputs))
+            rows.append(log_softmax(check_finite(context.logits())))
         best = [row.argmax(axis=1) for row in rows]
         parts.append(
             _Part(

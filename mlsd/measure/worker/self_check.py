@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock, MonotonicClock
+from mlsd.engine.context import Context, ContextOptions, Logits
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import TappedSession, TensorValue
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import TappedContext, TensorValue
 from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, kernel_noise, probe
-from mlsd.engine.session import Logits, Session, SessionOptions
 from mlsd.errors import EngineError, ModelFileError, NativeError
 from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
@@ -101,8 +101,8 @@ def operations(models: Sequence[LlamaModel], at_hand: Sequence[ModelFile], suppo
         yield Check(name=name, subject=subject, ok=not lacks_products and (None if lacking else True), answer=answer)
 
 
-def _options(**changed: int | bool) -> SessionOptions:
-    base = SessionOptions(n_ctx=512, n_batch=256, n_ubatch=256, device_sampling=False, max_outputs=1)
+def _options(**changed: int | bool) -> ContextOptions:
+    base = ContextOptions(n_ctx=512, n_batch=256, n_ubatch=256, device_sampling=False, max_outputs=1)
     return msgspec.structs.replace(base, **changed)
 
 
@@ -111,8 +111,8 @@ def _first_passes(model: LlamaModel, clock: Clock) -> Check:
     slowest, figures = 1.0, {}
     tokens = model.tokenize(PROBE_TEXT)
     for width in (1, *NOISE_WIDTHS):
-        with open_session(model, _options()) as session:
-            spans = _spans(session, tokens[:width], clock)
+        with open_context(model, _options()) as context:
+            spans = _spans(context, tokens[:width], clock)
         ratio = spans[0] / max(1.0, statistics.median(spans[1:]))
         figures[f"first over later, {width} wide"] = round(ratio, 2)
         slowest = max(slowest, ratio)
@@ -120,18 +120,18 @@ def _first_passes(model: LlamaModel, clock: Clock) -> Check:
     return Check(name="first passes", subject=model.path.stem, ok=None, answer=answer, figures=figures)
 
 
-def _spans(session: Session, tokens: Sequence[int], clock: Clock) -> list[int]:
+def _spans(context: Context, tokens: Sequence[int], clock: Clock) -> list[int]:
     spans = []
     for _ in range(_REPEATS):
-        session.clear()
+        context.clear()
         started_ns = clock.now_ns()
-        session.decode(tokens)
+        context.decode(tokens)
         spans.append(clock.now_ns() - started_ns)
     return spans
 
 
 def _rollback(model: LlamaModel, clock: Clock) -> Check:
-    report = probe(partial(open_session, model), _options())
+    report = probe(partial(open_context, model), _options())
     exact = report.target is not None and report.draft is not None
     answer = f"as a target {report.target or 'none'}, as a draft {report.draft or 'none'}"
     return Check(name="rollback", subject=model.path.stem, ok=exact, answer=answer)
@@ -140,7 +140,7 @@ def _rollback(model: LlamaModel, clock: Clock) -> Check:
 def _sampling(model: LlamaModel, clock: Clock) -> Check:
     """Whether the device picks the token that the host would pick from the logits."""
     prompt = model.tokenize(PROBE_TEXT)[:32]
-    with open_session(model, _options()) as host, open_session(model, _options(device_sampling=True)) as device:
+    with open_context(model, _options()) as host, open_context(model, _options(device_sampling=True)) as device:
         host.decode(prompt)
         device.decode(prompt)
         differences, margin = 0, 0.0
@@ -158,15 +158,15 @@ def _sampling(model: LlamaModel, clock: Clock) -> Check:
 
 def _noise(model: LlamaModel, clock: Clock) -> Check:
     """How far a pass of many rows lies from single ones, for each width: the device's own rounding."""
-    found = kernel_noise(partial(open_session, model), _options())
+    found = kernel_noise(partial(open_context, model), _options())
     figures = {f"{width} wide": float(f"{noise:.3g}") for width, noise in found.items()}
     answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(found)} wide"
     return Check(name="kernel noise", subject=model.path.stem, ok=None, answer=answer, figures=figures)
 
 
-def _decoded(session: Session, tokens: Sequence[int]) -> Logits:
-    session.decode(tokens, n_outputs=len(tokens))
-    return session.logits()
+def _decoded(context: Context, tokens: Sequence[int]) -> Logits:
+    context.decode(tokens, n_outputs=len(tokens))
+    return context.logits()
 
 
 def _repeats(model: LlamaModel, clock: Clock) -> Check:
@@ -174,8 +174,8 @@ def _repeats(model: LlamaModel, clock: Clock) -> Check:
     tokens = model.tokenize(PROBE_TEXT)[:64]
     rows = []
     for _ in range(2):
-        with open_session(model, _options(max_outputs=64)) as session:
-            rows.append(_decoded(session, tokens))
+        with open_context(model, _options(max_outputs=64)) as context:
+            rows.append(_decoded(context, tokens))
     difference = float(np.abs(rows[0] - rows[1]).max())
     answer = "equal to the bit" if difference == 0 else f"up to {difference:.3g} logits apart"
     return Check(name="repeats", subject=model.path.stem, ok=difference == 0, answer=answer)
@@ -185,9 +185,9 @@ def _synchronised(model: LlamaModel, clock: Clock) -> Check:
     """Whether a pass is over when it says so: four times the work must take clearly longer."""
     tokens = (model.tokenize(PROBE_TEXT) * 16)[: max(_WORK_WIDTHS)]
     spans: dict[int, float] = {}
-    with open_session(model, _options(n_ctx=2 * max(_WORK_WIDTHS))) as session:
+    with open_context(model, _options(n_ctx=2 * max(_WORK_WIDTHS))) as context:
         for width in _WORK_WIDTHS:
-            spans[width] = statistics.median(_spans(session, tokens[:width], clock))
+            spans[width] = statistics.median(_spans(context, tokens[:width], clock))
     return synchronised(spans, model.path.stem)
 
 
@@ -220,8 +220,8 @@ def _memory(models: Sequence[LlamaModel], folder: Path) -> Iterator[Check]:
         yield Check(name="memory", subject=subject, ok=worst <= MEMORY_TOLERANCE, answer=answer)
 
 
-def _allocated_bytes(model: LlamaModel, options: SessionOptions) -> float:
-    with LOG.everything() as lines, open_session(model, options):
+def _allocated_bytes(model: LlamaModel, options: ContextOptions) -> float:
+    with LOG.everything() as lines, open_context(model, options):
         pass
     return allocated_bytes(lines)
 
@@ -244,13 +244,13 @@ def device_supports() -> Supports:
 def pass_operations(model: LlamaModel, supports: Supports) -> dict[str, bool]:
     """Operations of passes of every width over a model, sampled greedily on the device; whether it has kernels."""
     tap = _AskTap(supports)
-    options = SessionOptions(
+    options = ContextOptions(
         n_ctx=256, n_batch=max(_ROWS), n_ubatch=max(_ROWS), device_sampling=True, max_outputs=min(_ROWS)
     )
-    with TappedSession(model, options) as session, session.tapped(tap):
+    with TappedContext(model, options) as context, context.tapped(tap):
         for width in _ROWS:
-            session.clear()
-            session.decode(model.tokenize("a " * width)[:width])
+            context.clear()
+            context.decode(model.tokenize("a " * width)[:width])
     return tap.answers
 
 

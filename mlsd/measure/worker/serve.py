@@ -21,9 +21,9 @@ import msgspec
 from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock, RestClock
 from mlsd.drafters import own
+from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
-from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
@@ -145,7 +145,7 @@ def find_backend(engine: EngineOptions, alive: Alive) -> BackendInfo:
 def probe_model(job: ModelJob, alive: Alive) -> Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        report = ProbeCache(alive=alive).get(job.model.ref, session_options(job.engine, 1), model, fresh=True)
+        report = ProbeCache(alive=alive).get(job.model.ref, context_options(job.engine, 1), model, fresh=True)
     info = backend_info(job.engine.n_gpu_layers)
     return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
 

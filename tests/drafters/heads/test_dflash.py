@@ -11,9 +11,9 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.heads.dflash import BlockDraft
+from mlsd.engine.context import Logits
 from mlsd.engine.llama.heads import BlockHead
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import Logits
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.verify import Verification
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
@@ -39,19 +39,19 @@ class Blocks(BlockHead):
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
     gamma, model, weights = 5, heads.model(name), heads.model(f"{name}-dflash")
-    with heads.opened(name, "dflash", gamma, draft=f"{name}-dflash") as (session, drafter):
+    with heads.opened(name, "dflash", gamma, draft=f"{name}-dflash") as (context, drafter):
         assert isinstance(drafter, BlockDraft)
         head = drafter._head
-        with closing(Blocks(weights, session, causal=False, widest_block=8)) as context:
-            watched = BlockDraft(session, context, head, CLOCK, Sampling())
-            result, mixed = mixed_run(heads, name, session, watched, gamma)
-        options = msgspec.structs.replace(session.options, n_snapshots=0)
+        with closing(Blocks(weights, context, causal=False, widest_block=8)) as filler:
+            watched = BlockDraft(context, filler, head, CLOCK, Sampling())
+            result, mixed = mixed_run(heads, name, context, watched, gamma)
+        options = msgspec.structs.replace(context.options, n_snapshots=0)
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
     noise = 2 * heads.noise(name)
-    with open_session(model, options) as fresh:
+    with open_context(model, options) as fresh:
         fresh.layer_rows.keep(BLOCK_LAYERS[name])
         with closing(BlockHead(weights, fresh, causal=False, widest_block=8)) as scratch:
-            for text, logits in zip(mixed.texts, context.filled, strict=True):
+            for text, logits in zip(mixed.texts, filler.filled, strict=True):
                 fresh.clear()
                 scratch.clear()
                 fresh.decode(text[:-1])
@@ -61,11 +61,11 @@ def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, na
 
 
 def block(heads: Arena, head: str, text: tuple[int, ...], n_rows: int, *, causal: bool, mask: int = 511) -> Logits:
-    with heads.opened("llama", "dflash", 4, draft=head) as (session, _):
-        session.decode(text[:-1])
-        with closing(BlockHead(heads.model(head), session, causal=causal, widest_block=8)) as context:
-            context.inject(session.layer_rows.rows[: len(text) - 1])
-            return context.fill(text[-1], mask, n_rows)
+    with heads.opened("llama", "dflash", 4, draft=head) as (context, _):
+        context.decode(text[:-1])
+        with closing(BlockHead(heads.model(head), context, causal=causal, widest_block=8)) as filler:
+            filler.inject(context.layer_rows.rows[: len(text) - 1])
+            return filler.fill(text[-1], mask, n_rows)
 
 
 def test_positions_of_a_block_see_each_other_unless_attention_is_causal(heads: Arena) -> None:
@@ -97,10 +97,10 @@ def test_a_selector_takes_the_best_next_token_step_by_step(heads: Arena) -> None
     before, after, weigh = (
         _floats(source, f"selector_{name}.weight") for name in ("predecessor", "successor", "hidden")
     )
-    with heads.opened("llama", "dflash", 4, draft="dflash-selector") as (session, drafter):
+    with heads.opened("llama", "dflash", 4, draft="dflash-selector") as (context, drafter):
         assert isinstance(drafter, BlockDraft)
         drafter.begin(text[:-1], np.random.default_rng(0))
-        session.decode(text[:-1])
+        context.decode(text[:-1])
         drafter.observe(Verification(accepted=0, committed=text[-1:]))
         chosen = drafter.propose(k).tokens
         logits = drafter._context.fill(text[-1], 511, k + 1)

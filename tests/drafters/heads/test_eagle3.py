@@ -13,10 +13,10 @@ from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import eagle_memory
 from mlsd.drafters.recipe import Opening
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.tree import ROOT
 from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
@@ -39,15 +39,15 @@ TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
     gamma, model, head = 5, heads.model(name), heads.model(f"{name}-eagle3")
-    with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (session, drafter):
-        with closing(FirstRows(eagle_memory(session, EagleHead(head, session), CLOCK), Chain(CLOCK))) as watched:
-            result, mixed = mixed_run(heads, name, session, watched, gamma)
-        options = msgspec.structs.replace(session.options, n_snapshots=0)
+    with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (context, drafter):
+        with closing(FirstRows(eagle_memory(context, EagleHead(head, context), CLOCK), Chain(CLOCK))) as watched:
+            result, mixed = mixed_run(heads, name, context, watched, gamma)
+        options = msgspec.structs.replace(context.options, n_snapshots=0)
         drafter.close()
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
     assert len(watched.first) == len(mixed.texts) > 5
     noise = 2 * heads.noise(name)
-    with open_session(model, options) as fresh:
+    with open_context(model, options) as fresh:
         fresh.layer_rows.keep(EAGLE_LAYERS[name])
         with closing(EagleHead(head, fresh)) as scratch:
             for text, logits in watched.first:
@@ -73,13 +73,13 @@ def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_pa
     with closing(Arena({"qwen35": target, "echo": tmp_path / "echo.gguf"})) as arena:
         prompt = prompt_of(2)
         plain = arena.plain("qwen35", prompt, N_PREDICT)
-        with arena.opened("qwen35", "eagle3", 2, draft="echo") as (session, drafter):
+        with arena.opened("qwen35", "eagle3", 2, draft="echo") as (context, drafter):
             drafter.begin(prompt, np.random.default_rng(0))
-            session.decode(prompt)
+            context.decode(prompt)
             for token in plain[:-1]:
                 drafter.observe(Verification(accepted=0, committed=(token,)))
                 assert drafter.propose(2).tokens[0] == token
-                session.decode((token,))
+                context.decode((token,))
 
 
 # --- trees --------------------------------------------------------------------------------------------------------
@@ -89,36 +89,36 @@ def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_pa
 @pytest.mark.parametrize(("gamma", "shape"), [(3, "depth=1,top_k=3"), (9, "depth=3,top_k=4"), (24, "depth=4,top_k=5")])
 def test_trees_are_exact_whatever_is_accepted_of_them(heads: Arena, gamma: int, shape: str, commit: str) -> None:
     method = f"eagle3-tree:{shape},commit={commit}"
-    with heads.opened("llama", method, gamma, draft="llama-eagle3") as (session, drafter):
-        result, _ = mixed_run(heads, "llama", session, drafter, gamma)
+    with heads.opened("llama", method, gamma, draft="llama-eagle3") as (context, drafter):
+        result, _ = mixed_run(heads, "llama", context, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2}
 
 
 def test_a_tree_of_one_path_is_the_chain(heads: Arena) -> None:
     prompt, drafts = prompt_of(7), []
     for method in ("eagle3", "eagle3-tree:depth=4,top_k=1,commit=redecode"):
-        with heads.opened("llama", method, 4, draft="llama-eagle3") as (session, drafter):
+        with heads.opened("llama", method, 4, draft="llama-eagle3") as (context, drafter):
             drafter.begin(prompt, np.random.default_rng(0))
-            session.decode(prompt)
+            context.decode(prompt)
             own = []
             for token in heads.plain("llama", prompt, 6)[:-1]:
                 drafter.observe(Verification(accepted=0, committed=(token,)))
                 draft = drafter.propose(4)
                 own.append(draft.tokens if draft.tree is None else draft.tree.tokens)
-                session.decode((token,))
+                context.decode((token,))
             drafts.append(own)
     assert drafts[0] == drafts[1]
 
 
 def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
     text, levels = prompt_of(3), [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1))]
-    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
-    with open_session(heads.model("llama"), options) as session:
-        session.layer_rows.keep(EAGLE_LAYERS["llama"])
-        session.decode(text)
+    options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
+    with open_context(heads.model("llama"), options) as context:
+        context.layer_rows.keep(EAGLE_LAYERS["llama"])
+        context.decode(text)
         model = heads.model("llama-eagle3")
-        with closing(EagleHead(model, session, widest_level=4)) as wide, closing(EagleHead(model, session)) as single:
-            encoded = single.encode(session.layer_rows.rows[: len(text) - 1])
+        with closing(EagleHead(model, context, widest_level=4)) as wide, closing(EagleHead(model, context)) as single:
+            encoded = single.encode(context.layer_rows.rows[: len(text) - 1])
             for _ in range(2):  # a second tree starts from the text again
                 wide.clear()
                 wide.decode(text[1:], encoded)
@@ -145,9 +145,9 @@ def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
 def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena, method: str, head: str) -> None:
     mapped = set(Source(heads.path(head)).data("d2t").view(np.int64).tolist())
     assert len(mapped) == N_VOCAB_DRAFT
-    with heads.opened("llama", method, 6, draft=head, sampling=Sampling(temperature=1.0)) as (session, drafter):
+    with heads.opened("llama", method, 6, draft=head, sampling=Sampling(temperature=1.0)) as (context, drafter):
         drafter.begin(prompt_of(1), np.random.default_rng(0))
-        session.decode(prompt_of(1))
+        context.decode(prompt_of(1))
         drafter.observe(Verification(accepted=0, committed=(3,)))
         draft = drafter.propose(4)
     assert draft.n_proposed and set(draft.tokens if draft.tree is None else draft.tree.tokens) <= mapped
@@ -184,7 +184,7 @@ def test_trees_are_refused_on_recurrent_targets_with_the_way_out(heads: Arena) -
 @pytest.mark.parametrize("head", ["llama-eagle3", "llama-dflash", "eagle3-wide"])
 def test_a_head_cannot_run_alone(heads: Arena, head: str) -> None:
     with LlamaModel(heads.path(head)) as model, pytest.raises(UnsupportedError, match="cannot run alone"):
-        open_session(model, SessionOptions(n_ctx=64, n_threads=1))
+        open_context(model, ContextOptions(n_ctx=64, n_threads=1))
     with pytest.raises(MlsdError, match="cannot run alone"):
         heads.run("llama", "draft-model", 2, prompt_of(1), 4, draft=head)
 
@@ -197,4 +197,4 @@ def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
 
 def test_unchecked_rollback_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="which a failed pass does not produce"):
-        recipe(Opening(spec("eagle3"), 2, Sampling(), "unchecked", SessionOptions(n_ctx=64), lambda: "trim"))
+        recipe(Opening(spec("eagle3"), 2, Sampling(), "unchecked", ContextOptions(n_ctx=64), lambda: "trim"))

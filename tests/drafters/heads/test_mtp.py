@@ -12,10 +12,10 @@ import pytest
 from mlsd.drafters import check_target
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.mtp import ARCHITECTURES, block_memory
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
@@ -28,18 +28,18 @@ N_PREDICT = 40
 
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: Arena) -> None:
     gamma = 4
-    options = SessionOptions(
+    options = ContextOptions(
         n_ctx=256, n_threads=1, kind="layer-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
     )
     model = blocks.model("qwen35")
     with (
-        open_session(model, options) as session,
-        closing(FirstRows(block_memory(session, NextTokenHead(session), CLOCK), Chain(CLOCK))) as drafter,
+        open_context(model, options) as context,
+        closing(FirstRows(block_memory(context, NextTokenHead(context), CLOCK), Chain(CLOCK))) as drafter,
     ):
-        result, _ = mixed_run(blocks, "qwen35", session, drafter, gamma)
+        result, _ = mixed_run(blocks, "qwen35", context, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
     noise = 2 * blocks.noise("qwen35")
-    with open_session(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
+    with open_context(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
         fresh.layer_rows.keep_hidden()
         with closing(NextTokenHead(fresh)) as head:
             for text, logits in drafter.first:
@@ -56,12 +56,12 @@ def test_the_row_that_the_next_step_reads_is_of_the_last_token_however_many_were
     blocks: Arena, name: str
 ) -> None:
     text = prompt_of(3)
-    with open_session(blocks.model(name), SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows")) as session:
-        session.layer_rows.keep_hidden()
-        session.decode(text)
-        rows = session.layer_rows.rows[: len(text) - 1]
+    with open_context(blocks.model(name), ContextOptions(n_ctx=64, n_threads=1, kind="layer-rows")) as context:
+        context.layer_rows.keep_hidden()
+        context.decode(text)
+        rows = context.layer_rows.rows[: len(text) - 1]
         rows = np.concatenate([np.zeros((1, rows.shape[1]), dtype=np.float32), rows])
-        with closing(NextTokenHead(session)) as head:
+        with closing(NextTokenHead(context)) as head:
             found = []
             for together in (len(text), 3, 1):
                 head.clear()
@@ -83,13 +83,13 @@ def test_every_architecture_that_is_served_was_tried() -> None:
 
 
 def test_a_model_loaded_without_its_block_is_refused(blocks: Arena) -> None:
-    options = SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows")
+    options = ContextOptions(n_ctx=64, n_threads=1, kind="layer-rows")
     with (
         LlamaModel(blocks.path("qwen35")) as model,
-        open_session(model, options) as session,
+        open_context(model, options) as context,
         pytest.raises(UnsupportedError, match="without next-token block"),
     ):
-        session.layer_rows.keep_hidden()
+        context.layer_rows.keep_hidden()
 
 
 def test_a_trained_block_is_accepted_more_often_than_not() -> None:

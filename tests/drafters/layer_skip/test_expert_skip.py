@@ -35,9 +35,9 @@ def test_the_draft_is_another_network_than_the_target(arena: Arena) -> None:
     path = arena.path("qwen3moe")
     rows = []
     for n_experts in (None, 1, 4):
-        with arena.session(path, n_experts) as session:
-            session.decode(prompt_of(6))
-            rows.append(session.logits()[0])
+        with arena.context(path, n_experts) as context:
+            context.decode(prompt_of(6))
+            rows.append(context.logits()[0])
     assert np.array_equal(rows[0], rows[2])  # as many as the file says
     assert np.abs(rows[0] - rows[1]).max() > 0.1
 

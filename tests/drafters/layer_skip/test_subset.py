@@ -13,12 +13,12 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import SkipTap, TappedSession
+from mlsd.engine.llama.context import LlamaContext
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import SkipTap, TappedContext
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -69,10 +69,10 @@ def test_a_bridged_target_gives_the_logits_of_the_cut_file(arena: Arena, name: s
     options, source = cut_of(arena, name, cut)
     made = plan(source, options)
     tokens = prompt_of(5)
-    session_options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    with open_session(arena.open(made.file()), session_options) as session:
-        expected = one_by_one(session, tokens)
-    with TappedSession(arena.model(name), session_options) as bridged, bridged.tapped(skip_tap(made)):
+    context_options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    with open_context(arena.open(made.file()), context_options) as context:
+        expected = one_by_one(context, tokens)
+    with TappedContext(arena.model(name), context_options) as bridged, bridged.tapped(skip_tap(made)):
         found = one_by_one(bridged, tokens)
     assert np.array_equal(found, expected)
 
@@ -96,18 +96,18 @@ def run_in_place(arena: Arena, name: str, tap: SkipTap, gamma: int = 3, seed: in
     strategy = arena.report(arena.path(name)).target or ""
     options = rollback_options(strategy, arena.options, gamma)
     options = msgspec.structs.replace(options, device_sampling=False, max_outputs=gamma + 1)
-    with TappedSession(arena.model(name), options) as session:
-        drafter = InPlaceDraft(session, tap, recurrent=strategy != "trim")
+    with TappedContext(arena.model(name), options) as context:
+        drafter = InPlaceDraft(context, tap, recurrent=strategy != "trim")
         limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
-        made = generate(session, drafter, make_rollback(strategy, session), prompt_of(seed), limits, MonotonicClock())
+        made = generate(context, drafter, make_rollback(strategy, context), prompt_of(seed), limits, MonotonicClock())
     return Run(made, {}, options)
 
 
-def one_by_one(session: LlamaSession, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+def one_by_one(context: LlamaContext, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
     rows = []
     for token in tokens:
-        session.decode((token,))
-        rows.append(session.logits()[0])
+        context.decode((token,))
+        rows.append(context.logits()[0])
     return np.stack(rows)
 
 

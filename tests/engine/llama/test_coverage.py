@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import ReadTap, RouterSession, TappedSession, distinct_counts
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.taps import ReadTap, RouterContext, TappedContext, distinct_counts
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 
 Floats = npt.NDArray[np.float32]
-OPTIONS = SessionOptions(n_ctx=512, n_threads=1)
+OPTIONS = ContextOptions(n_ctx=512, n_threads=1)
 N_TOKENS = 150
 
 
@@ -57,11 +57,11 @@ def test_the_callback_reports_the_experts_that_the_weights_imply(mixture: Path) 
 
     with LlamaModel(mixture) as model:
         tokens = model.tokenize(load_prompt("length-256").text)[:N_TOKENS]
-        with RouterSession(model, OPTIONS) as session:
-            reported = session.chosen(tokens)
-        wide = SessionOptions(n_ctx=512, n_threads=1, max_outputs=64, device_sampling=False)
+        with RouterContext(model, OPTIONS) as context:
+            reported = context.chosen(tokens)
+        wide = ContextOptions(n_ctx=512, n_threads=1, max_outputs=64, device_sampling=False)
         tap = ReadTap(lambda name: name.startswith("attn_residual-"), take)
-        with TappedSession(model, wide) as tapped, tapped.tapped(tap):
+        with TappedContext(model, wide) as tapped, tapped.tapped(tap):
             for start in range(0, N_TOKENS, 64):  # batches of the same widths, so that the same kernels run
                 tapped.decode(tokens[start : start + 64], n_outputs=len(tokens[start : start + 64]))
     expected = routers_in_numpy(mixture, {layer: np.concatenate(parts) for layer, parts in residuals.items()})
@@ -75,10 +75,10 @@ def test_the_callback_reports_the_experts_that_the_weights_imply(mixture: Path) 
 def test_a_dense_model_is_refused_with_a_reason(tiny: Path) -> None:
     with (
         LlamaModel(tiny / "llama.gguf") as model,
-        RouterSession(model, OPTIONS) as session,
+        RouterContext(model, OPTIONS) as context,
         pytest.raises(UnsupportedError, match="mixture of experts"),
     ):
-        session.chosen(model.tokenize("one two three"))
+        context.chosen(model.tokenize("one two three"))
 
 
 def test_windows_slide_by_one_and_count_distinct_experts() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.header import Header
 from mlsd.units import MIB
 from tests.conftest import ARCHITECTURES
@@ -22,17 +22,17 @@ GAMMAS = (1, 4, 16, 32)
 CONTEXTS = (512, 4_096, 32_768)
 
 
-def arms(snapshots: bool) -> list[SessionOptions]:
+def arms(snapshots: bool) -> list[ContextOptions]:
     """Contexts as a suite opens them for its arms."""
     return [
-        SessionOptions(n_ctx=n_ctx, n_threads=1, max_outputs=gamma + 1, n_snapshots=gamma if snapshots else 0)
+        ContextOptions(n_ctx=n_ctx, n_threads=1, max_outputs=gamma + 1, n_snapshots=gamma if snapshots else 0)
         for gamma in GAMMAS
         for n_ctx in CONTEXTS
     ]
 
 
-def taken_bytes(model: LlamaModel, options: SessionOptions) -> float:
-    with LOG.everything() as lines, open_session(model, options):
+def taken_bytes(model: LlamaModel, options: ContextOptions) -> float:
+    with LOG.everything() as lines, open_context(model, options):
         pass
     return allocated_bytes(lines)
 
@@ -50,15 +50,15 @@ def test_predicted_memory_is_what_llama_cpp_allocates(tiny: Path, name: str) -> 
 
 @pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
 def test_the_rungs_of_a_ladder_are_counted(tiny: Path, strategy: str) -> None:
-    options = rollback_options(strategy, SessionOptions(n_ctx=512, n_threads=1), 5)
+    options = rollback_options(strategy, ContextOptions(n_ctx=512, n_threads=1), 5)
     with LlamaModel(tiny / "mamba2.gguf", simulated=True) as model:
         (found,) = footprints(model, [options])
     on_host = msgspec.structs.replace(options, rungs_on_device=False)
-    with LlamaModel(tiny / "mamba2.gguf") as model, open_session(model, on_host) as session:
-        session.decode((1, 2, 3))
+    with LlamaModel(tiny / "mamba2.gguf") as model, open_context(model, on_host) as context:
+        context.decode((1, 2, 3))
         for rung in range(5):
-            session.save_state(rung)
-        taken = sum(saved.n_bytes for saved in session._states.values())
+            context.save_state(rung)
+        taken = sum(saved.n_bytes for saved in context._states.values())
     assert found.rungs_bytes == pytest.approx(taken, rel=0.05, abs=5 * 0.01 * MIB)
     assert found.total_bytes - found.rungs_bytes == sum(
         (found.kv_bytes, found.states_bytes, found.compute_bytes, found.output_bytes)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedSession, TensorValue
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedContext, TensorValue
 from mlsd.engine.parts import Node
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 from tests.engine.fake import FakeClock
 
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
 TOKENS = [5, 9, 2, 7, 11, 3]
 UNREAD: TensorValue = None  # type: ignore[assignment]  # a span tap reads no value
 
@@ -26,23 +26,23 @@ UNREAD: TensorValue = None  # type: ignore[assignment]  # a span tap reads no va
 def test_parts_sum_to_the_pass_and_no_logit_changes(tiny: Path, name: str) -> None:
     clock = MonotonicClock()
     with LlamaModel(tiny / f"{name}.gguf") as model:
-        with open_session(model, OPTIONS) as plain:
+        with open_context(model, OPTIONS) as plain:
             plain.decode(TOKENS, n_outputs=4)
             expected = plain.logits()
-        with TappedSession(model, OPTIONS) as session:
+        with TappedContext(model, OPTIONS) as context:
             graph = GraphTap()
-            with session.tapped(graph):
-                session.decode(TOKENS, n_outputs=4)
-            assert np.array_equal(session.logits(), expected)
+            with context.tapped(graph):
+                context.decode(TOKENS, n_outputs=4)
+            assert np.array_equal(context.logits(), expected)
             tap = SpanTap(graph.nodes, clock)
             for _ in range(2):  # the second pass is the one of a graph that is there already
-                session.clear()
-                with session.tapped(tap):
+                context.clear()
+                with context.tapped(tap):
                     began_ns = clock.now_ns()
-                    session.decode(TOKENS, n_outputs=4)
+                    context.decode(TOKENS, n_outputs=4)
                     spent_ns = clock.now_ns() - began_ns
                 sums = tap.take()
-            assert np.array_equal(session.logits(), expected)
+            assert np.array_equal(context.logits(), expected)
     assert set(sums) == set(tap.parts)
     assert min(sums.values()) > 0
     assert sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking

@@ -8,25 +8,25 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama import native as _native
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.rows import check_layers
-from mlsd.engine.llama.taps import CollectTap, TappedSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.taps import CollectTap, TappedContext
 from mlsd.engine.tree import Tree
 from mlsd.errors import NativeError, UnsupportedError
 
 TEXT = tuple(range(40, 64))
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
-TAPPED = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
+TAPPED = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
 
 
-def rows_of(model: LlamaModel, layers: tuple[int, ...], options: SessionOptions = OPTIONS) -> np.ndarray:
-    with open_session(model, options) as session:
-        session.layer_rows.keep(layers)
-        session.decode(TEXT)
-        return session.layer_rows.rows[: len(TEXT)].copy()
+def rows_of(model: LlamaModel, layers: tuple[int, ...], options: ContextOptions = OPTIONS) -> np.ndarray:
+    with open_context(model, options) as context:
+        context.layer_rows.keep(layers)
+        context.decode(TEXT)
+        return context.layer_rows.rows[: len(TEXT)].copy()
 
 
 @pytest.mark.parametrize(("name", "layers"), [("llama", (1, 3, 5)), ("qwen35", (2, 4, 8)), ("qwen35moe", (5, 1, 7))])
@@ -37,10 +37,10 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
     names = [last if layer == n_layers else f"l_out-{layer - 1}" for layer in layers]
     with LlamaModel(tiny / f"{name}.gguf") as model:
         kept = rows_of(model, layers)
-        with TappedSession(model, TAPPED) as session:
-            tap = CollectTap(names, session.n_embd)
-            with session.tapped(tap):
-                session.decode(TEXT)
+        with TappedContext(model, TAPPED) as context:
+            tap = CollectTap(names, context.n_embd)
+            with context.tapped(tap):
+                context.decode(TEXT)
     assert kept.std() > 0
     for i, layer in enumerate(names):
         own = kept[:, i * 64 : (i + 1) * 64]
@@ -48,11 +48,11 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
 
 
 def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:
-    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
-        session.layer_rows.keep((0,))
-        session.decode((7, 9, 7))
-        assert np.array_equal(session.layer_rows.rows[0], session.layer_rows.rows[2])
-        assert not np.array_equal(session.layer_rows.rows[0], session.layer_rows.rows[1])
+    with LlamaModel(tiny / "llama.gguf") as model, open_context(model, OPTIONS) as context:
+        context.layer_rows.keep((0,))
+        context.decode((7, 9, 7))
+        assert np.array_equal(context.layer_rows.rows[0], context.layer_rows.rows[2])
+        assert not np.array_equal(context.layer_rows.rows[0], context.layer_rows.rows[1])
 
 
 @pytest.mark.parametrize(("n_batch", "n_ubatch"), [(8, 8), (16, 4)])
@@ -61,7 +61,7 @@ def test_rows_do_not_depend_on_how_the_text_is_split(tiny: Path, n_batch: int, n
     layers = (2, 8)  # the latter is the row after the last block
     with LlamaModel(tiny / "qwen35.gguf") as model:
         whole = rows_of(model, layers)
-        split = SessionOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
+        split = ContextOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
         found = rows_of(model, layers, split)
     assert np.abs(found - whole).max() < 0.2 * whole.std()  # narrower passes round otherwise
 
@@ -69,17 +69,17 @@ def test_rows_do_not_depend_on_how_the_text_is_split(tiny: Path, n_batch: int, n
 @pytest.mark.parametrize("commit", ["keep", "redecode"])
 def test_of_a_tree_the_rows_of_the_kept_path_stay(tiny: Path, commit: Literal["keep", "redecode"]) -> None:
     tree = Tree(tokens=(1, 2, 3, 4, 5), parents=(-1, 0, 0, -1, 3))
-    options = SessionOptions(
+    options = ContextOptions(
         n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows", n_sequences=4, tree=commit, max_outputs=8
     )
     with LlamaModel(tiny / "llama.gguf") as model:
-        with open_session(model, options) as session:
-            session.layer_rows.keep((1, 5))
-            session.decode(TEXT)
-            session.decode_tree(9, tree)
-            session.keep_path((3, 4))
-            kept = session.layer_rows.rows[: session.n_past].copy()
-        with open_session(model, OPTIONS) as plain:
+        with open_context(model, options) as context:
+            context.layer_rows.keep((1, 5))
+            context.decode(TEXT)
+            context.decode_tree(9, tree)
+            context.keep_path((3, 4))
+            kept = context.layer_rows.rows[: context.n_past].copy()
+        with open_context(model, OPTIONS) as plain:
             plain.layer_rows.keep((1, 5))
             for token in (*TEXT, 9, 4, 5):
                 plain.decode((token,))
@@ -109,10 +109,10 @@ def test_what_a_graph_does_not_give_out_is_refused(architecture: str, layers: tu
 
 @pytest.mark.parametrize(("name", "layer"), [("falcon-h1", 1), ("llama", 6), ("llama", 7)])
 def test_a_session_refuses_before_the_library_would_end_the_process(tiny: Path, name: str, layer: int) -> None:
-    with LlamaModel(tiny / f"{name}.gguf") as model, open_session(model, OPTIONS) as session:
+    with LlamaModel(tiny / f"{name}.gguf") as model, open_context(model, OPTIONS) as context:
         with pytest.raises(UnsupportedError):
-            session.layer_rows.keep((layer,))
-        session.decode(TEXT)  # and works on
+            context.layer_rows.keep((layer,))
+        context.decode(TEXT)  # and works on
 
 
 def test_a_library_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,6 @@ def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unchecked_session_keeps_no_rows(tiny: Path) -> None:
-    options = SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows", checked=False)
+    options = ContextOptions(n_ctx=64, n_threads=1, kind="layer-rows", checked=False)
     with LlamaModel(tiny / "llama.gguf") as model, pytest.raises(UnsupportedError, match="unchecked"):
-        open_session(model, options)
+        open_context(model, options)

@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.trees import LlamaTreeSession
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.trees import LlamaTreeContext
 from mlsd.engine.tree import ROOT, Tree, depth_first, merge
 from mlsd.errors import EngineError, UnsupportedError
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from tests.engine.fake import path_to
 
-PLAIN = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+PLAIN = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
 PREFIX = tuple(range(40, 60))
 
 
-def options(tree: str = "keep", n_sequences: int = 16) -> SessionOptions:
-    return SessionOptions(
+def options(tree: str = "keep", n_sequences: int = 16) -> ContextOptions:
+    return ContextOptions(
         n_ctx=256, n_threads=1, device_sampling=False, n_sequences=n_sequences, tree=tree, max_outputs=64
     )
 
@@ -43,19 +43,19 @@ def precise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
         yield made
 
 
-def tree_session(model: LlamaModel, **changes: object) -> LlamaTreeSession:
-    made = open_session(model, options(**changes))  # type: ignore[arg-type]
-    assert isinstance(made, LlamaTreeSession)
+def tree_session(model: LlamaModel, **changes: object) -> LlamaTreeContext:
+    made = open_context(model, options(**changes))  # type: ignore[arg-type]
+    assert isinstance(made, LlamaTreeContext)
     return made
 
 
 def after(model: LlamaModel, tokens: Sequence[int]) -> Logits:
     """Logits after `tokens` decoded one by one behind the prefix."""
-    with open_session(model, PLAIN) as session:
-        session.decode(PREFIX)
+    with open_context(model, PLAIN) as context:
+        context.decode(PREFIX)
         for token in tokens:
-            session.decode((token,))
-        return session.logits()[0]
+            context.decode((token,))
+        return context.logits()[0]
 
 
 def random_tree(seed: int, n: int = 22) -> Tree:
@@ -71,12 +71,12 @@ def assert_same(found: Logits, expected: Logits) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_each_row_of_a_tree_equals_its_path_decoded_alone(model: LlamaModel, seed: int) -> None:
     tree = random_tree(seed)
-    with tree_session(model) as session:
-        session.decode(PREFIX)
-        session.decode_tree(7, tree)
+    with tree_session(model) as context:
+        context.decode(PREFIX)
+        context.decode_tree(7, tree)
         for node in range(ROOT, len(tree.tokens)):
             expected = after(model, (7, *path_to(tree, node)))
-            assert_same(session.row(node), expected)
+            assert_same(context.row(node), expected)
 
 
 @pytest.mark.parametrize("mode", ["keep", "redecode"])
@@ -84,47 +84,47 @@ def test_a_kept_path_goes_on_as_if_it_had_been_decoded_alone(precise: LlamaModel
     """Several trees in a row, each keeping another path: the deepest, one in the middle, none, and a chain between."""
     text: list[int] = []
     rng = np.random.default_rng(5)
-    with tree_session(precise, tree=mode) as session:
-        session.decode(PREFIX)
+    with tree_session(precise, tree=mode) as context:
+        context.decode(PREFIX)
         for step in range(6):
             tree = random_tree(10 + step)
             root = int(rng.integers(0, 256))
-            session.decode_tree(root, tree)
+            context.decode_tree(root, tree)
             node = int(rng.integers(0, len(tree.tokens)))
             path: list[int] = []
             while node != ROOT and step != 2:
                 path.insert(0, node)
                 node = tree.parents[node]
-            n_again = session.keep_path(path)
+            n_again = context.keep_path(path)
             assert n_again == (len(path) if mode == "redecode" else 0)
             text += [root, *(tree.tokens[i] for i in path)]
             if step == 3:
-                session.decode((9, 8))
+                context.decode((9, 8))
                 text += [9, 8]
-            assert session.n_past == len(PREFIX) + len(text)
-        session.decode((1,))
-        found = session.logits()[0]
+            assert context.n_past == len(PREFIX) + len(text)
+        context.decode((1,))
+        found = context.logits()[0]
     np.testing.assert_allclose(found, after(precise, [*text, 1]), atol=0.2)
     assert np.abs(found - after(precise, [*text[:3], *text[4:], 1])).max() > 1, "the tolerance would hide a lost token"
 
 
 def test_a_cleared_session_starts_anew(model: LlamaModel) -> None:
-    with tree_session(model) as session:
+    with tree_session(model) as context:
         for _ in range(2):
-            session.clear()
-            session.decode(PREFIX)
-            session.decode_tree(7, random_tree(1))
-            session.keep_path((0,))
-            session.decode((2,))
+            context.clear()
+            context.decode(PREFIX)
+            context.decode_tree(7, random_tree(1))
+            context.keep_path((0,))
+            context.decode((2,))
         expected = after(model, (7, random_tree(1).tokens[0], 2))
-        assert_same(session.logits()[0], expected)
+        assert_same(context.logits()[0], expected)
 
 
 def test_a_tree_with_too_many_leaves_is_refused(model: LlamaModel) -> None:
-    with tree_session(model, n_sequences=2) as session:
-        session.decode(PREFIX)
+    with tree_session(model, n_sequences=2) as context:
+        context.decode(PREFIX)
         with pytest.raises(EngineError, match="3 leaves does not fit"):
-            session.decode_tree(7, merge([(1,), (2,), (3,)], 9, 9))
+            context.decode_tree(7, merge([(1,), (2,), (3,)], 9, 9))
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "falcon-h1"])
@@ -133,9 +133,9 @@ def test_recurrent_memory_is_refused(tiny: Path, architecture: str) -> None:
         LlamaModel(tiny / f"{architecture}.gguf") as model,
         pytest.raises(UnsupportedError, match="recurrent memory, which cannot hold a tree"),
     ):
-        open_session(model, options())
+        open_context(model, options())
 
 
 def test_more_leaves_than_the_engine_has_sequences_are_refused(model: LlamaModel) -> None:
     with pytest.raises(UnsupportedError, match="300 leaves"):
-        open_session(model, options(n_sequences=300))
+        open_context(model, options(n_sequences=300))

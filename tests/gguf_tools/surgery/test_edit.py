@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
@@ -26,8 +26,8 @@ TOKENS = list(range(40, 60))
 
 
 def logits(path):
-    options = SessionOptions(n_ctx=64, n_threads=1, n_batch=32, max_outputs=32, device_sampling=False)
-    with LlamaModel(path) as model, open_session(model, options) as context:
+    options = ContextOptions(n_ctx=64, n_threads=1, n_batch=32, max_outputs=32, device_sampling=False)
+    with LlamaModel(path) as model, open_context(model, options) as context:
         context.decode(TOKENS, n_outputs=len(TOKENS))
         return context.logits()
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import CollectTap, TappedSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import CollectTap, TappedContext
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.source import Source
@@ -59,11 +59,11 @@ def composed(target: Path, adapter: Path, exit_after: int, path: Path) -> Path:
     return path
 
 
-SESSION = SessionOptions(n_ctx=64, n_threads=1, max_outputs=32, device_sampling=False, flash_attention="off")
+SESSION = ContextOptions(n_ctx=64, n_threads=1, max_outputs=32, device_sampling=False, flash_attention="off")
 
 
-def session_of(model: LlamaModel) -> LlamaSession:
-    return open_session(model, SESSION)
+def session_of(model: LlamaModel) -> LlamaContext:
+    return open_context(model, SESSION)
 
 
 def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
@@ -74,7 +74,7 @@ def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
 
 def hidden_rows(target: Path, exit_after: int) -> Floats:
     """What the target's block `exit_after` - 1 hands on, read out of the running network."""
-    with LlamaModel(target) as model, TappedSession(model, SESSION) as session:
+    with LlamaModel(target) as model, TappedContext(model, SESSION) as session:
         tap = CollectTap([f"l_out-{exit_after - 1}"], session.n_embd)
         with session.tapped(tap):
             session.decode(TOKENS, n_outputs=len(TOKENS))

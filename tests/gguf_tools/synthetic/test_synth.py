@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import ReadTap, TappedSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import ReadTap, TappedContext
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import FULL, SYNTHETIC, TINY
 from mlsd.gguf_tools.source import Source
@@ -130,8 +130,8 @@ def test_llama_cpp_runs_every_type(quant, tmp_path):
     write_synthetic(path, from_shape(WIDE, quant=quant), seed=4)
     with (
         LlamaModel(path) as model,
-        open_session(
-            model, SessionOptions(n_ctx=64, n_threads=1, n_batch=32, max_outputs=32, device_sampling=False)
+        open_context(
+            model, ContextOptions(n_ctx=64, n_threads=1, n_batch=32, max_outputs=32, device_sampling=False)
         ) as context,
     ):
         context.decode(list(range(20)), n_outputs=20)
@@ -197,7 +197,7 @@ def test_tokens_share_as_many_experts_in_every_layer_as_the_correlation_says(cor
     tokens = np.random.default_rng(0).choice(400, 64, replace=False).tolist()
     with (
         LlamaModel(tmp_path / "x.gguf") as model,
-        TappedSession(model, SessionOptions(n_ctx=64, n_threads=1, n_batch=64, device_sampling=False)) as context,
+        TappedContext(model, ContextOptions(n_ctx=64, n_threads=1, n_batch=64, device_sampling=False)) as context,
         context.tapped(ReadTap(lambda name: name.startswith("ffn_moe_logits-"), logits.__setitem__)),
     ):
         context.decode(tokens)
@@ -267,7 +267,7 @@ def test_the_mixture_spends_more_bits_on_about_half_of_the_layers(n_layers):
 
 
 def runs(path):
-    with LlamaModel(path) as model, open_session(model, SessionOptions(n_ctx=256, n_threads=1)) as session:
+    with LlamaModel(path) as model, open_context(model, ContextOptions(n_ctx=256, n_threads=1)) as session:
         session.decode((5, 6, 7))
         session.decode((8,))
         return bool(session.greedy())

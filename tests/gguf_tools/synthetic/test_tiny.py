@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.llama.open import open_context
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import MIN_VOCAB, byte_spellings, merges
 
@@ -14,8 +14,8 @@ N_PREDICT = 96
 
 
 def session(model):
-    return open_session(
-        model, SessionOptions(n_ctx=512, n_threads=1, n_batch=256, max_outputs=32, device_sampling=False)
+    return open_context(
+        model, ContextOptions(n_ctx=512, n_threads=1, n_batch=256, max_outputs=32, device_sampling=False)
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mlsd.cli import main
-from mlsd.engine.session import session_options
+from mlsd.engine.context import context_options
 from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.run import bandwidth
@@ -78,6 +78,6 @@ def test_passes_run_on_the_threads_that_are_recorded_and_compared(
     found = measure_bandwidth(
         tmp_path / "b.sqlite", sizes_mb=(20, 40), quants=("Q8_0",), repeats=1, read_mb=64, engine=EngineOptions()
     )
-    used = session_options(EngineOptions(), 1).n_threads
+    used = context_options(EngineOptions(), 1).n_threads
     assert found.n_threads == used
     assert used in {read.n_threads for read in found.reads}

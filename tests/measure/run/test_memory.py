@@ -10,12 +10,12 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import drafting_file
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import check, probe_contexts, questions
 from mlsd.engine.rollback import rollback_options
-from mlsd.engine.session import Session, SessionOptions
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
@@ -173,23 +173,23 @@ def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_th
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
 def test_what_is_open_while_a_rollback_is_tried_is_counted(tiny: Path, name: str) -> None:
     strategy = {"llama": "trim", "qwen35": "snapshots", "falcon-h1": "checkpoint"}[name]
-    options = rollback_options(strategy, SessionOptions(n_ctx=768, n_threads=1), 4)
-    together, now_open = set[frozenset[SessionOptions]](), list[SessionOptions]()
+    options = rollback_options(strategy, ContextOptions(n_ctx=768, n_threads=1), 4)
+    together, now_open = set[frozenset[ContextOptions]](), list[ContextOptions]()
     with LlamaModel(tiny / f"{name}.gguf") as model:
 
-        def opened(wanted: SessionOptions) -> Session:
-            session = open_session(model, wanted)
+        def opened(wanted: ContextOptions) -> Context:
+            context = open_context(model, wanted)
             now_open.append(wanted)
             together.add(frozenset(now_open))
-            close = session.close
+            close = context.close
 
             def closed() -> None:  # a model closes its contexts once more
                 if wanted in now_open:
                     now_open.remove(wanted)
                 close()
 
-            session.close = closed  # type: ignore[method-assign]
-            return session
+            context.close = closed  # type: ignore[method-assign]
+            return context
 
         for question in questions(options, strategy, "target", 4):
             assert check(opened, options, question).exact

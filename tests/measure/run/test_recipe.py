@@ -15,10 +15,10 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import METHODS, second_file
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, write_store
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
@@ -54,7 +54,7 @@ ASKED = {
     "random": ("llama",),
     "rest:store={store}": ("llama", "qwen35"),
 }
-Opened = Counter[tuple[str, Path, SessionOptions]]
+Opened = Counter[tuple[str, Path, ContextOptions]]
 
 
 def test_every_method_is_asked() -> None:
@@ -81,13 +81,13 @@ def counted(request: BenchRequest) -> Opened:
 def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """What a worker opens for the same arms, once strategies of rollback are settled as the plan assumes."""
     found: Opened = Counter()
-    make_session, make_head = LlamaSession.__init__, RowContext.__init__
+    make_context, make_head = LlamaContext.__init__, RowContext.__init__
 
-    def session(self: LlamaSession, model: LlamaModel, options: SessionOptions) -> None:
+    def context(self: LlamaContext, model: LlamaModel, options: ContextOptions) -> None:
         found["context", model.path, _plain(options)] += 1
-        make_session(self, model, options)
+        make_context(self, model, options)
 
-    def head(self: RowContext, model: LlamaModel, target: LlamaSession, **asked: Any) -> None:
+    def head(self: RowContext, model: LlamaModel, target: LlamaContext, **asked: Any) -> None:
         found["head", target.model.path, _plain(target.options)] += 1
         make_head(self, model, target, **asked)
 
@@ -100,7 +100,7 @@ def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Strategies, "samples_on_device", True)
     (load,) = plan_bench(request).loads
     with Arms(load, MonotonicClock(), ProbeCache(cache)) as arms:
-        monkeypatch.setattr(LlamaSession, "__init__", session)
+        monkeypatch.setattr(LlamaContext, "__init__", context)
         monkeypatch.setattr(RowContext, "__init__", head)
         for case in load.cases.values():
             arms.check(case)
@@ -108,8 +108,8 @@ def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
-def _plain(options: SessionOptions) -> SessionOptions:
-    """A plan counts a session that keeps rows or has taps as one that has not."""
+def _plain(options: ContextOptions) -> ContextOptions:
+    """A plan counts a context that keeps rows or has taps as one that has not."""
     return msgspec.structs.replace(options, kind="plain")
 
 

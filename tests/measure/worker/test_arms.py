@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import Rollback, make_rollback
-from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import DeviceError, EngineError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.disturbance import disturbed
@@ -23,7 +23,7 @@ from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
-from tests.engine.llama.test_session import fail_device_at
+from tests.engine.llama.test_context import fail_device_at
 from tests.engine.sabotage import RunsAhead
 from tests.measure.kill_script import make_jobs
 
@@ -117,7 +117,7 @@ def test_without_layers_on_a_device_nothing_else_goes_there(tiny: Path, monkeypa
     monkeypatch.setattr(native, "llama_init_from_model", seen)
     with LlamaModel(tiny / "llama.gguf", n_gpu_layers=0) as model:
         for layers in (0, -1):
-            open_session(model, SessionOptions(n_ctx=64, n_gpu_layers=layers)).close()
+            open_context(model, ContextOptions(n_ctx=64, n_gpu_layers=layers)).close()
     assert offloads == [False, True]
 
 
@@ -125,8 +125,8 @@ def test_a_broken_rollback_is_found_out_in_every_trial(tiny: Path, monkeypatch: 
     job = make_jobs(tiny)[0]
     plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
 
-    def broken(name: str, session: Session) -> Rollback:
-        return RunsAhead(make_rollback(name, session), session)
+    def broken(name: str, context: Context) -> Rollback:
+        return RunsAhead(make_rollback(name, context), context)
 
     with monkeypatch.context() as patched, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.run(plain)

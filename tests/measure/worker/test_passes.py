@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.measure.worker.passes import Ledger, PassBench, TimeBudget
 from tests.engine.fake import FakeClock
 
@@ -33,7 +33,7 @@ def test_a_ledger_adds_what_each_part_took() -> None:
 
 
 class _Ramp:
-    """A session on a device whose passes take less each time that it is used, until it is warm."""
+    """A context on a device whose passes take less each time that it is used, until it is warm."""
 
     def __init__(self, clock: FakeClock, *factors: float) -> None:
         self._clock, self._factors = clock, list(factors)
@@ -51,14 +51,14 @@ class _Ramp:
 @pytest.mark.parametrize(("cold", "measured"), [(True, 1000), (False, 1080)])
 def test_a_pass_is_timed_once_the_device_is_warm(cold: bool, measured: int) -> None:
     clock = FakeClock()
-    session = cast("LlamaSession", _Ramp(clock, 1.3, 1.12, 1.1, 1.08, 1.05, 1.04))
-    bench = PassBench(session, clock, range(100), 4, recurrent=False, cold=cold)
+    context = cast("LlamaContext", _Ramp(clock, 1.3, 1.12, 1.1, 1.08, 1.05, 1.04))
+    bench = PassBench(context, clock, range(100), 4, recurrent=False, cold=cold)
     (span, _) = bench.burst("target_pass", 1, TimeBudget(clock), must=True)
     assert span.ns == pytest.approx(measured, rel=0.03)
 
 
 def test_passes_that_never_agree_are_timed_all_the_same() -> None:
     clock = FakeClock()
-    session = cast("LlamaSession", _Ramp(clock, *([1.0, 1.5] * 30)))
-    bench = PassBench(session, clock, range(100), 4, recurrent=False, cold=True)
+    context = cast("LlamaContext", _Ramp(clock, *([1.0, 1.5] * 30)))
+    bench = PassBench(context, clock, range(100), 4, recurrent=False, cold=True)
     assert bench.burst("target_pass", 1, TimeBudget(clock), must=True)

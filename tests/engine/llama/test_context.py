@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, library
-from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import DeviceError, EngineError, RollbackError
 
-OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=5)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1, max_outputs=5)
 # What llama.cpp's ggml-metal-context.m writes when a command buffer fails; its caller is not told.
 METAL_FAILURE = b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n"
 _ERROR = 4
@@ -38,8 +38,8 @@ def fail_device_at(monkeypatch: pytest.MonkeyPatch, n_pass: int) -> None:
     monkeypatch.setattr(library(), "llama_synchronize", fail)
 
 
-def compute_mib(path: Path, options: SessionOptions) -> float:
-    with LlamaModel(path) as model, LOG.everything() as lines, open_session(model, options):
+def compute_mib(path: Path, options: ContextOptions) -> float:
+    with LlamaModel(path) as model, LOG.everything() as lines, open_context(model, options):
         pass
     return sum(float(size) for size in re.findall(r"compute buffer size = +([\d.]+) MiB", "".join(lines)))
 
@@ -53,47 +53,47 @@ def test_a_context_pays_for_the_rows_it_was_made_for_and_not_for_a_whole_batch(
 
 
 def test_more_rows_than_a_context_was_made_for_are_refused_before_llama_cpp_ends_the_process(tiny: Path) -> None:
-    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
-        session.decode(range(5), n_outputs=5)
+    with LlamaModel(tiny / "llama.gguf") as model, open_context(model, OPTIONS) as context:
+        context.decode(range(5), n_outputs=5)
         with pytest.raises(EngineError, match="6 output rows were asked of a context made for 5"):
-            session.decode(range(6), n_outputs=6)
+            context.decode(range(6), n_outputs=6)
 
 
 @pytest.mark.parametrize("n_pass", [1, 3])
 def test_a_pass_that_the_device_failed_in_is_an_error_though_llama_cpp_returns_success(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, n_pass: int
 ) -> None:
-    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+    with LlamaModel(tiny / "llama.gguf") as model, open_context(model, OPTIONS) as context:
         fail_device_at(monkeypatch, n_pass)
         for _ in range(n_pass - 1):
-            session.decode([1, 2])
+            context.decode([1, 2])
         with pytest.raises(DeviceError, match="command buffer 0 failed with status 5"):
-            session.decode([1, 2])
-        session.clear()
-        session.decode([1, 2])  # told once, where it happened
+            context.decode([1, 2])
+        context.clear()
+        context.decode([1, 2])  # told once, where it happened
 
 
 def test_warnings_in_the_log_fail_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library(), "llama_synchronize", lambda _: LOG.write(3, b"a warning\n"))
-    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
-        session.decode([1, 2])
+    with LlamaModel(tiny / "llama.gguf") as model, open_context(model, OPTIONS) as context:
+        context.decode([1, 2])
 
 
 def test_snapshots_reach_back_into_the_last_pass_only_when_a_text_took_several(tiny: Path) -> None:
     options = msgspec.structs.replace(rollback_options("snapshots", OPTIONS, 8), n_batch=16)
-    with LlamaModel(tiny / "qwen35.gguf") as model, open_session(model, options) as session:
-        session.decode(range(20))
-        assert session.last_width == 4
+    with LlamaModel(tiny / "qwen35.gguf") as model, open_context(model, options) as context:
+        context.decode(range(20))
+        assert context.last_width == 4
         with pytest.raises(RollbackError, match="reach 3 positions back"):
-            make_rollback("snapshots", session).rewind(14, ())
+            make_rollback("snapshots", context).rewind(14, ())
 
 
 def test_snapshots_reach_into_the_last_micro_batch_only(tiny: Path) -> None:
-    options = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=16, n_snapshots=4)
-    with LlamaModel(tiny / "qwen35.gguf") as model, open_session(model, options) as session:
+    options = ContextOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=16, n_snapshots=4)
+    with LlamaModel(tiny / "qwen35.gguf") as model, open_context(model, options) as context:
         for n_tokens, width in ((16, 16), (17, 1), (64, 16), (67, 3)):
-            session.clear()
-            session.decode(tuple(range(n_tokens)))
-            assert session.last_width == width
+            context.clear()
+            context.decode(tuple(range(n_tokens)))
+            assert context.last_width == width
             with pytest.raises(RollbackError, match="positions back"):
-                make_rollback("snapshots", session).rewind(n_tokens - min(width, 5), ())
+                make_rollback("snapshots", context).rewind(n_tokens - min(width, 5), ())

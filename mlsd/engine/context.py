@@ -1,6 +1,6 @@
 """The seam between mlsd and an inference engine: one model with one context and one sequence of tokens in memory.
 
-`llama.session.LlamaSession` is the real one. Loops, rollback strategies and drafters know only this protocol.
+`llama.context.LlamaContext` is the real one. Loops, rollback strategies and drafters know only this protocol.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEW_CORES = 4
 
 
 def threads_of(engine: EngineOptions) -> int:
-    """The threads that a session runs on. Raises: InputError for more than the machine has cores."""
+    """The threads that a context runs on. Raises: InputError for more than the machine has cores."""
     n_threads = engine.n_threads or default_threads()
     check_threads(n_threads)
     return n_threads
@@ -69,13 +69,13 @@ def check_finite(rows: Logits) -> Logits:
 
 
 # layer-rows: can keep what chosen blocks are fed with, for a drafting head or the model's own next-token block.
-SessionKind = Literal["plain", "layer-rows"]
+ContextKind = Literal["plain", "layer-rows"]
 # Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
 # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
 TreeKind = Literal["off", "keep", "redecode"]
 
 
-class SessionOptions(Record, frozen=True, kw_only=True):
+class ContextOptions(Record, frozen=True, kw_only=True):
     """How a context is made. Widths count positions of one `decode` call."""
 
     n_ctx: int
@@ -93,7 +93,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
     n_sequences: int = 1  # parallel sequences, for tree verification and state synchronisation
     tree: TreeKind = "off"
-    kind: SessionKind = "plain"
+    kind: ContextKind = "plain"
 
 
 def padded(n_positions: int) -> int:
@@ -101,9 +101,9 @@ def padded(n_positions: int) -> int:
     return -(-n_positions // _CONTEXT_STEP) * _CONTEXT_STEP
 
 
-def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
+def context_options(engine: EngineOptions, n_positions: int) -> ContextOptions:
     """Contexts as `engine` asks for them, with room for `n_positions` where it leaves that open."""
-    return SessionOptions(
+    return ContextOptions(
         n_ctx=engine.n_ctx or padded(n_positions),
         n_batch=engine.n_batch,
         n_ubatch=engine.n_ubatch,
@@ -114,15 +114,15 @@ def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
     )
 
 
-class Session(Protocol):
+class Context(Protocol):
     """One model, one context, one growing sequence; every call raises an `EngineError` when the engine fails."""
 
-    options: SessionOptions
+    options: ContextOptions
     n_ctx: int  # positions that fit into memory
     last_width: int  # tokens of the last micro-batch; rollback by snapshots is exact only inside them
     n_snapshots: int  # recurrent snapshots the engine really keeps (0: none)
     window: int  # positions that layers with a sliding window see (0: no layer has one)
-    failed_native_calls: int  # that were ignored; always 0 in a checked session
+    failed_native_calls: int  # that were ignored; always 0 in a checked context
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -155,10 +155,10 @@ class Session(Protocol):
 
     @property
     def model_key(self) -> object:
-        """Equal for sessions over one model in memory."""
+        """Equal for contexts over one model in memory."""
 
     def copy_memory(self) -> Any:
-        """All memory, for `set_memory` of any session over the same model."""
+        """All memory, for `set_memory` of any context over the same model."""
 
     def set_memory(self, data: Any, n_past: int) -> None:
         """Hold what `copy_memory` gave of `n_past` positions, and nothing else."""
@@ -171,8 +171,8 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class TreeSession(Session, Protocol):
-    """A session whose verification batches may branch."""
+class TreeContext(Context, Protocol):
+    """A context whose verification batches may branch."""
 
     def decode_tree(self, root: int, tree: Tree) -> None:
         """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done."""

@@ -1,4 +1,4 @@
-"""The real session: llama.cpp through the low-level bindings, every return code checked, every handle freed."""
+"""The real context: llama.cpp through the low-level bindings, every return code checked, every handle freed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, fail, library
 from mlsd.engine.llama.rows import LayerRows
-from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import CapacityError, EngineError, MlsdError, RollbackError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -34,13 +34,13 @@ class _SavedState(NamedTuple):
     flags: int
 
 
-class LlamaSession:
-    """One llama.cpp context with one sequence (id 0); see `session.Session` for the contract of each method."""
+class LlamaContext:
+    """One llama.cpp context with one sequence (id 0); see `context.Context` for the contract of each method."""
 
     failed_native_calls = 0
     _sequence = 0  # through which new tokens look back
 
-    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+    def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         self._native = library()
         self.model = self.tokenizer = model
         self._stack = ExitStack()
@@ -111,7 +111,7 @@ class LlamaSession:
         return handle
 
     def _extend(self, params: Any) -> None:
-        """Last changes to the context's parameters, for sessions of other kinds."""
+        """Last changes to the context's parameters, for contexts of other kinds."""
 
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native
@@ -160,10 +160,10 @@ class LlamaSession:
 
     @property
     def layer_rows(self) -> LayerRows:
-        """What it keeps of every position. Raises: EngineError for a session that was not opened to keep rows."""
+        """What it keeps of every position. Raises: EngineError for a context that was not opened to keep rows."""
         if self._layer_rows is None:
             raise EngineError(
-                "This session keeps no rows of layers.", hint="This is a fault of mlsd; please report it."
+                "This context keeps no rows of layers.", hint="This is a fault of mlsd; please report it."
             )
         return self._layer_rows
 
@@ -256,7 +256,7 @@ class LlamaSession:
         """The same where they lie, one row behind the other, until the next pass."""
         n_outputs = self._n_outputs
         if self._on_device:
-            raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
+            raise EngineError("This context samples on the device; open one with device_sampling=False for logits.")
         address = self._logits_at(self.handle, self._first_row) if n_outputs else 0
         if n_outputs and not address:
             raise fail("llama.cpp has no logits for its output rows")
