@@ -32,8 +32,6 @@ def redact(text: str) -> str:
 
 def redacted(value: Any) -> Any:
     """The same of a value as JSON has them, the names of its fields included."""
-    if not secrets():
-        return value
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):

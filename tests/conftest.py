@@ -49,7 +49,7 @@ def print_checked_json(value: Any) -> None:
     chosen = _SCHEMAS["failure"] if name is None else _SCHEMAS["commands"][name]
     if context is not None:
         assert name is not None, f"docs/schemas.json does not have {context.command_path}"
-        printed = json.loads(json.dumps(output._finite(msgspec.to_builtins(value))))
+        printed = msgspec.json.decode(msgspec.json.encode(value))
         jsonschema.Draft202012Validator({**chosen, "$defs": _SCHEMAS["$defs"]}).validate(printed)
     _print_json(value)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import json
-import math
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from mlsd.redact import redacted
+from mlsd.redact import redacted, secrets
 from mlsd.report.render.terminal import plain, steers
 from mlsd.units import format_bytes
 
@@ -41,21 +40,14 @@ def print_json(value: Any) -> None:
 
     What steers a terminal is escaped: a program reads the same text, and a person who looks is safe.
     """
-    text = json.dumps(redacted(_finite(msgspec.to_builtins(value))), ensure_ascii=False, indent=2)
+    data = msgspec.json.encode(value)
+    if secrets():
+        data = msgspec.json.encode(redacted(msgspec.json.decode(data)))
+    text = msgspec.json.format(data, indent=2).decode()
     click.echo(_UNUSUAL.sub(lambda found: json.dumps(found[0])[1:-1] if steers(found[0]) else found[0], text))
 
 
 _UNUSUAL = re.compile(r"[^\n -~]")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
 
 
 def print_table(made: Table) -> None:

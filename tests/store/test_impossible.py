@@ -115,6 +115,29 @@ def test_rounds_are_read_where_a_round_is_shown_and_nowhere_else(path: Path) -> 
         assert not list(store.trials(TrialFilter(failed=False))) and len(store.impossible) == 2
 
 
+def test_a_study_reads_its_trials_once_and_one_trial_alone(path: Path) -> None:
+    with Store.open(path, read_only=True) as store:
+        asked: list[str] = []
+        store._connection.set_trace_callback(asked.append)
+        assert [one.id for one in store.trials(TrialFilter(trial_id=2))] == [2]
+        assert sum("trial.tokens" in query for query in asked) == sum("trial.id = 2" in query for query in asked) == 1
+        asked.clear()
+        study = read_study(store)
+        assert study.results and study.answers and study.audit.rows
+    assert sum("trial.tokens" in query for query in asked) == 1 and not any("each_round" in query for query in asked)
+
+
+def test_what_was_read_is_read_again_once_somebody_has_written(path: Path) -> None:
+    with Store.open(path, read_only=True) as reader:
+        before = len(list(reader.trials(rounds=False)))
+        with Store.open(path) as writer:
+            run_id = writer.begin_run(ENVIRONMENT, {}, seed=1)
+            writer.add_cases(run_id, [case(8)])
+            writer.add(run_id, [trial(case(8), repeat=5)])
+            assert len(list(writer.trials(rounds=False))) == before + 1
+        assert len(list(reader.trials(rounds=False))) == before + 1 and len(reader.runs()) == 2
+
+
 def test_a_case_whose_columns_say_something_else_takes_its_trials_with_it(path: Path) -> None:
     edit(path, "UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4")
     with Store.open(path, read_only=True) as store:

@@ -158,9 +158,9 @@ def _show(store: Store, identity: str, rounds: bool, as_json: bool) -> None:
 def _find(store: Store, identity: str) -> list[StoredTrial]:
     found = []
     if identity.isdecimal():
-        if (broken := store.impossible.get(int(identity))) is not None:
-            raise InputError(f"Trial {identity} cannot be: {broken.sentence}.", hint="It is left out of every answer.")
         found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
+        if not found and (broken := store.impossible.get(int(identity))) is not None:
+            raise InputError(f"Trial {identity} cannot be: {broken.sentence}.", hint="It is left out of every answer.")
     if not found and len(identity) >= 4:
         found = list(store.trials(TrialFilter(case_id=identity)))
         cases = {stored.trial.case_id for stored in found}
