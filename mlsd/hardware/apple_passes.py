@@ -38,7 +38,7 @@ _MATRIX, _AT_ONCE = 9, 32  # rows from which matrix kernels run, and what one of
 _SLOWER_THAN_PREFILL = 1.3
 _EXTENDED = 4  # rows from which K-quants take the extended vector kernels before b11404
 SETTLED = 9900  # the build of llama.cpp before which MTP was as it was merged: its rounds took longer
-_FEW_PROPOSED = 4  # tokens a round
+FEW_PROPOSED = 4  # tokens a round, the most that several public rows of llama.cpp test
 _SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
 # Plain rows of one machine at two depths (llama.cpp 27525, mlx-swift-lm 606, omlx 524) lose 2.0 to 4.6 times what their
 # keys and values take to be read; the middle.
@@ -384,7 +384,7 @@ def round_range(
 
 def spread_key(engine: Engine, gamma: int) -> str:
     """Whose `round_spread` a round goes by."""
-    return "llama.cpp wide" if engine == "llama.cpp" and gamma > _FEW_PROPOSED else engine
+    return "llama.cpp wide" if engine == "llama.cpp" and gamma > FEW_PROPOSED else engine
 
 
 def joint(*factors: float) -> float:

@@ -227,4 +227,5 @@ def _modelled(
         basis="bandwidth",
         is_mixture=target.expert_bytes > 0,
         prefill_ms=prefill,
+        tested_gamma=passes.FEW_PROPOSED if engine == "llama.cpp" else None,
     )

@@ -67,6 +67,7 @@ class Prospect(Record, frozen=True, kw_only=True):
     at_middle: Interval | None = None  # the speedup's range were its acceptance known, where it is assumed
     effect: Effect | None = None  # what trials of it on this machine and workload decide; None: it is predicted
     out: str | None = None  # why those trials show that it cannot win
+    tested: bool = True  # whether anybody's rows test a prediction at so many proposals; else it decides nothing
     request: WholeRequest | None = None  # of the whole request, where one was described
 
     @property
@@ -92,7 +93,9 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     @property
     def pays(self) -> bool:
-        return self.gamma > 0 and (self.effect == "faster" if self.effect else (self.speedup.low or 0.0) > _WORTH)
+        if self.effect is not None:
+            return self.effect == "faster"
+        return self.gamma > 0 and self.tested and (self.speedup.low or 0.0) > _WORTH
 
     @property
     def setting(self) -> str:
@@ -139,6 +142,7 @@ class CostRange(Record, frozen=True, kw_only=True):
     steps: tuple[int, ...] = ()  # rows at which another kernel takes over
     draft_source: str | None = None  # of the draft's costs, where they come from elsewhere than the target's
     prefill_ms: float | None = None  # of one prompt token, the draft's included; None: not known
+    tested_gamma: int | None = None  # the most proposals a round that rows of others test; None: all
 
     @property
     def measured(self) -> bool:
@@ -298,6 +302,7 @@ def _prospect(
         without_it=without,
         acceptance_source=a.source,
         acceptances=(accepted, accepted) if gamma else None,
+        tested=costs.tested_gamma is None or gamma <= costs.tested_gamma,
     )
 
 
@@ -349,7 +354,7 @@ def recommend(
     modelled = costs.basis == "bandwidth"
     speculative = [p for p in found if p.gamma]
     faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]
-    could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: -p.speedup.value)
+    could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: (not p.tested, -p.speedup.value))
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
     best = max(faster, key=_at_least) if faster else next(p for p in found if not p.gamma)
     is_open = verdict == "not decided yet"
@@ -393,7 +398,7 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
     if not speculative:
         return "nothing is known of any draft or method"
     fastest = max(speculative, key=lambda p: p.speedup.value)
-    one = best if best.gamma else fastest
+    one = best if best.gamma else max(speculative, key=lambda p: (p.tested, p.speedup.value))
     if one.effect is not None:
         words = f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
     else:
@@ -402,6 +407,8 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
         missing = f"is not surely {_MARGIN} faster than plain"
         if fastest.effect or one.effect:
             missing = "is not decided yet"
+        elif not fastest.tested:
+            missing = "is tested by no public row"
         elif fastest.pays:
             missing = "may give less"
         return f"{words}; {fastest.setting}, at {_times(fastest)}, {missing}"
