@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Result, percent
 from mlsd.analysis.compare.gate import Measure, Series, judge, precise_enough
 from mlsd.drafters.options import Range
-from mlsd.measure.run.tune import first_gammas, neighbouring_gammas
+from mlsd.measure.parent.tune import first_gammas, neighbouring_gammas
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.stats import grouped, mean_over
 from mlsd.store.sessions import latest

@@ -36,7 +36,7 @@ from mlsd.store.store import Store
 from tests.hub_server import HubServer, write_own_entry
 from tests.lab import test_lab
 from tests.measure.kill_script import run_study
-from tests.measure.run.test_runner import finished_trials, wait_for_orphans
+from tests.measure.parent.test_experiment import finished_trials, wait_for_orphans
 from tests.native_shim import copy_of_package
 from tests.servers.fake import FakeServer
 

@@ -22,7 +22,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
 from mlsd.lab.cluster import Cluster, make_certificate
 from mlsd.lab.coordinator import LabPlan, run_lab
-from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.parent.blocks import RunSettings, Watcher
 from mlsd.planning.job import Slot
 from mlsd.records import EngineOptions, Trial
 from mlsd.store.store import Store

@@ -17,10 +17,10 @@ from mlsd.records import EngineOptions, Sampling
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import Audit
     from mlsd.analysis.study.study import Study
-    from mlsd.measure.run.calibration import CalibrationResult
-    from mlsd.measure.run.forecast import Forecast
-    from mlsd.measure.run.runs import BenchResult, StudyResult
-    from mlsd.measure.run.tune import TuneResult
+    from mlsd.measure.parent.calibration import CalibrationResult
+    from mlsd.measure.parent.forecast import Forecast
+    from mlsd.measure.parent.requests import BenchResult, StudyResult
+    from mlsd.measure.parent.tune import TuneResult
     from mlsd.planning.plan import Plan
     from mlsd.planning.request import Goal, StudyRequest
     from mlsd.report.write import Written
@@ -58,7 +58,7 @@ def bench(
     A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
     local drafts that fit. The same call again adds repeats; `fresh` ignores earlier ones.
     """
-    from mlsd.measure.run import runs
+    from mlsd.measure.parent import requests
     from mlsd.planning.request import bench_request
 
     request = bench_request(
@@ -79,7 +79,7 @@ def bench(
         seed=seed,
         engine=engine,
     )
-    return runs.bench(request, _path(db), fresh=fresh)
+    return requests.bench(request, _path(db), fresh=fresh)
 
 
 def search(
@@ -100,7 +100,7 @@ def search(
     db: str | Path | None = None,
 ) -> TuneResult:
     """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
-    from mlsd.measure.run.tune import tune, tune_request
+    from mlsd.measure.parent.tune import tune, tune_request
 
     request = tune_request(
         str(target),
@@ -140,13 +140,13 @@ def run(
 
     None leaves what the suites say.
     """
-    from mlsd.measure.run import runs
-    from mlsd.measure.run.runner import RunSettings
+    from mlsd.measure.parent import requests
+    from mlsd.measure.parent.blocks import RunSettings
 
     request = _study(
         suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
     )
-    return runs.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=seed))
+    return requests.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=seed))
 
 
 def dry_run(
@@ -165,7 +165,7 @@ def dry_run(
     db: str | Path | None = None,
 ) -> tuple[Plan, Forecast]:
     """What `run` would measure, and what that takes of time, memory and disk; nothing is measured."""
-    from mlsd.measure.run.forecast import plan_study
+    from mlsd.measure.parent.forecast import plan_study
 
     request = _study(
         suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
@@ -244,7 +244,7 @@ def calibrate(
     db: str | Path | None = None,
 ) -> CalibrationResult:
     """Time passes over k tokens for every k of `rows`, and store them; of a mixture, its experts are counted, too."""
-    from mlsd.measure.run import calibration
+    from mlsd.measure.parent import calibration
 
     return calibration.calibrate(
         str(target),

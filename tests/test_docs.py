@@ -20,10 +20,10 @@ import pytest
 
 from mlsd.cli.main import COMMANDS, GONE, cli
 from mlsd.hardware.budget import mac_budget
-from mlsd.measure.run.checks import WARNINGS
-from mlsd.measure.run.compare import OUTPUT
-from mlsd.measure.run.doctor import read_self_check
-from mlsd.measure.run.forecast import plan_study
+from mlsd.measure.parent.checks import WARNINGS
+from mlsd.measure.parent.compare import OUTPUT
+from mlsd.measure.parent.doctor import read_self_check
+from mlsd.measure.parent.forecast import plan_study
 from mlsd.planning.plan import prepare_study
 from mlsd.planning.request import study_request
 from mlsd.units import GIB

@@ -18,7 +18,7 @@ from mlsd.errors import InputError, LockError
 from mlsd.folders import cache_dir, replacing, update_json, user_dir, write_atomically
 from mlsd.gguf_tools.surgery.edit import cached_draft
 from mlsd.hashes import digest, file_sha256
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.parent.blocks import machine_lock
 from mlsd.store.rowcodec import without_folders
 
 

@@ -36,7 +36,7 @@ ROOMS = (
     "store",
     "measure",
     "measure.worker",
-    "measure.run",
+    "measure.parent",
     "lab",
     "formats",
     "servers",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlsd.analysis.results import frames
 from mlsd.analysis.study import study_frames
-from mlsd.measure.run.checks import WARNINGS
+from mlsd.measure.parent.checks import WARNINGS
 from mlsd.records import Status
 from mlsd.report.tables import arms
 from mlsd.trials.fields import Field

@@ -48,10 +48,10 @@ from mlsd.lab.machine import Card, Doing
 from mlsd.lab.suites import LabStudyResult
 from mlsd.measure.builds import BuildVerdict
 from mlsd.measure.messages import LayersFound, Spent
-from mlsd.measure.run.doctor import Diagnosis, SelfCheck
-from mlsd.measure.run.forecast import Forecast
-from mlsd.measure.run.race import Stop
-from mlsd.measure.run.runs import StudyResult
+from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
+from mlsd.measure.parent.forecast import Forecast
+from mlsd.measure.parent.race import Stop
+from mlsd.measure.parent.requests import StudyResult
 from mlsd.models.library import Listing
 from mlsd.planning.plan import LeftOut
 from mlsd.records import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlsd.measure.run.doctor import SelfCheck, read_self_check
+from mlsd.measure.parent.doctor import SelfCheck, read_self_check
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- self-checks: python -m tools.run_where -->\n", "<!-- end of self-checks -->"

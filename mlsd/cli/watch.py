@@ -9,7 +9,7 @@ from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
 from mlsd.measure.messages import SIGN_S, Event, Progress, Resting, Silent, Started, Working
-from mlsd.measure.run.runner import Watcher
+from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import StudyRequest

@@ -18,8 +18,8 @@ import numpy as np
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
 from mlsd.measure.messages import BlockMeasured, ReadJob
-from mlsd.measure.process import read_logits, run_job
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.parent.blocks import machine_lock
+from mlsd.measure.process import measure_job, read_logits
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import load_prompt, shipped_prompt_sha256
@@ -104,7 +104,7 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgai
     made: dict[int, Trial] = {}
     ended = "the worker ended"
     try:
-        for event in run_job(job):
+        for event in measure_job(job):
             if isinstance(event, BlockMeasured):
                 made |= zip(event.slots, event.trials, strict=True)
     except MlsdError as error:

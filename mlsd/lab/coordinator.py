@@ -18,7 +18,7 @@ import msgspec
 from mlsd.errors import LabError, ModelFileError
 from mlsd.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
-from mlsd.measure.run.runner import RunInProgress, RunOutcome, RunPlan, RunSettings, Watcher, begun
+from mlsd.measure.parent.blocks import Experiment, OpenRun, RunOutcome, RunSettings, Watcher, begun
 from mlsd.planning.job import Block, BlockKey, Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Status, Trial
 from mlsd.store.store import Store
@@ -89,7 +89,7 @@ class LabPlan(Record, frozen=True, kw_only=True):
 class _Part:
     """One machine's part: its run, the loads that are left of it, and which of them it is at."""
 
-    def __init__(self, run: RunInProgress) -> None:
+    def __init__(self, run: OpenRun) -> None:
         self.run = run
         self.left = deque((load, blocks) for load, (_, blocks) in enumerate(run.todo) if blocks)
         self.name = self.address = ""  # of the machine that is at it
@@ -212,7 +212,7 @@ class _Coordinator:
     def _part_of(self, card: Card) -> _Part:
         if card.key not in self._parts:
             base = self._plan
-            plan = RunPlan(loads=base.loads, environment=card.environment, facts=base.facts, record=base.record)
+            plan = Experiment(loads=base.loads, environment=card.environment, facts=base.facts, record=base.record)
             begin = begun(plan, self._store, self._settings, self._watcher)
             self._parts[card.key] = _Part(self._runs.enter_context(begin))
             runs = [part.run for part in self._parts.values()]

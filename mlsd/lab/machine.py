@@ -16,10 +16,10 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
 from mlsd.measure.messages import BlockMeasured, HeatReading
-from mlsd.measure.process import run_info, run_job
-from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
-from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.parent.blocks import machine_lock
+from mlsd.measure.parent.disturbance import BlockJudge, MeasuredBlocks
+from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.process import measure_job, run_info
 from mlsd.models.library import Library
 from mlsd.planning.job import Job, ModelFile
 from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
@@ -174,7 +174,7 @@ def measure(
             job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
             unfit = False
             blocks = MeasuredBlocks(BlockJudge(on_device=here.environment.backend != "CPU"), job)
-            with closing(run_job(job, turns=blocks.turns())) as events:
+            with closing(measure_job(job, turns=blocks.turns())) as events:
                 for event in events:
                     if not wanted():
                         break

@@ -12,9 +12,9 @@ from mlsd.hardware import read_environment
 from mlsd.lab.cluster import Cluster
 from mlsd.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.lab.machine import Card, read_origin
+from mlsd.measure.parent.blocks import RunSettings, Watcher
+from mlsd.measure.parent.requests import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.process import run_info
-from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.planning.plan import prepare_study
 from mlsd.planning.request import StudyRequest
 from mlsd.records import QualityWarning, Record

@@ -57,14 +57,14 @@ _MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 _PATIENCE_S = 600.0
-_RUN_SLOTS = "serve:run_slots"  # what measures a job, turn by turn
+_RUN_SLOTS = "serve:measure_slots"  # what measures a job, turn by turn
 
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
 Variables = Mapping[str, str] | None
 
 
-def run_job(
+def measure_job(
     job: Job,
     *,
     patience_s: float = _PATIENCE_S,

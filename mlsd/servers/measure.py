@@ -18,10 +18,10 @@ from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import BlockMeasured, Event, Started, failed_trial, now, trial_of
-from mlsd.measure.process import run_info, run_job
-from mlsd.measure.run.race import Race
-from mlsd.measure.run.runner import ALL, RunPlan, RunSettings, Watcher, machine_lock, next_repeat
-from mlsd.measure.run.runs import BenchResult, check_database, conduct, result_of
+from mlsd.measure.parent.blocks import ALL, Experiment, RunSettings, Watcher, machine_lock, next_repeat
+from mlsd.measure.parent.race import Race
+from mlsd.measure.parent.requests import BenchResult, check_database, conduct, result_of
+from mlsd.measure.process import measure_job, run_info
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -148,7 +148,7 @@ def measure(
             race = None if ask.goal is None else Race(ask.goal, plan=decides)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             record |= sessions.as_stored(decides)
-            plan = RunPlan(loads=(session.job(planned.blocks),), environment=environment, facts=facts, record=record)
+            plan = Experiment(loads=(session.job(planned.blocks),), environment=environment, facts=facts, record=record)
 
             def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
                 for chosen in turns:
@@ -354,7 +354,7 @@ class _Session:
         return self._target(self._sides.index(side)).id
 
     def job(self, planned: Sequence[Block]) -> Job:
-        """All blocks as one job for the runner."""
+        """All blocks as one job."""
         slots = tuple(slot for block in planned for slot in block.slots)
         prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
         local = self._models.target
@@ -386,7 +386,7 @@ class _Session:
             slots=tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar")),
         )
         try:
-            for event in run_job(job):
+            for event in measure_job(job):
                 if isinstance(event, BlockMeasured):
                     yield from zip(job.slots, event.trials, strict=True)
         except MlsdError as error:

@@ -15,8 +15,8 @@ from mlsd.engine.context import padded
 from mlsd.engine.llama.build.prebuilt import installed_program
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.run.memory import fit_together
-from mlsd.measure.run.runner import Watcher
+from mlsd.measure.parent.blocks import Watcher
+from mlsd.measure.parent.memory import fit_together
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt, Task, find_prompt, load_prompt, task_prompts

@@ -19,7 +19,7 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One invocation of the runner: where, with which plan, how it ended."""
+    """One invocation of mlsd: where, with which plan, how it ended."""
 
     id: int
     status: RunStatus

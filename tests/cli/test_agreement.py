@@ -26,7 +26,7 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import answer_objects, say_answers
 from mlsd.errors import ModelFileError
 from mlsd.hardware.apple_passes import apple_chip
-from mlsd.measure.run.runs import BenchResult, answer_of, bench
+from mlsd.measure.parent.requests import BenchResult, answer_of, bench
 from mlsd.planning.question import Question
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial

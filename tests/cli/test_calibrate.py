@@ -84,6 +84,6 @@ def test_settings_without_a_meaning_are_refused_before_a_model_is_made(
     mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     made: list[str] = []
-    monkeypatch.setattr("mlsd.measure.run.calibration.resolve_model", lambda name, make: made.append(name))
+    monkeypatch.setattr("mlsd.measure.parent.calibration.resolve_model", lambda name, make: made.append(name))
     refused = mlsd("calibrate", "tiny-dense", *arguments)
     assert refused.code == 2 and message in refused.err and not made

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlsd.engine.llama.build.loaded import plain_name
-from mlsd.measure.run import compare
+from mlsd.measure.parent import compare
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library

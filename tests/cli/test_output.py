@@ -125,7 +125,7 @@ def test_an_interrupted_bench_says_that_trials_are_kept_only_where_one_is(
             watcher.trial(SLOT, TRIAL)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mlsd.measure.run.runs.bench", run_bench)
+    monkeypatch.setattr("mlsd.measure.parent.requests.bench", run_bench)
     ran = mlsd("bench", "tiny-dense", "--drafter", "pld")
     assert ran.code == 130 and ("ended are kept" in ran.err, "nothing was stored" in ran.err) == (stored, not stored)
 

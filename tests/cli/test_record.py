@@ -15,7 +15,7 @@ import pytest
 from mlsd.errors import TableError
 from mlsd.formats.old_record import _with_status, convert
 from mlsd.formats.record import n_superseded, opened_record
-from mlsd.measure.run.race import Race
+from mlsd.measure.parent.race import Race
 from mlsd.planning import plan
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS, Environment

@@ -14,7 +14,7 @@ import pytest
 
 import mlsd as mlsd_library
 from mlsd.cli.commands import run as command
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.parent.blocks import machine_lock
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
@@ -49,9 +49,9 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
 @pytest.mark.heavy
 def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With models of 20 and 40 megabytes in place of hundreds; all else is as `make study` has it."""
-    monkeypatch.setattr("mlsd.measure.run.bandwidth._SIZES_MB", (20, 40))
-    monkeypatch.setattr("mlsd.measure.run.bandwidth._READ_MB", 64)
-    monkeypatch.setattr("mlsd.measure.run.bandwidth._QUANTS", ("Q8_0",))
+    monkeypatch.setattr("mlsd.measure.parent.bandwidth._SIZES_MB", (20, 40))
+    monkeypatch.setattr("mlsd.measure.parent.bandwidth._READ_MB", 64)
+    monkeypatch.setattr("mlsd.measure.parent.bandwidth._QUANTS", ("Q8_0",))
     db = tmp_path / "s.sqlite"
     asked = ("run", "D", "--profile", "tiny", "--db", db, *QUICK, "--costs", 1)
     mlsd(*asked)
@@ -116,7 +116,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
     from mlsd import hardware
 
     small = msgspec.structs.replace(hardware.read_environment(), memory_bytes=1_000_000)
-    monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: small)
+    monkeypatch.setattr("mlsd.measure.parent.memory.read_environment", lambda backend: small)
     result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
     assert result.code == 2
     assert "may be used" in result.err and "Choose a smaller profile" in result.err

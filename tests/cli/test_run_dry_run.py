@@ -69,7 +69,7 @@ def test_overrides_change_the_plan():
 
 def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatch):
     small = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=8 << 30)
-    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: small)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: small)
     text = run("A", "--profile", "study").stdout
     assert "does not fit: qwen3.5-35b-a3b-q8_0: 37." in text
     verdicts = [load["verdict"] for load in plan_json("A", "--profile", "study")["needs"]["memory"]]
@@ -80,7 +80,7 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
     mac = Environment(
         host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, chip="Apple M2 Ultra", peak_bandwidth_gb_s=800.0
     )
-    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: mac)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: mac)
     needs = plan_json("A", "--profile", "study")["needs"]
     assert needs["time"]["sources"] == {"public rows": 18}
     share = 2_946_429_568 / 34_660_610_688
@@ -93,7 +93,7 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
 
 def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(monkeypatch):
     linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: linux)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: linux)
     text = run("A", "B", "C", "D", "F", "--profile", "mac-16gb").stdout
     assert "132 trials (108 study trials, 24 paired baselines)" in text
     assert re.search(r"time: .* \(.* to .*\); by public rows of M1, .*M4, M5", text)
@@ -103,16 +103,16 @@ def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_
 
 def test_a_plan_for_a_mac_knows_the_kernels_of_the_build_that_set_up_installs_there(monkeypatch):
     linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: linux)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: linux)
     times = [plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"]]
-    monkeypatch.setattr("mlsd.measure.run.forecast.installed_build", lambda place: 0)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.installed_build", lambda place: 0)
     times.append(plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"])
     assert times[0] < times[1], "kernels made for verification take less"
 
 
 def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: here)
+    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: here)
     from mlsd.models.library import Library
     from mlsd.planning.plan import known_models
     from mlsd.planning.suite import find_profile, load_suites

@@ -13,7 +13,7 @@ from mlsd.lab.cluster import _decoded
 from mlsd.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, MeasuredPart, run_lab
 from mlsd.lab.machine import Card
 from mlsd.lab.suites import check_same_files
-from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.parent.blocks import RunSettings, Watcher
 from mlsd.records import Status, Trial
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.process import run_job
-from mlsd.measure.run.runner import ALL, Choice, RunOutcome, RunPlan, RunSettings, machine_lock, run_plan
+from mlsd.measure.parent.blocks import ALL, Choice, Experiment, RunOutcome, RunSettings, machine_lock, run_experiment
+from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
@@ -37,8 +37,8 @@ def run_study(folder: Path, database: Path, choice: Choice = ALL, **settings: ob
     jobs = make_jobs(folder)
     facts = tuple(model_facts(Path(model.path), ref=model.ref) for job in jobs for model in (job.target, *job.models))
     with machine_lock(), Store.open(database) as store:
-        plan = RunPlan(loads=jobs, environment=read_environment(), facts=facts)
-        return run_plan(plan, run_job, store, RunSettings(**settings), choice=choice)  # type: ignore[arg-type]
+        plan = Experiment(loads=jobs, environment=read_environment(), facts=facts)
+        return run_experiment(plan, measure_job, store, RunSettings(**settings), choice=choice)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from mlsd.measure.messages import Event, Turn, trial_of
 from mlsd.measure.process import receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.conversation import SavedPrompts
-from mlsd.measure.worker.serve import Pulse, run_slots
+from mlsd.measure.worker.serve import Pulse, measure_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial
@@ -130,7 +130,7 @@ class _SlowReader(FakeContext):
 
 
 class MacArms:
-    """What the runner asks of `Arms`, over scripted sessions."""
+    """What who measures asks of `Arms`, over scripted sessions."""
 
     load_ns, backend = 5, METAL
 
@@ -230,7 +230,7 @@ class SimulatedWorker:
             turns = iter(lambda: self._turns.get().slots, ())
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
             arms: Arms = MacArms(self._job, self._mac, Pulse(self._say, self._mac.clock))  # type: ignore[assignment]
-            run_slots(
+            measure_slots(
                 self._job, self._say, turns, arms, self._mac.clock, self._conditions
             )  # fmt: skip
         except _Killed:

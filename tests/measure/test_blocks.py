@@ -14,9 +14,9 @@ from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import DatabaseLockedError
 from mlsd.formats.record import import_record, opened_record
 from mlsd.measure.messages import Event, Started, Working
-from mlsd.measure.process import run_job
-from mlsd.measure.run import runner
-from mlsd.measure.run.runner import RunOutcome, RunPlan, Watcher, run_plan
+from mlsd.measure.parent import blocks as measuring
+from mlsd.measure.parent.blocks import Experiment, RunOutcome, Watcher, run_experiment
+from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.records import Case, Status, Trial
 from mlsd.store import sessions
@@ -50,8 +50,8 @@ class InTheMiddle(Watcher):
 def run(store: Store, mac: Mac, watcher: Watcher | None = None, n_blocks: int = 4) -> RunOutcome:
     job = mac_job(n_blocks=n_blocks)
     decides = SessionPlan(id="plan", n_blocks={job.slots[0].case.target.id: n_blocks})
-    plan = RunPlan(loads=(job,), environment=ENVIRONMENT, record=sessions.as_stored(decides))
-    return run_plan(plan, partial(run_job, hire=mac.hire), store, watcher=watcher)
+    plan = Experiment(loads=(job,), environment=ENVIRONMENT, record=sessions.as_stored(decides))
+    return run_experiment(plan, partial(measure_job, hire=mac.hire), store, watcher=watcher)
 
 
 def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_of_one_process_each(
@@ -109,7 +109,7 @@ def test_a_database_that_is_locked_for_a_while_loses_no_block(tmp_path: Path, mo
             raise DatabaseLockedError("s.sqlite is locked by another program, for longer than 30 seconds.")
         return add(*given, **named)
 
-    monkeypatch.setattr(runner, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(measuring, "_AGAIN_S", 0.0)
     said = InTheMiddle(None)
     with Store.open(tmp_path / "s.sqlite") as store:
         monkeypatch.setattr(store, "add", partial(locked, store.add))

@@ -12,10 +12,10 @@ import pytest
 
 from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.messages import BlockMeasured, HeatReading, Resting
-from mlsd.measure.process import run_job
-from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.disturbance import BlockJudge
-from mlsd.measure.run.runner import Choice, RunPlan, run_plan
+from mlsd.measure.parent.blocks import Choice, Experiment, run_experiment
+from mlsd.measure.parent.checks import check_run
+from mlsd.measure.parent.disturbance import BlockJudge
+from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.records import Anchors, Status
 from mlsd.store.rows import TrialFilter
@@ -91,7 +91,7 @@ def test_a_state_or_a_speed_that_no_rest_changes_is_waited_for_once() -> None:
 
 
 def events(mac: Mac, job: Job) -> list[object]:
-    return list(run_job(job, hire=mac.hire))
+    return list(measure_job(job, hire=mac.hire))
 
 
 @pytest.mark.parametrize("cool_down_s", [None, 600.0])
@@ -122,16 +122,16 @@ def test_a_device_that_is_cold_after_every_pause_rests_for_its_heat_alone() -> N
 
 def test_a_machine_that_every_block_heats_is_tried_twice_and_then_believed(tmp_path: Path) -> None:
     mac = Mac(episodes=[(3 * block + 1, 60.0) for block in range(20)])
-    plan = RunPlan(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
+    plan = Experiment(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
     with Store.open(tmp_path / "hot.sqlite") as store:
-        outcome = run_plan(plan, partial(run_job, hire=mac.hire), store)
+        outcome = run_experiment(plan, partial(measure_job, hire=mac.hire), store)
         assert (outcome.n_ok, outcome.n_left) == (12, 0) and mac.n_trials == 3 * 12
         rows = [row.trial for row in store.trials(TrialFilter(superseded=True), rounds=False)]
         assert Counter(trial.status for trial in rows) == {Status.DISTURBED: 24, Status.HOT: 12}
         assert all("heat" in (trial.reason or "") for trial in rows)
         assert {row.trial.status for row in store.trials()} == {Status.HOT}
         assert "kept_hot" in {warning.code for warning in check_run([row.trial for row in store.trials()])}
-        assert run_plan(plan, partial(run_job, hire=mac.hire), store).n_skipped == 12, "what is kept counts"
+        assert run_experiment(plan, partial(measure_job, hire=mac.hire), store).n_skipped == 12, "what is kept counts"
 
 
 def test_no_heat_makes_a_wrong_output_right() -> None:
@@ -154,7 +154,7 @@ def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_nothing_rests_be
             asked.append([type(event).__name__ for _, event in mac.events_received])
             yield range(3 * block, 3 * block + 3)
 
-    list(run_job(mac_job(n_blocks=2), turns=turns(), hire=mac.hire))
+    list(measure_job(mac_job(n_blocks=2), turns=turns(), hire=mac.hire))
     assert asked[0] == [] and "Resting" not in asked[1] and asked[1][-1] == "BlockMeasured"
     all_events = [type(event).__name__ for _, event in mac.events_received]
     last = len(all_events) - 1 - all_events[::-1].index("BlockMeasured")
@@ -169,9 +169,9 @@ def test_a_rest_counts_in_the_budget(tmp_path: Path) -> None:
         def is_over(self) -> bool:
             return mac.now_s() > 60.0
 
-    plan = RunPlan(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
+    plan = Experiment(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
     with Store.open(tmp_path / "hot.sqlite") as store:
-        outcome = run_plan(plan, partial(run_job, hire=mac.hire), store, choice=OneMinute())
+        outcome = run_experiment(plan, partial(measure_job, hire=mac.hire), store, choice=OneMinute())
     assert outcome.n_ok == 3 and outcome.n_left == 9 and mac.now_s() < 60.0 + 2 * STEP_S
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from mlsd.cli import output, watch
 from mlsd.cli.commands import run as command
-from mlsd.measure.process import run_job
-from mlsd.measure.run import runs
-from mlsd.measure.run.runs import StudyResult, run_study
+from mlsd.measure.parent import requests
+from mlsd.measure.parent.requests import StudyResult, run_study
+from mlsd.measure.process import measure_job
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
@@ -53,8 +53,8 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
         monkeypatch.setattr(f"{module}.time", clock)
     for module in (watch, command, output):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
-    monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
-    monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
+    monkeypatch.setattr(requests, "measure_job", partial(measure_job, hire=mac.hire))
+    monkeypatch.setattr("mlsd.measure.parent.memory.read_environment", lambda backend: AIR)
     request = study_request("ABCDF", profile="mac-16gb", overrides=OVERRIDES)
     models = None if path.exists() else command._agree(request, path, ask=False)
     with watch.LineWatcher() as watcher:

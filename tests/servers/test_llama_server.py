@@ -18,7 +18,7 @@ from mlsd.analysis.results.server_arms import row_name, server_costs, verdict_wo
 from mlsd.errors import ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.hardware.budget import MemoryBudget
-from mlsd.measure.run.runs import bench
+from mlsd.measure.parent.requests import bench
 from mlsd.models.library import resolve_model
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import Goal, bench_request
@@ -134,7 +134,7 @@ def test_servers_that_do_not_fit_together_take_turns(
     llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mlsd.measure.run.memory.memory_budget", lambda *_: MemoryBudget(limit_bytes=0, most_bytes=0, basis="")
+        "mlsd.measure.parent.memory.memory_budget", lambda *_: MemoryBudget(limit_bytes=0, most_bytes=0, basis="")
     )
     monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
     monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")

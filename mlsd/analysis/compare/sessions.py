@@ -10,7 +10,7 @@ import msgspec
 
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
+from mlsd.measure.parent.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Run, TrialFilter

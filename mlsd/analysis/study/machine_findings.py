@@ -14,7 +14,7 @@ from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.calibration import CalibrationResult
+from mlsd.measure.parent.calibration import CalibrationResult
 from mlsd.records import Case, Record
 from mlsd.stats import Interval, grouped
 from mlsd.store.pass_shares import PassShares, part_key

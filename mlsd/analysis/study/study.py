@@ -30,7 +30,7 @@ from mlsd.analysis.study.equations import Equations, TimedRound, equations, time
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.checks import Points, anchor_points
+from mlsd.measure.parent.checks import Points, anchor_points
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
 from mlsd.store.rows import DraftDistance, Run, StoredTrial
 from mlsd.store.sessions import SessionTrials, judged, latest, measured_of, sessions_of

@@ -142,7 +142,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
     """A bench of the settings that are left open, until they are decided; where its trials are."""
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.run.runs import bench
+    from mlsd.measure.parent.requests import bench
     from mlsd.planning.request import Goal, bench_request
 
     request = bench_request(

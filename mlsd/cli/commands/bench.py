@@ -19,7 +19,7 @@ from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.measure.run.runs import BenchResult
+    from mlsd.measure.parent.requests import BenchResult
     from mlsd.trials.results import ArmResult
 
 
@@ -114,7 +114,7 @@ def bench(
         if found.to_get:
             note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
     from mlsd.cli.watch import make_watcher, say_warnings
-    from mlsd.measure.run.runs import bench as run_bench
+    from mlsd.measure.parent.requests import bench as run_bench
     from mlsd.report.objects import trial_object
     from mlsd.trials.fields import arm_object
 
@@ -149,7 +149,7 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
 
 def _print(result: BenchResult) -> None:
     from mlsd.analysis.results.depths import depth_sentences
-    from mlsd.measure.run.race import STOPPED
+    from mlsd.measure.parent.race import STOPPED
 
     if verbosity.get() != "quiet":
         print_table(bench_table(result.results, *head_lines(result.database, result.results)))
@@ -186,7 +186,7 @@ def _search(
 ) -> list[ArmResult]:
     """The best gamma and options of a drafting method, or "off"."""
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.run.tune import tune, tune_request
+    from mlsd.measure.parent.tune import tune, tune_request
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
     from mlsd.trials.fields import arm_object

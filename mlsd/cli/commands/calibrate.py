@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.analysis.study.machine_findings import CalibrationFindings
-    from mlsd.measure.run.calibration import Breakdown, CalibrationResult
+    from mlsd.measure.parent.calibration import Breakdown, CalibrationResult
     from mlsd.store.pass_shares import PassShares
 
 
@@ -113,7 +113,7 @@ def _passes(
 ) -> None:
     shared.check_models(target, draft)
     from mlsd.cli.watch import watching_steps
-    from mlsd.measure.run.calibration import calibrate as run_calibration
+    from mlsd.measure.parent.calibration import calibrate as run_calibration
 
     if output is not None:
         from mlsd.report.write import check_figure_path
@@ -230,7 +230,7 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     from mlsd.analysis.study.machine_findings import bandwidth_findings
     from mlsd.cli.watch import watching_steps
     from mlsd.hardware.cache import largest_cache_bytes
-    from mlsd.measure.run.bandwidth import measure_bandwidth
+    from mlsd.measure.parent.bandwidth import measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 
     cache = largest_cache_bytes()
@@ -271,7 +271,7 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
 def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
-    from mlsd.measure.run.calibration import breakdown
+    from mlsd.measure.parent.calibration import breakdown
     from mlsd.planning.request import bench_request
     from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums

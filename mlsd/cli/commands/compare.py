@@ -19,7 +19,7 @@ from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, ComparisonSession
-    from mlsd.measure.run.compare import Compared, CompareRequest
+    from mlsd.measure.parent.compare import Compared, CompareRequest
     from mlsd.store.store import Store
 
 _MARGIN = 0.02
@@ -109,7 +109,7 @@ _FIRST = 6  # blocks before a session with a goal is asked whether it knows enou
 
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
-    from mlsd.measure.run.compare import CompareRequest
+    from mlsd.measure.parent.compare import CompareRequest
     from mlsd.planning.request import bench_request
 
     if len(words) != 3:
@@ -163,7 +163,7 @@ def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
 
 def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, ComparisonSession]:
     from mlsd.analysis.compare.sessions import newest
-    from mlsd.measure.run.compare import compare as run_compare
+    from mlsd.measure.parent.compare import compare as run_compare
     from mlsd.store.store import Store
 
     goes_on = request.bench.repeats == _MOST_BLOCKS

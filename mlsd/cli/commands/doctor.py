@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
     from mlsd.measure.builds import BuildVerdict
     from mlsd.measure.messages import Probed
-    from mlsd.measure.run.doctor import Diagnosis, ProfileFit
+    from mlsd.measure.parent.doctor import Diagnosis, ProfileFit
 
 _TONES: dict[str, Tone] = {
     "fits": "good",
@@ -94,8 +94,8 @@ def _machine(as_json: bool) -> None:
 
 
 def _self_check(output: Path | None, as_json: bool) -> None:
-    from mlsd.measure.run.doctor import check_machine, write_self_check
-    from mlsd.measure.run.runner import machine_lock
+    from mlsd.measure.parent.blocks import machine_lock
+    from mlsd.measure.parent.doctor import check_machine, write_self_check
 
     with machine_lock(), working("Checking this machine, about two minutes"):
         found = check_machine()
@@ -114,8 +114,8 @@ def _self_check(output: Path | None, as_json: bool) -> None:
 
 def _examine() -> Diagnosis:
     from mlsd.hardware import read_conditions, read_machine
+    from mlsd.measure.parent.doctor import examine
     from mlsd.measure.process import run_info
-    from mlsd.measure.run.doctor import examine
 
     suites = load_suites(suite_names())
     backend = run_info(EngineOptions())

@@ -27,10 +27,10 @@ from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
-    from mlsd.measure.run.distances import Drafting
-    from mlsd.measure.run.forecast import Forecast
-    from mlsd.measure.run.runner import RunSettings, Watcher
-    from mlsd.measure.run.runs import StudyResult
+    from mlsd.measure.parent.blocks import RunSettings, Watcher
+    from mlsd.measure.parent.distances import Drafting
+    from mlsd.measure.parent.forecast import Forecast
+    from mlsd.measure.parent.requests import StudyResult
     from mlsd.models.library import Library
     from mlsd.planning.plan import Plan
     from mlsd.planning.request import StudyRequest
@@ -76,8 +76,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
     A failed trial is stored with its reason. Only one run measures on a machine at a time.
     """
-    from mlsd.measure.run.runner import RunSettings, Watcher
-    from mlsd.measure.run.runs import run_study
+    from mlsd.measure.parent.blocks import RunSettings, Watcher
+    from mlsd.measure.parent.requests import run_study
     from mlsd.planning.plan import prepare_study
     from mlsd.planning.request import study_request
 
@@ -118,7 +118,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if result.outcome.interrupted:
         ctx.exit(130)
     if options["costs_s"]:
-        from mlsd.measure.run.bandwidth import measure_costs
+        from mlsd.measure.parent.bandwidth import measure_costs
 
         note("Then T(k) of every target and the memory's bandwidth, for the study's equations and its section 5.2.")
         with watching_steps("Timing passes and memory") as steps:
@@ -145,8 +145,8 @@ def _proposed(*, asks: bool) -> str | None:
 
 def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, ask: bool) -> Library | None:
     """Show what is missing, how large it is and how long all of it takes; ask once. None where nothing is missing."""
-    from mlsd.measure.run.forecast import plan_study
-    from mlsd.measure.run.memory import refuse_loads
+    from mlsd.measure.parent.forecast import plan_study
+    from mlsd.measure.parent.memory import refuse_loads
     from mlsd.models.library import space_hint
 
     prepared, found = plan_study(request, db, here=True, cool_down_s=cool_down_s)
@@ -254,7 +254,7 @@ def _say_answer(sentences: Sequence[str]) -> None:
 
 
 def _say_outcome(result: StudyResult) -> None:
-    from mlsd.measure.run.runs import results_of
+    from mlsd.measure.parent.requests import results_of
 
     path, outcome = result.database, result.outcome
     note(
@@ -273,7 +273,7 @@ def _say_outcome(result: StudyResult) -> None:
 
 def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:
     """Print a plan with what it needs on this machine: tables for people, or one JSON object."""
-    from mlsd.measure.run.forecast import plan_study
+    from mlsd.measure.parent.forecast import plan_study
 
     with working("Planning"):
         prepared, found = plan_study(request, db, cool_down_s=cool_down_s)

@@ -74,7 +74,7 @@ def server(
     URLs are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
     """
     from mlsd.analysis.results.server_arms import recommend, rival, server_costs
-    from mlsd.measure.run.race import STOPPED
+    from mlsd.measure.parent.race import STOPPED
     from mlsd.planning.prompts import read_tasks
     from mlsd.servers.open import ServerRequest, serve
 

@@ -20,7 +20,7 @@ from mlsd.store.store import Store
 from mlsd.units import format_percent
 
 if TYPE_CHECKING:
-    from mlsd.measure.run.distances import Drafting
+    from mlsd.measure.parent.distances import Drafting
 
 
 @click.command()
@@ -39,7 +39,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     distance. With --db the result is kept for `mlsd results --claims`; `mlsd run --distances` does it for every draft
     of a suite.
     """
-    from mlsd.measure.run.distances import read_distance, shipped_text
+    from mlsd.measure.parent.distances import read_distance, shipped_text
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
     drafting = _drafting(shared.model_file(model), options)
@@ -71,7 +71,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
 
 def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting:
     from mlsd.drafters import resolve_spec
-    from mlsd.measure.run.distances import find_drafting
+    from mlsd.measure.parent.distances import find_drafting
 
     draft_text, method = options["draft"], options["drafter_text"]
     if bool(draft_text) == bool(method):

@@ -30,7 +30,7 @@ from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.passes import Ledger, PassBench, Span, TimeBudget, check_room
+from mlsd.measure.worker.timing import Ledger, PassBench, Span, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record
 from mlsd.store.rows import CalibrationPoint, PassKind

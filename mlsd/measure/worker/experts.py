@@ -13,7 +13,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import Ids, RouterContext, distinct_counts
 from mlsd.measure.messages import Covered
-from mlsd.measure.worker.passes import TimeBudget
+from mlsd.measure.worker.timing import TimeBudget
 from mlsd.store.rows import Coverage, ExpertLoad, TokenSource
 
 _ANCHORS = 48  # places of the text at which a draft is asked to go on

@@ -82,7 +82,7 @@ def main() -> None:
         if isinstance(record, Job):
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
             with Arms(record, MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
-                run_slots(record, send, turns, arms, MonotonicClock())
+                measure_slots(record, send, turns, arms, MonotonicClock())
         else:
             found = function(record, pulse)
             for answer in found if isinstance(found, Iterator) else (found,):
@@ -119,7 +119,7 @@ def _private_stdout() -> BinaryIO:
     return private
 
 
-def run_slots(
+def measure_slots(
     job: Job,
     send: Callable[[Event], None],
     turns: Iterable[Sequence[int]],
@@ -131,9 +131,9 @@ def run_slots(
     if job.strict:
         for case in job.cases.values():
             arms.check(case)
-    runner = _BlockRunner(job, arms, send, clock, conditions)
+    blocks = _BlockRunner(job, arms, send, clock, conditions)
     for turn in turns:
-        send(runner.measure(turn))
+        send(blocks.measure(turn))
     send(Finished())
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.checks import Drift, Points, drift_of
+from mlsd.measure.parent.checks import Drift, Points, drift_of
 from mlsd.report.figures import draw
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry

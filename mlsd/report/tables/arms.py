@@ -14,7 +14,7 @@ from mlsd.units import counted
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect
-    from mlsd.measure.run.tune import TuneRequest, TuneResult
+    from mlsd.measure.parent.tune import TuneRequest, TuneResult
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
     from mlsd.store.rows import Run

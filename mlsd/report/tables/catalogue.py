@@ -11,8 +11,8 @@ from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.drafters.method import MethodInfo
-    from mlsd.measure.run.forecast import Forecast
-    from mlsd.measure.run.memory import ArmMemory, LoadMemory
+    from mlsd.measure.parent.forecast import Forecast
+    from mlsd.measure.parent.memory import ArmMemory, LoadMemory
     from mlsd.models.library import Listing
     from mlsd.planning.plan import Plan
     from mlsd.records import OptionValue

@@ -16,10 +16,10 @@ from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.errors import DeviceError, EngineError
+from mlsd.measure.parent.disturbance import disturbed
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.run.disturbance import disturbed
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.serve import run_slots
+from mlsd.measure.worker.serve import measure_slots
 from mlsd.planning.job import Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
@@ -91,7 +91,7 @@ def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest
     for slots, turns in (((drafted, plain), [(0, 1)]), ((plain, drafted), [(0,), (1,)])):
         ordered, clock = msgspec.structs.replace(job, slots=slots), MonotonicClock()
         with Arms(ordered, clock, ProbeCache()) as arms:
-            run_slots(ordered, lambda event: None, turns, arms, clock)
+            measure_slots(ordered, lambda event: None, turns, arms, clock)
     assert warmed == ["sd", "ar", "sd"]
 
 

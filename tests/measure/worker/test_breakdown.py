@@ -11,8 +11,8 @@ from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
+from mlsd.measure.parent.calibration import Breakdown, profile_and_store
 from mlsd.measure.process import run_info
-from mlsd.measure.run.calibration import Breakdown, profile_and_store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt

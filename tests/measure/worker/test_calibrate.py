@@ -11,8 +11,8 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyError
 from mlsd.measure.messages import CalibrateJob, Passes
+from mlsd.measure.parent.calibration import run_calibration, time_and_store
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.run.calibration import run_calibration, time_and_store
 from mlsd.measure.worker.calibrate import Calibration, contexts
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile

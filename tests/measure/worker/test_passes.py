@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from mlsd.engine.llama.context import LlamaContext
-from mlsd.measure.worker.passes import Ledger, PassBench, TimeBudget
+from mlsd.measure.worker.timing import Ledger, PassBench, TimeBudget
 from tests.engine.fake import FakeClock
 
 

@@ -19,7 +19,7 @@ from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
 from mlsd.hardware.metal_kernels import build_of
 from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
+from mlsd.measure.parent.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.planning.estimate import (
     TimeEstimate,
     TokS,

@@ -14,23 +14,23 @@ import msgspec
 from mlsd.engine.context import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
-from mlsd.measure.process import run_job
-from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
-from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.race import Race, Stop
-from mlsd.measure.run.runner import (
+from mlsd.measure.parent.blocks import (
     ALL,
     Choice,
     Drive,
+    Experiment,
     RunOutcome,
-    RunPlan,
     RunSettings,
     Watcher,
     machine_lock,
     next_repeat,
-    run_plan,
+    run_experiment,
 )
+from mlsd.measure.parent.checks import check_run
+from mlsd.measure.parent.distances import Drafting, measure_distances, study_draftings
+from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.parent.race import Race, Stop
+from mlsd.measure.process import measure_job
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
@@ -235,18 +235,18 @@ def recorded(
     environment: Environment,
     decides: SessionPlan,
     options: Mapping[str, str] | None = None,
-) -> RunPlan:
+) -> Experiment:
     """A plan as a run measures and records it."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
     context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
     limit = next((load.limit_bytes for load in plan.loads), None)
     decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)
     record = plan_record(plan, options or {}, decides)
-    return RunPlan(loads=plan.loads, environment=environment, facts=facts, record=record)
+    return Experiment(loads=plan.loads, environment=environment, facts=facts, record=record)
 
 
 def conduct(
-    plan: RunPlan,
+    plan: Experiment,
     store: Store,
     settings: RunSettings,
     watcher: Watcher | None,
@@ -254,7 +254,7 @@ def conduct(
     drive: Drive | None = None,
 ) -> Done:
     """Run the plan into the store, by default in worker processes, then record what speaks against the run."""
-    outcome = run_plan(plan, drive or run_job, store, settings, watcher, choice)
+    outcome = run_experiment(plan, drive or measure_job, store, settings, watcher, choice)
     return outcome, conclude(store, outcome.run_id, plan.environment)
 
 

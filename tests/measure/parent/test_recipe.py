@@ -23,8 +23,8 @@ from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.parent import memory
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.run import memory
 from mlsd.measure.worker.arms import Arms, Strategies
 from mlsd.models.library import Library
 from mlsd.planning.plan import plan_bench

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.measure.run.race import Race
+from mlsd.measure.parent.race import Race
 from mlsd.planning.job import Block, Slot, blocks_of
 from mlsd.planning.request import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Status, Trial
@@ -49,7 +49,7 @@ def measured(slot: Slot, noise: float = 0.0, **changes: object) -> Trial:
 
 
 def run(race: Race, left: Sequence[Block], measure: Callable[[Slot], Trial]) -> list[Slot]:
-    """All that a race chose, as a runner would ask it."""
+    """All that a race chose, as who measures would ask it."""
     rest, chosen, trials = list(left), list[Slot](), list[Measured]()
     while rest and (turn := race.next(rest, trials)):
         for block in turn:

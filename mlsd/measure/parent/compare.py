@@ -27,11 +27,11 @@ from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, check_build, find_build
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes, ReadJob
-from mlsd.measure.process import read_logits, run_job
-from mlsd.measure.run.calibration import run_calibration
-from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.runner import RunInProgress, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
-from mlsd.measure.run.runs import check_database, conclude
+from mlsd.measure.parent.blocks import Experiment, OpenRun, RunSettings, Watcher, begun, machine_lock, next_repeat
+from mlsd.measure.parent.calibration import run_calibration
+from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.parent.requests import check_database, conclude
+from mlsd.measure.process import measure_job, read_logits
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
@@ -82,12 +82,12 @@ class _Side:
     request: BenchRequest
     job: Job
     environment: Environment
-    run: RunInProgress = field(init=False)
+    run: OpenRun = field(init=False)
     times_passes: bool = True
 
     def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
         """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
-        for event in run_job(job, turns=turns, variables=self.build.variables()):
+        for event in measure_job(job, turns=turns, variables=self.build.variables()):
             if isinstance(event, HeatReading):
                 self.job = msgspec.structs.replace(self.job, anchors=event.clean)
             yield event
@@ -180,12 +180,10 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     return sides
 
 
-def _run(
-    side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher
-) -> AbstractContextManager[RunInProgress]:
+def _run(side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher) -> AbstractContextManager[OpenRun]:
     record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": looks}
     facts = tuple(model_facts(model.path, ref=model.ref) for model in side.request.files)
-    plan = RunPlan(
+    plan = Experiment(
         loads=(side.job,),
         environment=side.environment,
         facts=facts,

@@ -12,8 +12,8 @@ from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import BlockMeasured, BreakdownJob, CalibrateJob, Covered, Passes, Spent
-from mlsd.measure.process import Variables, answers, call, run_info, run_job
-from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
+from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
+from mlsd.measure.process import Variables, answers, call, measure_job, run_info
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import plan_bench
@@ -222,7 +222,7 @@ def _run(load: Job, case: Case) -> tuple[Trial, ...]:
     """The trials of one method of a load."""
     slots = tuple(slot for slot in load.slots if slot.repeat == 0 and (slot.case == case or slot.case.arm == "ar"))
     job = msgspec.structs.replace(load, slots=slots, strict=True)
-    blocks = [event.trials for event in run_job(job) if isinstance(event, BlockMeasured)]
+    blocks = [event.trials for event in measure_job(job) if isinstance(event, BlockMeasured)]
     trials = tuple(trial for block in blocks for trial in block if trial.arm == "sd")
     if not trials or trials[0].status is Status.FAILED:
         raise WorkerError(f"The rounds could not be run: {trials[0].reason if trials else 'no trial came back'}")

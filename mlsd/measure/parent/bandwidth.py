@@ -19,9 +19,9 @@ from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Passes
+from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
+from mlsd.measure.parent.calibration import calibrate, run_calibration
 from mlsd.measure.process import run_info
-from mlsd.measure.run.calibration import calibrate, run_calibration
-from mlsd.measure.run.runner import Watcher, machine_lock, recorded_run
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt

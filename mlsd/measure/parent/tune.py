@@ -19,9 +19,9 @@ from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Space, Values, parse_drafter
 from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.run.race import Race, Stop
-from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
-from mlsd.measure.run.runs import bench_into, check_database, plan_here
+from mlsd.measure.parent.blocks import RunSettings, Watcher, machine_lock
+from mlsd.measure.parent.race import Race, Stop
+from mlsd.measure.parent.requests import bench_into, check_database, plan_here
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
 from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
-from mlsd.measure.run.runner import Choice
+from mlsd.measure.parent.blocks import Choice
 from mlsd.planning.job import Block
 from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, Trial

@@ -7,8 +7,8 @@ import pytest
 
 from mlsd.hardware.budget import MemoryBudget, memory_budget
 from mlsd.hardware.reading import MachineFacts
-from mlsd.measure.run.doctor import ProfileFit, examine, profile_fits
-from mlsd.measure.run.memory import estimated_bytes, weight_bytes
+from mlsd.measure.parent.doctor import ProfileFit, examine, profile_fits
+from mlsd.measure.parent.memory import estimated_bytes, weight_bytes
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, ModelEntry, load_manifest

@@ -19,8 +19,8 @@ from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
+from mlsd.measure.parent.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.measure.process import check_context
-from mlsd.measure.run.disturbance import BlockJudge, MeasuredBlocks
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
 from mlsd.planning.plan import Plan
@@ -34,7 +34,7 @@ _AGAIN_S = 5.0  # between tries to store what was measured
 
 
 class Drive(Protocol):
-    """What measures the blocks of a job and says so, as `run_job` does in worker processes."""
+    """What measures the blocks of a job and says so, as `measure_job` does in worker processes."""
 
     def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
         """Events until every turn, the places of a block's slots, is measured. Raises: MlsdError for a refused job."""
@@ -79,7 +79,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """What a runner tells while it works; the default says nothing."""
+    """What is told while blocks are measured; the default says nothing."""
 
     def tell(self, line: str) -> None:
         """What a person may want to know of builds, of a search, or of a repeat that was stored."""
@@ -107,7 +107,7 @@ class Watcher:
         return nullcontext()
 
 
-class RunPlan(Record, frozen=True, kw_only=True):
+class Experiment(Record, frozen=True, kw_only=True):
     """What a run measures, on what, and what it records of itself."""
 
     loads: tuple[Job, ...]
@@ -166,8 +166,8 @@ def recorded_run(store: Store, environment: Environment, plan: Mapping[str, Any]
     store.end_run(run_id)
 
 
-def run_plan(
-    plan: RunPlan,
+def run_experiment(
+    plan: Experiment,
     drive: Drive,
     store: Store,
     settings: RunSettings | None = None,
@@ -183,7 +183,7 @@ def run_plan(
     settings, watcher = settings or RunSettings(), watcher or Watcher()
     for load in plan.loads:
         check_context(load)
-    going: RunInProgress | None = None
+    going: OpenRun | None = None
     try:
         with begun(plan, store, settings, watcher) as going:
             watcher.begin(going.n_total, going.n_total - going.outcome().n_left)
@@ -198,7 +198,7 @@ def run_plan(
 
 
 @contextmanager
-def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[RunInProgress]:
+def begun(plan: Experiment, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[OpenRun]:
     """A run of the store, ended with the block."""
     cases = {slot.case_id: slot.case for load in plan.loads for slot in load.slots}
     if settings.fresh:
@@ -206,13 +206,13 @@ def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) 
     with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield RunInProgress(run_id, plan, store, watcher, keep_failed=settings.keep_failed)
+        yield OpenRun(run_id, plan, store, watcher, keep_failed=settings.keep_failed)
 
 
-class RunInProgress:
+class OpenRun:
     """A run in progress: what is left of it, and the one way in which its blocks are stored."""
 
-    def __init__(self, run_id: int, plan: RunPlan, store: Store, watcher: Watcher, *, keep_failed: bool) -> None:
+    def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, *, keep_failed: bool) -> None:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
         known = store.blocks(plan.environment)

@@ -6,8 +6,8 @@ import random
 import msgspec
 import pytest
 
-from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings
-from mlsd.measure.run.disturbance import disturbed
+from mlsd.measure.parent.checks import baseline_drift, check_run, condition_warnings
+from mlsd.measure.parent.disturbance import disturbed
 from mlsd.records import Anchors, Conditions, Losslessness, Status, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 

@@ -12,11 +12,11 @@ from mlsd.hardware import read_environment
 from mlsd.lab.machine import Piece, measure, read_origin
 from mlsd.measure import process
 from mlsd.measure.messages import BuildJob
+from mlsd.measure.parent import memory
+from mlsd.measure.parent.compare import CompareRequest, compare
+from mlsd.measure.parent.requests import bench
+from mlsd.measure.parent.tune import tune, tune_request
 from mlsd.measure.process import run_info
-from mlsd.measure.run import memory
-from mlsd.measure.run.compare import CompareRequest, compare
-from mlsd.measure.run.runs import bench
-from mlsd.measure.run.tune import tune, tune_request
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import BenchRequest, bench_request

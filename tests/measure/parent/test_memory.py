@@ -20,8 +20,8 @@ from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
+from mlsd.measure.parent.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.run.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
 from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry
@@ -123,7 +123,7 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
     assert judged.kv_bytes and judged.states_bytes and judged.weights_bytes == 100 * MIB
     for bytes_beyond_weights, together in ((2 * (judged.total_bytes or 0) - 200 * MIB, True), (0, False)):
         budget = MemoryBudget(limit_bytes=200 * MIB + bytes_beyond_weights, most_bytes=1 << 60, basis="")
-        monkeypatch.setattr("mlsd.measure.run.memory.memory_budget", lambda *_, budget=budget: budget)
+        monkeypatch.setattr("mlsd.measure.parent.memory.memory_budget", lambda *_, budget=budget: budget)
         assert fit_together([alone, alone]) == together
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.measure.run.doctor import (
+from mlsd.measure.parent.doctor import (
     SelfCheck,
     check_machine,
     condition_checks,

@@ -19,9 +19,9 @@ from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
 from mlsd.hardware.reading import MachineFacts
 from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.measure.parent.checks import condition_warnings
+from mlsd.measure.parent.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.measure.process import call
-from mlsd.measure.run.checks import condition_warnings
-from mlsd.measure.run.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.models.library import Library
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import expand, known_models

@@ -12,8 +12,8 @@ from mlsd.cli import main
 from mlsd.engine.context import context_options
 from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.measure.run import bandwidth
-from mlsd.measure.run.bandwidth import measure_bandwidth, shape_of_bytes, stream_read
+from mlsd.measure.parent import bandwidth
+from mlsd.measure.parent.bandwidth import measure_bandwidth, shape_of_bytes, stream_read
 from mlsd.records import EngineOptions
 from mlsd.store.rows import StreamRead, TimedPass
 from mlsd.store.store import Store

@@ -21,9 +21,9 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, ModelJob, Probed, Started
+from mlsd.measure.parent.blocks import Choice, Experiment, RunSettings, Watcher, begun, machine_lock, run_experiment
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.process import call, run_job
-from mlsd.measure.run.runner import Choice, RunPlan, RunSettings, Watcher, begun, machine_lock, run_plan
+from mlsd.measure.process import call, measure_job
 from mlsd.measure.worker.arms import Arms
 from mlsd.planning.job import Block, Job, ModelFile
 from mlsd.records import EngineOptions, ModelRef, Status, Trial
@@ -119,7 +119,7 @@ def test_a_changed_setting_never_reuses_an_old_number(tiny: Path, tmp_path: Path
     with Store.open(tmp_path / "study.sqlite") as store:
         for n_predict in (24, 25):
             jobs = make_jobs(tiny, n_predict=n_predict, repeats=1)[1:]
-            outcome = run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
+            outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), measure_job, store)
             assert (outcome.n_ok, outcome.n_skipped) == (3, 0)
 
 
@@ -128,11 +128,11 @@ def test_ctrl_c_keeps_what_was_committed(tiny: Path, tmp_path: Path) -> None:
         def trial(self, slot: object, trial: Trial) -> None:
             raise KeyboardInterrupt
 
-    plan = RunPlan(loads=make_jobs(tiny, repeats=1)[1:], environment=read_environment())
+    plan = Experiment(loads=make_jobs(tiny, repeats=1)[1:], environment=read_environment())
     with Store.open(tmp_path / "study.sqlite") as store:
-        assert run_plan(plan, run_job, store, watcher=Impatient()).interrupted
+        assert run_experiment(plan, measure_job, store, watcher=Impatient()).interrupted
         assert [run.status for run in store.runs()] == ["interrupted"]
-        assert run_plan(plan, run_job, store).n_skipped == 3, "the block was stored whole"
+        assert run_experiment(plan, measure_job, store).n_skipped == 3, "the block was stored whole"
 
 
 def test_two_runs_at_once_are_refused(tiny: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
     first, second = make_jobs(tiny, repeats=1)
     with Store.open(tmp_path / "study.sqlite") as store:
         jobs = (msgspec.structs.replace(first, target=missing), second)
-        outcome = run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
+        outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), measure_job, store)
         failed = [stored.trial for stored in store.trials(TrialFilter(failed=True))]
     assert (outcome.n_ok, outcome.n_failed) == (3, 3)
     assert all("There is no model file" in (trial.reason or "") for trial in failed)
@@ -155,7 +155,7 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
 def test_a_worker_that_dies_in_a_block_is_replaced_and_the_block_repeated_whole(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
     started, done = list[int](), []
-    for event in run_job(job):
+    for event in measure_job(job):
         if isinstance(event, BlockMeasured):
             done.append(event)
         if isinstance(event, Started):
@@ -170,7 +170,7 @@ def test_a_worker_that_dies_in_a_block_is_replaced_and_the_block_repeated_whole(
 def test_a_slot_that_kills_two_workers_is_a_failed_trial_with_the_reason(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
     done = []
-    for event in run_job(job):
+    for event in measure_job(job):
         if isinstance(event, BlockMeasured):
             done.append(event)
         elif not isinstance(event, Finished) and getattr(event, "index", None) == 1:
@@ -186,7 +186,7 @@ def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> N
     hung = msgspec.structs.replace(job, slots=job.slots[:1])
     reasons = []
     try:
-        for event in run_job(hung, patience_s=2.0):
+        for event in measure_job(hung, patience_s=2.0):
             if isinstance(event, Loaded):
                 for process in workers():
                     process.suspend()
@@ -281,8 +281,12 @@ def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(ti
             return [Block(slots=slots)] if slots else []
 
     with Store.open(tmp_path / "study.sqlite") as store:
-        outcome = run_plan(
-            RunPlan(loads=(job,), environment=read_environment()), run_job, store, watcher=Loads(), choice=Chosen()
+        outcome = run_experiment(
+            Experiment(loads=(job,), environment=read_environment()),
+            measure_job,
+            store,
+            watcher=Loads(),
+            choice=Chosen(),
         )
         trials = [stored.trial for stored in store.trials()]
     assert seen == [0, 3, 5]
@@ -301,15 +305,15 @@ def test_a_worker_that_dies_between_turns_is_replaced_and_the_next_turn_runs(tin
             process.kill()
         yield (3,)
 
-    done = [event.slots for event in run_job(job, turns=turns()) if isinstance(event, BlockMeasured)]
+    done = [event.slots for event in measure_job(job, turns=turns()) if isinstance(event, BlockMeasured)]
     assert done == [(0, 1), (3,)]
 
 
 def test_a_known_output_belongs_to_the_tokens_that_were_read(tiny: Path, tmp_path: Path) -> None:
     job = make_jobs(tiny, repeats=1)[1]
-    plan = RunPlan(loads=(job,), environment=read_environment())
+    plan = Experiment(loads=(job,), environment=read_environment())
     with Store.open(tmp_path / "study.sqlite") as store:
-        run_plan(plan, run_job, store)
+        run_experiment(plan, measure_job, store)
         with begun(plan, store, RunSettings(), Watcher()) as going:
             (known,) = going.ready(job, job.blocks).references
     other = msgspec.structs.replace(known, prompt_sha256="0" * 64)  # as a changed template makes of the same text
