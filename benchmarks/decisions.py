@@ -21,7 +21,7 @@ from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.stats import grouped, mean_over
 from mlsd.store.sessions import latest
 from mlsd.trials.answers import Answer, answers
-from mlsd.trials.decisions import PROCESSES, Design, against, estimate, intervals
+from mlsd.trials.decisions import PROCESSES, Design, Stopping, against, estimate, intervals
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results
 from mlsd.trials.sums import Sums
 from mlsd.units import NS_PER_S
@@ -122,7 +122,7 @@ def session(cells: Sequence[Values], truths: Sequence[Values] | None = None, *, 
     """The same on several prompts, each of which ends for itself; arm i drafts i tokens."""
     truths = truths or [np.zeros(len(logs) - 1) for logs in cells]
     cases = [[_case(gamma, f"p{cell}") for gamma in range(len(logs))] for cell, logs in enumerate(cells)]
-    plan = SessionPlan(looks="any", apart=apart).count(case for own in cases for case in own)
+    plan = SessionPlan(stopping=Stopping.SEQUENTIAL, process_per_arm=apart).count(case for own in cases for case in own)
     trials, open_ = list[Measured](), dict(enumerate(truths))
     ended: dict[int, Ended] = {}
     racing = [[*range(len(logs))] for logs in cells]
@@ -193,7 +193,10 @@ def null_workloads(kind: str, n_prompts: int, n_sessions: int, text: float = 0.1
     """One answer for several prompts, whose gains are N(0, `text`), asked after each of thirty blocks."""
     each = [speeds(kind, n_sessions, 1, RECORDED, 100 * seed + place, 30) for place in range(n_prompts)]
     gains = np.random.default_rng(seed).normal(0, text, (n_sessions, n_prompts))
-    plan, cases = SessionPlan(pool="all", looks="any"), [[_case(g, f"p{i}") for g in (0, 1)] for i in range(n_prompts)]
+    plan, cases = (
+        SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL),
+        [[_case(g, f"p{i}") for g in (0, 1)] for i in range(n_prompts)],
+    )
     false, covered = [], []
     for i in range(n_sessions):
         logs = [own[i] + np.array([[0.0], [gain]]) for own, gain in zip(each, gains[i], strict=True)]
@@ -238,7 +241,10 @@ def null_waves(kind: str, n_sessions: int, seed: int = 0) -> Share:
 
 def waves(logs: Values) -> Ended:
     """A search on (plain and gammas) x blocks: the first gammas, then the neighbours of the leader, then it alone."""
-    plan, cases = SessionPlan(pool="all", looks="any"), [_case(gamma, "code") for gamma in range(len(logs))]
+    plan, cases = (
+        SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL),
+        [_case(gamma, "code") for gamma in range(len(logs))],
+    )
     trials = list[Measured]()
     wave, most, block, falsely = tuple(first_gammas(_GAMMA_SPACE)), 4, 0, False
     while True:
@@ -288,7 +294,7 @@ def comparisons(
                 Series(measure=measure, a=tuple(a[:n]), b=tuple(b[:n]), control=tuple(control[:n]))
                 for measure, (a, b, control) in zip(measures, own, strict=True)
             ]
-            findings = judge(series, 0.02 if n_blocks else 0.05, "end" if n_blocks else "any")
+            findings = judge(series, 0.02 if n_blocks else 0.05, Stopping.FIXED if n_blocks else Stopping.SEQUENTIAL)
             if any(one.verdict not in ("same", "not decided yet") for one in findings):
                 found += 1
                 break
@@ -314,7 +320,9 @@ def skewed_prompts(n_prompts: int, n_sessions: int, seed: int = 0) -> float:
         gains = rng.exponential(0.3, n_prompts)
         plain = {(str(p), b): float(rng.normal(0, CALM)) for p in range(n_prompts) for b in range(3)}
         own = {place: float(gains[int(place[0])] + rng.normal(0, CALM)) for place in plain}
-        hits += against(plain, {"a": own}, Design(n_arms=1, looks="end"))["a"].decided(math.exp(0.3)) is False
+        hits += (
+            against(plain, {"a": own}, Design(n_arms=1, stopping=Stopping.FIXED))["a"].decided(math.exp(0.3)) is False
+        )
     return hits / n_sessions
 
 
@@ -334,7 +342,7 @@ def fixed_sessions(kind: str, n_arms: int, n_blocks: int, n_sessions: int, seed:
     covered, widths = [], []
     for own in logs[:, 1:] - logs[:, :1]:
         arms = [estimate([*map(float, arm)]) for arm in own]
-        found = intervals(arms, Design(n_arms=n_arms, looks="end"))
+        found = intervals(arms, Design(n_arms=n_arms, stopping=Stopping.FIXED))
         covered.append(all(not one.decided() for one in found))
         for one, arm in zip(found, own, strict=True):
             alone = mean_over([*np.exp(arm)], ratio=True)

@@ -86,8 +86,8 @@ class ContextOptions(Record, frozen=True, kw_only=True):
     flash_attention: str = "auto"  # auto, on, off
     kv_type: str = "f16"  # of keys and values in the memory
     n_snapshots: int = 0  # recurrent states kept for rollback inside the last batch
-    n_rungs: int = 0  # recurrent states that can be saved beside the one of `save_state()`
-    rungs_on_device: bool = False  # each then takes a sequence; on the host otherwise
+    n_saved_states: int = 0  # recurrent states that can be saved beside the one of `save_state()`
+    saved_on_device: bool = False  # each then takes a sequence; on the host otherwise
     max_outputs: int = 1  # the most output rows one decode asks for
     device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available
     checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
@@ -147,10 +147,10 @@ class Context(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget every position >= `n_past`. Raises RollbackError when the engine says it cannot."""
 
-    def save_state(self, rung: int | None = None) -> None:
-        """Remember the recurrent part of the memory as it is now, in the one place there is or on a rung."""
+    def save_state(self, place: int | None = None) -> None:
+        """Remember the recurrent part of the memory as it is now, in the one place there is or in a further one."""
 
-    def load_state(self, rung: int | None = None) -> None:
+    def load_state(self, place: int | None = None) -> None:
         """Bring back what `save_state` remembered there; attention memory is cut with `truncate`."""
 
     @property

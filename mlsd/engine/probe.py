@@ -243,7 +243,7 @@ def _wide(options: ContextOptions, gamma: int, n_beyond: int = 0) -> ContextOpti
     n_rows = max(gamma + 1, *NOISE_WIDTHS)
     return msgspec.structs.replace(
         options, n_ctx=256 + 2 * n_rows + n_beyond, max_outputs=n_rows, device_sampling=False,
-        checked=True, n_snapshots=0, n_rungs=0, rungs_on_device=False, tree="off", n_sequences=1,
+        checked=True, n_snapshots=0, n_saved_states=0, saved_on_device=False, tree="off", n_sequences=1,
     )  # fmt: skip
 
 

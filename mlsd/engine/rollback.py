@@ -118,7 +118,7 @@ _TABLE = {
     "trim": Rollback,
     "snapshots": Snapshots,
     "ladder": Ladder,
-    "device-ladder": Ladder,  # on a context that keeps its rungs on the device
+    "device-ladder": Ladder,  # on a context that keeps its states on the device
     "checkpoint": Checkpoint,
     "unchecked": Rollback,  # on one that was opened with `checked=False`, whose cut ignores the answer
 }
@@ -137,8 +137,8 @@ def rollback_options(name: str | None, options: ContextOptions, gamma: int) -> C
     return msgspec.structs.replace(
         options,
         n_snapshots=gamma if name == "snapshots" else 0,
-        n_rungs=gamma if name in ("ladder", "device-ladder") else 0,
-        rungs_on_device=name == "device-ladder",
+        n_saved_states=gamma if name in ("ladder", "device-ladder") else 0,
+        saved_on_device=name == "device-ladder",
     )
 
 

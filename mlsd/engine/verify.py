@@ -38,7 +38,7 @@ class Verification(Record, frozen=True, kw_only=True):
     accepted: int
     committed: tuple[int, ...]
     path: tuple[int, ...] = ()  # accepted nodes of a tree, in order
-    riders: tuple[int, ...] = ()  # the target's greedy tokens after the leaves among the tree's riders
+    window: tuple[int, ...] = ()  # the target's greedy tokens after the leaves that nobody proposed
 
 
 Accept = Callable[[Proposal, Context], Verification]  # what stands, by the outputs of the pass that verified it
@@ -69,14 +69,14 @@ def _accept_drawn(
 
 
 def accept_tree(
-    tree: Tree, pick: Callable[[int], int], after_rider: Callable[[int], int] | None = None
+    tree: Tree, pick: Callable[[int], int], after_window: Callable[[int], int] | None = None
 ) -> Verification:
     """Follow the target's own choice down the tree until no candidate carries it.
 
     `pick(node)` is the target's token after `node`: the greedy one, or a draw from the target's distribution. It is
     asked once a node, and only on the way. With draws the committed tokens follow that distribution exactly, whatever
-    the tree: each is a fresh draw, and the tree only decides how many are had in one pass. `after_rider` gives what
-    the leaves among the riders are asked for, where that is not what is picked.
+    the tree: each is a fresh draw, and the tree only decides how many are had in one pass. `after_window` gives what
+    the leaves that nobody proposed are asked for, where that is not what is picked.
     """
     path: list[int] = []
     committed = [pick(ROOT)]
@@ -88,7 +88,7 @@ def accept_tree(
         accepted=len(path),
         committed=tuple(committed),
         path=tuple(path),
-        riders=tuple(map(after_rider or pick, sorted(ends))),
+        window=tuple(map(after_window or pick, sorted(ends))),
     )
 
 

@@ -48,6 +48,7 @@ from mlsd.stats import grouped
 from mlsd.store import sessions
 from mlsd.store.newest import study_path
 from mlsd.store.store import Store
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
@@ -186,8 +187,8 @@ class _Session:
         """What is compared with what: per number of requests at once, and our own loop by itself."""
         return SessionPlan(
             pool="all",
-            looks="end" if self._ask.goal is None else "any",
-            apart=not self._anew,
+            stopping=Stopping.FIXED if self._ask.goal is None else Stopping.SEQUENTIAL,
+            process_per_arm=not self._anew,
             base=self.base if self._rivals else "",
             n_threads=threads_of(self._ask.engine),
         )

@@ -16,6 +16,7 @@ import msgspec
 from mlsd.records import Case, Record, Status
 from mlsd.store.rows import Run, StoredTrial, TrialFilter
 from mlsd.store.store import Store
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
 from mlsd.trials.sums import Sums, counts_of
 
@@ -101,9 +102,9 @@ def plan_of(run: Run, case: Case) -> SessionPlan:
     if run.decides is not None:
         return run.decides
     if case.suite.startswith("server"):
-        return SessionPlan(pool="all", looks="any", apart=True)
+        return SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL, process_per_arm=True)
     if case.suite in _OLD_POOLS:
-        return SessionPlan(pool=_OLD_POOLS[case.suite], looks="any")
+        return SessionPlan(pool=_OLD_POOLS[case.suite], stopping=Stopping.SEQUENTIAL)
     return SessionPlan(id=f"suites {run.plan['suites']}" if run.plan.get("suites") else "", pool="workload")
 
 
@@ -139,7 +140,7 @@ def _session(
     # stop there by what was seen, however often it was interrupted on its way.
     whole = _as_planned(plans, [one for _, one in own])
     if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
-        plan = msgspec.structs.replace(plan, looks="any")
+        plan = msgspec.structs.replace(plan, stopping=Stopping.SEQUENTIAL)
     return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(one for _, one in own))
 
 

@@ -3,9 +3,9 @@
 An interval pays for what the session planned and for nothing else (`Design`). Methods, sources and simulated figures:
 docs/method.md. With m arms, n units (blocks of one prompt, else prompts) and f degrees of freedom,
 
-    looks "end":  mean -+ d(m, f) sd / sqrt(n)      d: Dunnett 1955, all arms against one plain arm; several questions
+    fixed:       mean -+ d(m, f) sd / sqrt(n)      d: Dunnett 1955, all arms against one plain arm; several questions
                                                     share the chance to be wrong (Sidak 1967)
-    looks "any":  mean -+ h(n, f) sd / sqrt(n)      h: mixture of Gaussians, level alpha / m (Lai 1976)
+    sequential:  mean -+ h(n, f) sd / sqrt(n)      h: mixture of Gaussians, level alpha / m (Lai 1976)
 
 and sd^2 the larger of an arm's own variance and of the mean of its own and all arms', weighted by freedom (Smyth 2004).
 """
@@ -16,6 +16,7 @@ import bisect
 import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
+from enum import StrEnum
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -25,11 +26,18 @@ from mlsd.stats import Interval, anytime_quantile, dunnett_quantile
 
 Effect = Literal["faster", "slower", "no difference", "not decided yet"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
-Looks = Literal["end", "any"]
+
+
+class Stopping(StrEnum):
+    """When a session ends; databases hold the values."""
+
+    FIXED = "end"  # fixed repeats that nobody looks at before their end
+    SEQUENTIAL = "any"  # --until, resumed, races: whenever enough is known
+
 
 ALPHA = 0.05  # chance that anything a session decides is wrong
 NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
-ALIKE = 0.02  # two processes of one program differ by so much
+SAME_PROGRAM = 0.02  # two processes of one program differ by so much
 PROCESSES = 0.012  # standard deviation of ln of the ratio of two processes of one program
 NOTHING_PROPOSED = "nothing was proposed"
 _SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plain trials that both divide by
@@ -43,8 +51,8 @@ class Design(Record, frozen=True, kw_only=True):
 
     n_arms: int  # beside plain decoding, over all questions that the session answers; controls not counted
     n_questions: int = 1  # in which these arms are, each with plain trials and scatter of its own
-    looks: Looks  # fixed repeats that nobody looks at before their end; any: --until, resumed, races
-    apart: bool = False  # each arm is one process throughout, as a server is
+    stopping: Stopping
+    process_per_arm: bool = False  # each is one throughout, as a server is
 
 
 class Most(NamedTuple):
@@ -199,7 +207,7 @@ def quantile(design: Design, n: int, freedom: float, alpha: float = ALPHA) -> fl
     """Half the width in standard errors of an interval over n units; infinite where so few cannot have any."""
     if not freedom:
         return math.inf
-    if design.looks == "end":
+    if design.stopping == Stopping.FIXED:
         return _at_end(design, freedom, alpha)
     return anytime_quantile(alpha / max(1, design.n_arms), n, freedom)
 
@@ -217,7 +225,7 @@ def effect_of(ratio: Interval | None) -> Effect:
 
 
 def _beyond(ratio: Interval, most: Most) -> bool:
-    return most.proposed and ratio.low is not None and ratio.low > (1 + ALIKE) * most.mgl
+    return most.proposed and ratio.low is not None and ratio.low > (1 + SAME_PROGRAM) * most.mgl
 
 
 def _cut(ratio: Interval, most: float) -> Interval:
@@ -294,12 +302,12 @@ def _scatters(estimates: Sequence[Estimate], shared: float) -> list[_Scatter]:
 
 def _half(one: Estimate, known: _Scatter, design: Design, alpha: float) -> float:
     """Half the width of an interval; infinite where so few units cannot have any."""
-    if one.n_blocks and design.looks == "any":
+    if one.n_blocks and design.stopping == Stopping.SEQUENTIAL:
         half = _half_of_prompts(one, known, design, alpha / 2)
     else:
         factor = quantile(design, one.n, known.freedom, alpha)
         half = factor * math.sqrt(known.variance / one.n) if math.isfinite(factor) else math.inf
-    apart = PROCESSES * _at_end(design, math.inf, alpha) if design.apart else 0.0
+    apart = PROCESSES * _at_end(design, math.inf, alpha) if design.process_per_arm else 0.0
     return math.hypot(half, apart)
 
 
@@ -328,7 +336,7 @@ def _exp(value: float) -> float:
 
 def _more_blocks(one: Estimate, known: _Scatter, design: Design) -> int | None:
     """Blocks until an effect of the size and scatter measured so far is decided; they are looked at as they come."""
-    looked = msgspec.structs.replace(design, looks="any")
+    looked = msgspec.structs.replace(design, stopping=Stopping.SEQUENTIAL)
     size = max(abs(one.centre), math.log1p(NO_DIFFERENCE) - abs(one.centre))
 
     def decides(n: int) -> bool:

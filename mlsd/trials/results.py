@@ -31,7 +31,7 @@ from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials import acceptance
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Most, Standing, against, decide
+from mlsd.trials.decisions import Decision, Design, Effect, Logs, Most, Standing, Stopping, against, decide
 from mlsd.trials.sums import Sums, client_speed, first_token_ms, pays_from, prefill_tok_s, share, speed, total
 
 Pool = Literal["prompt", "workload", "all"]
@@ -75,8 +75,8 @@ class SessionPlan(Record, frozen=True, kw_only=True):
 
     id: str = ""  # runs of one plan go on with one another; empty: a run is a session by itself
     pool: Pool = "prompt"  # what is one question
-    looks: Looks = "end"
-    apart: bool = False  # each arm is one process throughout
+    stopping: Stopping = msgspec.field(default=Stopping.FIXED, name="looks")
+    process_per_arm: bool = msgspec.field(default=False, name="apart")  # each is one process throughout
     n_arms: dict[str, int] = msgspec.field(
         default_factory=dict
     )  # planned, of all questions of a target, by its id; controls not counted
@@ -133,7 +133,9 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     def design(self, question: Question) -> Design:
         """What the intervals of a question pay for."""
         n_arms, n_questions = (counts.get(question.target, 1) for counts in (self.n_arms, self.n_questions))
-        return Design(n_arms=n_arms, n_questions=n_questions, looks=self.looks, apart=self.apart)
+        return Design(
+            n_arms=n_arms, n_questions=n_questions, stopping=self.stopping, process_per_arm=self.process_per_arm
+        )
 
 
 def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -370,7 +372,7 @@ def decisions(
     return found
 
 
-def spoils(one: Measured) -> bool:
+def is_unusable(one: Measured) -> bool:
     """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
     return not speed(one.trial) if one.trial.valid else one.trial.status is not Status.DISTURBED
 
@@ -384,7 +386,7 @@ def speed_over(
     base: Iterable[Measured], own: Iterable[Measured], of: Callable[[Trial], float | None] = speed
 ) -> Interval | None:
     """The speed of one program over another's in the same blocks, one process each throughout."""
-    design = Design(n_arms=1, looks="end", apart=True)
+    design = Design(n_arms=1, stopping=Stopping.FIXED, process_per_arm=True)
     return against(_logs(base, of), {"": _logs(own, of)}, design).get("")
 
 
@@ -412,12 +414,12 @@ def _decision(
 ) -> Decision | None:
     plain = arms.get(None, [])
     # Of two servers neither is the plain one: which is named first must not decide whose failures count.
-    if not (base := _logs(plain, speed)) or (question.rivals and any(map(spoils, plain))):
+    if not (base := _logs(plain, speed)) or (question.rivals and any(map(is_unusable, plain))):
         return None
-    sound = {name: rows for name, rows in arms.items() if name is not None and not any(map(spoils, rows))}
-    controls = {name for name, rows in sound.items() if rows[0].case.drafter.name in CONTROLS}
-    logs = {name: own for name, rows in sound.items() if (own := _logs(rows, speed)).keys() & base.keys()}
-    limits = {name: most for name in logs if not question.rivals and (most := _most(sound[name])) is not None}
+    usable = {name: rows for name, rows in arms.items() if name is not None and not any(map(is_unusable, rows))}
+    controls = {name for name, rows in usable.items() if rows[0].case.drafter.name in CONTROLS}
+    logs = {name: own for name, rows in usable.items() if (own := _logs(rows, speed)).keys() & base.keys()}
+    limits = {name: most for name in logs if not question.rivals and (most := _most(usable[name])) is not None}
     return decide(base, logs, plan.design(question), controls=controls, anchor=anchor, limits=limits)
 
 

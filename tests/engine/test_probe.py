@@ -134,7 +134,7 @@ def test_a_ladders_wrong_rung_is_found(tiny: Path, strategy: str, monkeypatch: p
     with LlamaModel(tiny / "qwen35.gguf") as model:
         assert check(partial(open_context, model), OPTIONS, question).exact
         real = LlamaContext.load_state
-        monkeypatch.setattr(LlamaContext, "load_state", lambda self, rung=None: real(self, rung and rung - 1))
+        monkeypatch.setattr(LlamaContext, "load_state", lambda self, place=None: real(self, place and place - 1))
         assert not check(partial(open_context, model), OPTIONS, question).exact
 
 
@@ -277,7 +277,7 @@ def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(arena: Arena, strategy
         for token in (1, 2):
             ladder.step()
             context.decode((token,))
-        with pytest.raises(RollbackError, match="rung 2 of 2"):
+        with pytest.raises(RollbackError, match="place 2 of 2"):
             ladder.step()
         with pytest.raises(RollbackError, match="no saved state"):
             context.load_state(7)

@@ -22,6 +22,7 @@ from mlsd.records import Case, Status, Trial
 from mlsd.store import sessions
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import MOE, blocks, write
 from tests.formats.records import record_of
@@ -64,7 +65,7 @@ def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_
         first = run(store, mac, said)
         assert first.interrupted and (first.n_ok, first.n_left) == (6, 6), "two whole blocks, and nothing of the third"
         assert sum("measured again" in line for line in said.told) == 1, "block 0"
-        assert sessions.sessions(store)[0].plan.looks == "any", "who stopped here may have looked"
+        assert sessions.sessions(store)[0].plan.stopping == Stopping.SEQUENTIAL, "who stopped here may have looked"
         text = render(template, in_turn(["x"]))
         mac.clock.advance(round(DAY_S * 1e9))
         assert render(template, in_turn(["x"])) == text, "the prompt of tomorrow"
@@ -78,7 +79,7 @@ def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_
     of_block = Counter((row.block_id, row.run_id) for row in rows)
     assert set(of_block.values()) == {3} and len(of_block) == 4
     assert {row.trial.status for row in rows} == {Status.VALID} and all(processes[row.block_id] for row in rows)
-    assert session.plan.looks == "end", "a plan completed as planned pays for no look"
+    assert session.plan.stopping == Stopping.FIXED, "a plan completed as planned pays for no look"
     assert {arm.n_blocks for arm in session.results() if not arm.is_plain} == {4}
 
 
@@ -88,7 +89,7 @@ def _in_runs(path: Path, parts: Sequence[list[tuple[Case, Trial]]], n_blocks: in
         write(path, part, **sessions.as_stored(plan))
     with Store.open(path, read_only=True) as store:
         (session,) = sessions.sessions(store)
-    return session.plan.looks
+    return session.plan.stopping
 
 
 @pytest.mark.parametrize(("cuts", "looks"), [((4, 8, 12), "end"), ((12,), "end"), ((4, 8), "any")])

@@ -62,7 +62,7 @@ def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int
 
 def rows(found: list[Measured]) -> list[ArmResult]:
     """Every arm, servers being one process throughout."""
-    return arm_results(found, SessionPlan(pool="all", apart=True))
+    return arm_results(found, SessionPlan(pool="all", process_per_arm=True))
 
 
 def drafted(found: list[Measured]) -> ArmResult:

@@ -16,6 +16,7 @@ from mlsd.trials.decisions import (
     Logs,
     Most,
     Standing,
+    Stopping,
     against,
     decide,
     effect_of,
@@ -37,11 +38,11 @@ ARMS: Arms = {"fast": noisy(0.5, 6, 1), "fair": noisy(0.2, 6, 2), "slow": noisy(
 
 
 def looked(n_arms: int = 3) -> Design:
-    return Design(n_arms=n_arms, looks="any")
+    return Design(n_arms=n_arms, stopping=Stopping.SEQUENTIAL)
 
 
 def at_end(n_arms: int = 3) -> Design:
-    return Design(n_arms=n_arms, looks="end")
+    return Design(n_arms=n_arms, stopping=Stopping.FIXED)
 
 
 def of(decision: Decision, name: str) -> Standing:

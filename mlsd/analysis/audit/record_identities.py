@@ -20,6 +20,7 @@ from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
 from mlsd.stats import grouped
 from mlsd.store.rows import Coverage, Run, StoredTrial
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.identities import broken
 
 _COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number
@@ -211,7 +212,7 @@ def _of_places(told: _Told) -> Found:
 
 def _raced(told: _Told, run: Run, own: Sequence[Trial]) -> bool:
     """Whether a block is what was left of a planned one: in a race arms drop out, and none comes back."""
-    if run.decides is None or run.decides.looks != "any":
+    if run.decides is None or run.decides.stopping != Stopping.SEQUENTIAL:
         return False
     place = _place_of(told.cases[own[0].case_id])
     same_place = [one.trial for one in told.trials if one.run_id == run.id]

@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, groups_needed
-from mlsd.trials.decisions import Design, Looks, estimate, intervals, quantile
+from mlsd.trials.decisions import Design, Stopping, estimate, intervals, quantile
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "not decided yet"]
@@ -88,12 +88,12 @@ def _percent(share: float) -> str:
     return f"{math.ceil(1000 * share - 1e-6) / 10:g} %"
 
 
-def judge(series: Sequence[Series], margin: float = MARGIN, looks: Looks = "end") -> tuple[Finding, ...]:
+def judge(series: Sequence[Series], margin: float = MARGIN, stopping: Stopping = Stopping.FIXED) -> tuple[Finding, ...]:
     """Findings on paired blocks, one for each series."""
     # What does not vary, as an acceptance without sampling, cannot differ by chance.
     n_noisy = sum(any(_varies(values) for values in differences(one)) for one in series)
     # Measures have neither a plain arm nor a unit in common, so each is a question of its own.
-    design = Design(n_arms=n_noisy, n_questions=max(1, n_noisy), looks=looks)
+    design = Design(n_arms=n_noisy, n_questions=max(1, n_noisy), stopping=stopping)
     return tuple(_finding(one, design, margin) for one in series)
 
 
@@ -163,7 +163,7 @@ def _intervals(
     found = intervals(list(map(estimate, scaled)), design, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
     if not control:
         return found[0], None
-    (alone,) = intervals([estimate(control)], Design(n_arms=1, looks=design.looks), alpha=_CONTROL, ratio=ratio)
+    (alone,) = intervals([estimate(control)], Design(n_arms=1, stopping=design.stopping), alpha=_CONTROL, ratio=ratio)
     return found[0], alone
 
 

@@ -16,7 +16,7 @@ from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.store.sessions import measured
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Looks
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
 
 Values = dict[Measure, float]
@@ -87,7 +87,7 @@ class ComparisonSession(Record, frozen=True, kw_only=True):
     """What was measured in one session, by role and block."""
 
     name: str
-    looks: Looks
+    stopping: Stopping
     sides: dict[str, ComparedSide]
     blocks: dict[str, dict[int, Values]]  # role -> block -> values
     outputs: dict[str, tuple[tuple[str, str], ...]]  # role -> (code, message) of what its output differs in
@@ -117,7 +117,7 @@ class ComparisonSession(Record, frozen=True, kw_only=True):
             a=self.sides["0"],
             b=self.sides["1"],
             n_blocks=max((len(one.a) for one in series), default=0),
-            findings=judge(series, margin, self.looks),
+            findings=judge(series, margin, self.stopping),
             outputs=tuple(message for _, message in outputs),
             changed_model=any(code == f"{OUTPUT}diverged" for code, _ in outputs),
             invalid=tuple(dict.fromkeys(r for one in ("0", "1", CONTROL) for r in self.invalid.get(one, ()))),
@@ -172,8 +172,9 @@ def _session(
     base = sides["0"].settings
     if all(side.settings in ("", base) for side in sides.values()):
         sides = {role: msgspec.structs.replace(side, settings="") for role, side in sides.items()}
-    looks: Looks = "end" if all(run.plan.get("looks") == "end" for run in runs) else "any"
-    return ComparisonSession(name=name, looks=looks, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
+    fixed = all(run.plan.get("looks") == "end" for run in runs)
+    stopping = Stopping.FIXED if fixed else Stopping.SEQUENTIAL
+    return ComparisonSession(name=name, stopping=stopping, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
 def _settings_of(case: Case | None) -> str:

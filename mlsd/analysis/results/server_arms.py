@@ -9,7 +9,7 @@ from mlsd.servers.flags import flags_of
 from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
-from mlsd.trials.results import ArmResult, Measured, counting, speed_over, spoils
+from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
 
@@ -134,7 +134,7 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
     for arm in alone[1:]:
         first, name = alone[0], row_name(arm)
         base = row_name(first)
-        if arm.standing is None and any(map(spoils, (*first.trials, *arm.trials))):
+        if arm.standing is None and any(map(is_unusable, (*first.trials, *arm.trials))):
             lines.append(f"{name} against {base} is not decided yet: not every answer can be used.")
         elif arm.ratio is None or arm.effect == "not decided yet":
             how = "" if arm.ratio is None else f": {_interval(arm.ratio)} of its tok/s"

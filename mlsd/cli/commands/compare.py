@@ -15,6 +15,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.records import EngineOptions
+from mlsd.trials.decisions import Stopping
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
         other=None if other == bench else other,
         rows=options["rows"],
         control=not options["no_control"],
-        looks="any" if until else "end",
+        stopping=Stopping.SEQUENTIAL if until else Stopping.FIXED,
         budget_s=options["budget_s"] or (shared.BUDGET_S if until else None),
     )
 

@@ -134,7 +134,7 @@ class Lookahead(TextLookup):
 
     def observe(self, verification: Verification) -> None:
         """Keep what the pass said of the window; the next proposal learns from it."""
-        self._ends = verification.riders
+        self._ends = verification.window
         if verification.committed:
             self._last = verification.committed[-1]
 

@@ -83,7 +83,9 @@ class LlamaContext:
         params.n_batch = options.n_batch
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = self._n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
-        params.n_seq_max = n_sequences = options.n_sequences + (options.n_rungs if options.rungs_on_device else 0)
+        params.n_seq_max = n_sequences = options.n_sequences + (
+            options.n_saved_states if options.saved_on_device else 0
+        )
         # Layers with a window keep every position: one that goes back would miss the oldest of its window otherwise.
         params.swa_full = True
         params.kv_unified = n_sequences > 1
@@ -280,36 +282,36 @@ class LlamaContext:
             )
         self.n_past = n_past
 
-    def save_state(self, rung: int | None = None) -> None:
-        """Remember the recurrent state: on the device, or on a rung where the options say."""
-        native, saved = self._native, self._states.get(rung)
-        sequence = self._spare_sequence(rung) if saved is None else saved.sequence
+    def save_state(self, place: int | None = None) -> None:
+        """Remember the recurrent state: on the device, or in a further one where the options say."""
+        native, saved = self._native, self._states.get(place)
+        sequence = self._spare_sequence(place) if saved is None else saved.sequence
         if sequence:
             # The device keeps one copy a sequence. Here it holds the state alone: of the attention no position.
             native.llama_memory_seq_cp(self.memory, 0, sequence, self.n_past, self.n_past)
         if saved is None:  # a state keeps its size, and to ask for it takes as long as to save one
             flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-            if rung is None or self.options.rungs_on_device:
+            if place is None or self.options.saved_on_device:
                 flags |= native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
             size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
-            saved = self._states[rung] = _SavedState((ctypes.c_uint8 * size)(), size, sequence, flags)
+            saved = self._states[place] = _SavedState((ctypes.c_uint8 * size)(), size, sequence, flags)
         written = native.llama_state_seq_get_data_ext(self.handle, saved.data, saved.n_bytes, sequence, saved.flags)
         if written != saved.n_bytes or written == 0:
             raise fail(f"Saving the recurrent state wrote {written} of {saved.n_bytes} bytes")
         if sequence:
             native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
-    def _spare_sequence(self, rung: int | None) -> int:
-        """The sequence under which the device keeps a rung; 0 for what needs none of its own."""
-        if rung is not None and not 0 <= rung < self.options.n_rungs:
+    def _spare_sequence(self, place: int | None) -> int:
+        """The sequence under which the device keeps a state; 0 for what needs none of its own."""
+        if place is not None and not 0 <= place < self.options.n_saved_states:
             raise RollbackError(
-                f"A state was to be saved on rung {rung} of {self.options.n_rungs}.",
+                f"A state was to be saved in place {place} of {self.options.n_saved_states}.",
                 hint="This is a fault of mlsd; please report it.",
             )
-        return 1 + rung if rung is not None and self.options.rungs_on_device else 0
+        return 1 + place if place is not None and self.options.saved_on_device else 0
 
-    def load_state(self, rung: int | None = None) -> None:
-        native, saved, n_errors = self._native, self._states.get(rung), LOG.n_errors
+    def load_state(self, place: int | None = None) -> None:
+        native, saved, n_errors = self._native, self._states.get(place), LOG.n_errors
         if saved is None:
             raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
         read = native.llama_state_seq_set_data_ext(self.handle, saved.data, saved.n_bytes, 0, saved.flags)

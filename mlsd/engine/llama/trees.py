@@ -122,8 +122,8 @@ class LlamaTreeContext(LlamaContext):
         base = self._ids.ctypes.data
         self._id_lists[0], self._id_lists[1:width] = base, base + _ID_BYTES * first
         self._wanted[:width] = 1
-        riders = range(tree.n_candidates, len(tree.tokens))
-        for node in riders:  # of riders only the ends of their chains say something new
+        window = range(tree.n_candidates, len(tree.tokens))
+        for node in window:  # of what nobody proposed only the ends of their chains say something new
             self._wanted[1 + node] = node not in tree.parents
         self._submit(width)
         self._first_row, self._n_outputs = 0, width

@@ -40,7 +40,7 @@ from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
 from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Looks
+from mlsd.trials.decisions import Stopping
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -59,7 +59,7 @@ class CompareRequest(Record, frozen=True, kw_only=True):
     other: BenchRequest | None = None  # of B, where it has other settings or another model
     rows: tuple[int, ...] | None = None  # k of T(k); None: as wide as the arms' passes are
     control: bool = True
-    looks: Looks = "end"  # any: `next_block` may end it by what was measured
+    stopping: Stopping = Stopping.FIXED  # any: `next_block` may end it by what was measured
     budget_s: float | None = None  # no block begins after it
 
 
@@ -120,7 +120,7 @@ def compare(
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
-                    side.run = runs.enter_context(_run(side, store, session, request.looks, watcher))
+                    side.run = runs.enter_context(_run(side, store, session, request.stopping, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)
@@ -180,8 +180,10 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     return sides
 
 
-def _run(side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher) -> AbstractContextManager[OpenRun]:
-    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": looks}
+def _run(
+    side: _Side, store: Store, session: str, stopping: Stopping, watcher: Watcher
+) -> AbstractContextManager[OpenRun]:
+    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": stopping}
     facts = tuple(model_facts(model.path, ref=model.ref) for model in side.request.files)
     plan = Experiment(
         loads=(side.job,),

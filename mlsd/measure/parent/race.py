@@ -11,8 +11,8 @@ from mlsd.planning.job import Block
 from mlsd.planning.request import MOST_BLOCKS, Goal
 from mlsd.records import Case, Trial
 from mlsd.stats import grouped
-from mlsd.trials.decisions import Decision
-from mlsd.trials.results import Measured, Question, SessionPlan, decisions, spoils
+from mlsd.trials.decisions import Decision, Stopping
+from mlsd.trials.results import Measured, Question, SessionPlan, decisions, is_unusable
 from mlsd.units import NS_PER_S
 
 Stop = Literal["decided", "spoilt", "budget", "blocks"]
@@ -26,7 +26,7 @@ STOPPED: Mapping[Stop, str] = {
 }
 
 
-ANY_LOOK = SessionPlan(looks="any")
+SEQUENTIAL = SessionPlan(stopping=Stopping.SEQUENTIAL)
 
 
 class Race(Choice):
@@ -36,7 +36,7 @@ class Race(Choice):
         self,
         goal: Goal,
         *,
-        plan: SessionPlan = ANY_LOOK,
+        plan: SessionPlan = SEQUENTIAL,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
         began_s: float | None = None,
@@ -132,7 +132,7 @@ class Race(Choice):
         group, name = self._plan.question(case), self._plan.name(case)
         decision = self.decisions.get(group)
         if decision is None:  # nothing of it could be timed: it goes on where only the machine was in the way
-            return not any(spoils(one) for one in self._trials if self._plan.question(one.case) == group)
+            return not any(is_unusable(one) for one in self._trials if self._plan.question(one.case) == group)
         if group not in new and decision.done(self._goal.within, self._planned):
             return False
         return name is None or name in decision.racing or self._is_new(case)
@@ -140,7 +140,7 @@ class Race(Choice):
     def _failed(self, case: Case) -> bool:
         name, prompt = self._plan.name(case), case.prompt
         return any(
-            self._plan.name(one.case) == name and one.case.prompt == prompt and spoils(one) for one in self._trials
+            self._plan.name(one.case) == name and one.case.prompt == prompt and is_unusable(one) for one in self._trials
         )
 
 

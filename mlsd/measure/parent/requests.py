@@ -41,6 +41,7 @@ from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import DraftDistance, TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import ArmResult, Measured, SessionPlan
 
 Done = tuple[RunOutcome, tuple[QualityWarning, ...]]  # what a run did, and what speaks against it
@@ -168,7 +169,7 @@ def bench(
     check_database(path)
     with machine_lock():
         environment, plan = plan_here(request)
-        decides = planned(SessionPlan(looks="end" if request.goal is None else "any"), plan)
+        decides = planned(SessionPlan(stopping=Stopping.FIXED if request.goal is None else Stopping.SEQUENTIAL), plan)
         race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)

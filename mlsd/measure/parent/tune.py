@@ -31,6 +31,7 @@ from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers
+from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 
 _GAMMA = "gamma"
@@ -275,7 +276,9 @@ def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
     prompts = [slot.case.prompt.sha256 for slot in plan.slots()]
     asked = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(drafter))
     name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
-    return SessionPlan(id=f"tune {name}", pool="all", looks="any", n_threads=threads_of(request.setting.engine))
+    return SessionPlan(
+        id=f"tune {name}", pool="all", stopping=Stopping.SEQUENTIAL, n_threads=threads_of(request.setting.engine)
+    )
 
 
 def _times(one: ArmResult) -> float:

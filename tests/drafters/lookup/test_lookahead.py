@@ -41,7 +41,7 @@ def test_an_ngram_is_a_column_and_the_targets_token_after_it() -> None:
     tree = drafter.propose(9).tree
     assert tree is not None
     upper = tree.tokens[0]  # level 1 of column 0, below the root
-    drafter.observe(Verification(accepted=0, committed=(50,), riders=(60, 61)))
+    drafter.observe(Verification(accepted=0, committed=(50,), window=(60, 61)))
     proposed = drafter.propose(9).tree
     assert proposed is not None
     assert proposed.tokens[: proposed.n_candidates] == (upper, 60)
@@ -53,7 +53,7 @@ def test_the_pool_keeps_the_newest_ngrams_and_proposes_them_first() -> None:
     drafter = begun(2, 3, guesses=2)
     for end in (70, 71, 72):
         drafter.propose(9)
-        drafter.observe(Verification(accepted=0, committed=(50,), riders=(end, end)))
+        drafter.observe(Verification(accepted=0, committed=(50,), window=(end, end)))
     tree = drafter.propose(9).tree
     assert tree is not None
     firsts = [tree.tokens[i] for i in range(tree.n_candidates) if tree.parents[i] == ROOT]

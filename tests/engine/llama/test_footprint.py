@@ -53,14 +53,14 @@ def test_the_rungs_of_a_ladder_are_counted(tiny: Path, strategy: str) -> None:
     options = rollback_options(strategy, ContextOptions(n_ctx=512, n_threads=1), 5)
     with LlamaModel(tiny / "mamba2.gguf", simulated=True) as model:
         (found,) = footprints(model, [options])
-    on_host = msgspec.structs.replace(options, rungs_on_device=False)
+    on_host = msgspec.structs.replace(options, saved_on_device=False)
     with LlamaModel(tiny / "mamba2.gguf") as model, open_context(model, on_host) as context:
         context.decode((1, 2, 3))
-        for rung in range(5):
-            context.save_state(rung)
+        for place in range(5):
+            context.save_state(place)
         taken = sum(saved.n_bytes for saved in context._states.values())
-    assert found.rungs_bytes == pytest.approx(taken, rel=0.05, abs=5 * 0.01 * MIB)
-    assert found.total_bytes - found.rungs_bytes == sum(
+    assert found.saved_states_bytes == pytest.approx(taken, rel=0.05, abs=5 * 0.01 * MIB)
+    assert found.total_bytes - found.saved_states_bytes == sum(
         (found.kv_bytes, found.states_bytes, found.compute_bytes, found.output_bytes)
     )
 

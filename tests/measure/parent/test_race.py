@@ -13,7 +13,7 @@ from mlsd.planning.job import Block, Slot, blocks_of
 from mlsd.planning.request import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Status, Trial
 from mlsd.trials.arms import arm_of
-from mlsd.trials.decisions import Decision
+from mlsd.trials.decisions import Decision, Stopping
 from mlsd.trials.results import Measured, SessionPlan
 from tests.analysis.studies import as_measured
 from tests.measure.examples import case, trial
@@ -109,7 +109,7 @@ def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> N
     race = Race(Goal())
     run(race, planned_blocks(40, ("code", "chat")), noisy())
     assert {question.text for question in race.decisions} == {"code", "chat"}
-    together = Race(Goal(), plan=SessionPlan(pool="all", looks="any"))
+    together = Race(Goal(), plan=SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL))
     run(together, planned_blocks(40, ("a", "b", "c")), noisy(0.01))
     assert of_text(together, "").standings[0].ratio.n == 3
 
