@@ -26,7 +26,7 @@ from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats import write_file
 from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
-from mlsd.outside import read_file
+from mlsd.outside import check_regular, read_file
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record
 from mlsd.stats import grouped
@@ -162,6 +162,7 @@ def _rewrite(copy: Any, table: str) -> None:
 def is_database(path: Path) -> bool:
     """Whether it is a database of SQLite as it is, not a record of one."""
     try:
+        check_regular(path)  # a pipe would be waited for
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:

@@ -44,7 +44,7 @@ def test_a_class_is_a_method_whose_options_are_what_it_is_called_with() -> None:
     spec, draft = own_draft(parse_drafter("./mine.py:Freq:longest=3"))
     assert draft is None and spec.options == {"longest": 3}
     method = find_method(spec.name)
-    assert [(one.name, one.default) for one in method.info().options] == [("longest", 8)]
+    assert [(one.name, one.default) for one in method.info().options] == [("longest", 8), ("adaptive", 0)]
     with pytest.raises(InputError, match="has no option 'length'"):
         method.read(parse_drafter("x:length=3"))
 
