@@ -72,6 +72,7 @@ def test_a_file_of_another_program_is_used_in_place_of_a_download(home: Path, pr
     assert library(home).locate(ENTRY) is None, "the other program may remove it"
 
 
+@pytest.mark.heavy  # the hub's library tries again for 23 s
 @pytest.mark.parametrize("program", ["LM Studio", "llama.cpp"])
 def test_a_file_of_the_right_name_and_size_with_another_hash_is_not_used(home: Path, program: str) -> None:
     keep(home / PLACES[program], DATA[::-1])

@@ -19,7 +19,7 @@ from mlsd.errors import PromptError
 # The day that every template is told: what Llama 3.2's writes where it has no clock. Today's would be another prompt.
 TEMPLATE_DAY = datetime.datetime(2024, 7, 26)
 THINKING = "enable_thinking"  # the variable of Qwen's templates, and of those that follow it
-_MOST_STEPS = 1_000_000  # of all loops and macros of one rendering; templates of models take some hundreds
+_MOST_STEPS = 200_000  # of all loops and macros of one rendering; templates of models take some hundreds
 _ROLES = ("user", "assistant")
 Messages = Sequence[tuple[str, str]]  # role and content of each
 

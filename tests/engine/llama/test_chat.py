@@ -55,7 +55,7 @@ def test_a_template_that_asks_for_the_date_writes_the_same_prompt_on_another_day
         ("{{ lipsum() }}", "lipsum"),
         ("{{ 1 + 'a' }}", ""),
         ("{{ 1 // 0 }}", "zero"),
-        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "more than 1,000,000 times"),
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "more than 200,000 times"),
         ("{% macro two(n) %}{% if n %}{{ two(n - 1) }}{{ two(n - 1) }}{% endif %}{% endmacro %}{{ two(99) }}", "times"),
         ("{% macro own() %}{{ own() }}{% endmacro %}{{ own() }}", "recursion"),
     ],
