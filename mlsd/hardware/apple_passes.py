@@ -33,7 +33,7 @@ _BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of 
 _EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
 _ASSISTANT = 450_000_000  # parameters of Gemma 4's drafter: files of 240 to 280 MB in 4 bits (OpenWhispr PR 1269)
 _FEW: dict[Blocks, int] = {"K": FEW_ROWS["Q4_K"], "Q4_0": FEW_ROWS["Q4_0"], "Q8_0": FEW_ROWS["Q8_0"]}
-_MATRIX, _AT_ONCE = 9, 32  # rows from which matrix kernels run, and what one of them computes
+_MATRIX, _AT_ONCE = 9, 32  # rows from which matrix kernels run (of experts the latter), and what one of them computes
 # 32 rows against as many of a long prompt: 0.9, 1.35 and 1.9 times (llama.cpp 10581 on M1 Pro and M2 Ultra, 4624).
 _SLOWER_THAN_PREFILL = 1.3
 _EXTENDED = 4  # rows from which K-quants take the extended vector kernels before b11404
@@ -240,7 +240,7 @@ def _roofline(work: Work, chip: AppleChip, rows: int, c: Constants) -> float:
 
     ``((1 + (r k)^p) / (1 + r^p))^(1/p)``; r goes by how weights are stored and by generation. Plain blocks take
     extended vector kernels, where k rows are ``k^b``, and K-quants ``e k^b`` from 4 rows on; experts never do. Matrix
-    kernels, from 9 rows on, compute 32 at once.
+    kernels, from 9 rows on and of experts from 32, compute 32 at once.
     """
     if rows < 2:
         return 1.0
@@ -252,7 +252,7 @@ def _roofline(work: Work, chip: AppleChip, rows: int, c: Constants) -> float:
     elif kernel == "K" and rows >= _EXTENDED:
         computed = f[f"extended M{3 if generation >= 3 else 1}"] * rows ** f["power"]
     vectors = float(((1 + (r * computed) ** p) / (1 + r**p)) ** (1 / p))
-    if rows < _MATRIX:
+    if rows < (_AT_ONCE if work.expert_bytes else _MATRIX):
         return vectors
     at_once = _AT_ONCE * prefill_ms(work, chip, c) / plain_ms(work, chip, "llama.cpp", c)
     return min(vectors, _SLOWER_THAN_PREFILL * at_once * math.ceil(rows / _AT_ONCE))

@@ -63,6 +63,12 @@ def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: st
     assert k[31] == k[12], "a matrix kernel computes 32 rows at once"
     new = lengths("q4_k_m", 11_404)
     assert new[1] == k[1] and all(a < b for a, b in zip(new[2:8], k[2:8], strict=True)), "from three rows on"
+    experts = [
+        passes.pass_length(work("qwen3.5-35b-a3b-q8_0"), known, rows, 20.0, build=build)
+        for build in (0, 11_404)
+        for rows in range(1, 32)
+    ]
+    assert experts == sorted(experts[:31]) * 2, "experts take matrix kernels from 32 rows on, as metal_kernels has it"
 
 
 # One line of the table each: what comes next, and what may.

@@ -120,7 +120,7 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
         "The biggest unknown is the cost of a pass",
     ):
         assert words in undecided.settles
-    wide = asked("M2 Ultra", "qwen3.5-35b-a3b-q8_0", gammas=(8,))
+    wide = asked("M5 Max", "qwen3.5-27b-q8_0", gammas=(8,))
     assert wide.verdict == "not decided yet" and (wide.prospects[0].speedup.low or 0) > 1.03, "no public row tests it"
     sure = asked("M1 Max", "qwen3.5-9b-q4_k_m", ("qwen3.5-2b",), (16,))
     assert sure.verdict == "off" and sure.best.gamma == 0 and sure.settles is None and not sure.to_measure
