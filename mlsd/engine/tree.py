@@ -16,15 +16,15 @@ ROOT = -1  # the newest committed token, which every tree grows from
 
 
 class Tree(Record, frozen=True, kw_only=True):
-    """Nodes and their parents; the last `n_riders` nodes are never accepted, the drafter only wants their outputs."""
+    """Nodes and their parents; the last `n_window` nodes are never accepted, the drafter only wants their outputs."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]  # index of an earlier node, or ROOT
-    n_riders: int = 0
+    n_window: int = 0
 
     @property
     def n_candidates(self) -> int:
-        return len(self.tokens) - self.n_riders
+        return len(self.tokens) - self.n_window
 
     def child(self, node: int, token: int) -> int | None:
         for i in range(node + 1, self.n_candidates):

@@ -96,6 +96,7 @@ def test_databases_of_others_in_the_results_folder_are_passed_over(mlsd: Mlsd) -
         (("qwen3-8b", "--chip", "M1", "--acceptance", "0.8", "--drafter", "pld"), "Name that one: --gamma"),
         (("qwen3-8b", "--chip", "M1", "--accepted", "5/4", "--drafter", "pld", "--gamma", "4"), "No round at gamma 4"),
         (("qwen3-8b", "--chip", "M1", "--acceptance", "x", "--drafter", "pld", "--gamma", "4"), "0.75 or 75%"),
+        (("qwen3-8b", "--chip", "M1", "--acceptance", "1.2", "--drafter", "pld", "--gamma", "4"), "0.75 or 75%"),
         (("qwen3-8b", "--chip", "M1", "--runtime", "cpu"), "mlsd bench qwen3-8b --n-gpu-layers 0"),
         (("qwen3-8b", "--chip", "M1", "--n-gpu-layers", "0"), "on its CPU is not modelled"),
         (("qwen3-8b", "--chip", "M1", "--accepted", "0.6", "--drafter", "pld", "--gamma", "4"), "167/264"),

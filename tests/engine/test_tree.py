@@ -80,8 +80,8 @@ def test_the_targets_tokens_are_followed_as_far_as_they_go() -> None:
     assert [tree.tokens[node] for node in result.path] == [1, 4]
 
 
-def test_riders_are_never_accepted() -> None:
-    tree = Tree(tokens=(1, 2), parents=(ROOT, ROOT), n_riders=1)
+def test_the_rows_of_a_window_are_never_accepted() -> None:
+    tree = Tree(tokens=(1, 2), parents=(ROOT, ROOT), n_window=1)
     assert accept_tree(tree, lambda node: 2).accepted == 0
 
 

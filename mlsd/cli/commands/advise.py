@@ -48,7 +48,7 @@ class Rate(click.ParamType[float]):
             rate = float(text.removesuffix("%"))
         except ValueError:
             rate = -1.0
-        rate = rate / 100 if text.endswith("%") or rate > 1 else rate
+        rate = rate / 100 if text.endswith("%") or rate >= 2 else rate  # 1.2 is no per cent of anybody
         if not 0 <= rate <= 1:
             self.fail(f"{text[:40]!r} is not accepted over proposed like 0.75 or 75%.", param, ctx)
         return rate

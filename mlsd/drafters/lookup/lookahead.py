@@ -63,8 +63,8 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         return Lookahead(self, setup.clock, n_candidates=setup.opening.gamma)
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
-        n_riders = self.window * (self.ngram - 1) - 1
-        n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, self.guesses) + self.window
+        n_window = self.window * (self.ngram - 1) - 1
+        n_rows, n_leaves = opening.gamma + n_window, min(opening.gamma, self.guesses) + self.window
         return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=self.commit))
 
 
@@ -97,7 +97,7 @@ class Lookahead(TextLookup):
         candidates = merge(known, self._n_candidates, min(k, self._options.ngram - 1))
         tree = self._with_window(candidates)
         self._n_candidate_rows += tree.n_candidates
-        self._n_window_rows += tree.n_riders
+        self._n_window_rows += tree.n_window
         return Proposal(tree=tree)
 
     def _learn(self) -> None:
@@ -129,8 +129,8 @@ class Lookahead(TextLookup):
             above = node
             for level in higher:
                 above = add(level[column], above)
-        n_riders = len(tokens) - len(candidates.tokens)
-        return Tree(tokens=tuple(tokens), parents=tuple(parents), n_riders=n_riders)
+        n_window = len(tokens) - len(candidates.tokens)
+        return Tree(tokens=tuple(tokens), parents=tuple(parents), n_window=n_window)
 
     def observe(self, verification: Verification) -> None:
         """Keep what the pass said of the window; the next proposal learns from it."""
