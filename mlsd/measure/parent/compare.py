@@ -59,7 +59,7 @@ class CompareRequest(Record, frozen=True, kw_only=True):
     other: BenchRequest | None = None  # of B, where it has other settings or another model
     rows: tuple[int, ...] | None = None  # k of T(k); None: as wide as the arms' passes are
     control: bool = True
-    stopping: Stopping = Stopping.FIXED  # any: `next_block` may end it by what was measured
+    stopping: Stopping = Stopping.FIXED  # sequential: `next_block` may end it by what was measured
     budget_s: float | None = None  # no block begins after it
 
 
