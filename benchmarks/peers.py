@@ -7,19 +7,17 @@ registry, or from the folder of llama.cpp that LLAMA_CPP_SOURCE names.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-import llama_cpp
 import msgspec
 from scipy.stats import binom
 
@@ -30,6 +28,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import probe
 from mlsd.engine.rollback import make_rollback, rollback_options
@@ -53,7 +52,9 @@ set(LLAMA_BUILD_COMMON ON)
 set(LLAMA_BUILD_NUMBER 0)
 foreach(name ggml-base ggml-cpu ggml llama)
   add_library(${name} SHARED IMPORTED GLOBAL)
-  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${LIBRARIES}/lib${name}${CMAKE_SHARED_LIBRARY_SUFFIX})
+  file(GLOB files ${LIBRARIES}/lib${name}${CMAKE_SHARED_LIBRARY_SUFFIX}*)
+  list(GET files 0 file)
+  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${file})
   target_include_directories(${name} INTERFACE ${SOURCE}/include ${SOURCE}/ggml/include)
 endforeach()
 target_link_libraries(ggml INTERFACE ggml-base ggml-cpu)
@@ -74,10 +75,18 @@ def run() -> Iterator[Result]:
         yield from speculative(programs["llama-speculative-simple"], gamma)
 
 
+def said(arguments: Sequence[object]) -> str:
+    """What a program writes. Libraries compiled by others load a processor's kernels only by this variable."""
+    kernels = Path(library()._lib._name).with_name("libggml-cpu.so")
+    env = os.environ | ({"GGML_BACKEND_PATH": str(kernels)} if kernels.exists() else {})
+    done = subprocess.run([*map(str, arguments)], check=True, capture_output=True, text=True, errors="replace", env=env)
+    return done.stdout + done.stderr
+
+
 def built() -> dict[str, Path]:
     """The two programs, from a folder that keeps what was built before."""
     version = metadata.version("llama-cpp-python")
-    folder, libraries = cache_dir() / "peers" / version, Path(llama_cpp.__file__).parent / "lib"
+    folder, libraries = cache_dir() / "peers" / version, Path(library()._lib._name).parent
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(os.environ["LLAMA_CPP_SOURCE"]) if "LLAMA_CPP_SOURCE" in os.environ else fetched(folder, version)
     (folder / "CMakeLists.txt").write_text(BUILD, encoding="utf-8")
@@ -111,8 +120,7 @@ def plain(program: Path, path: Path) -> Iterator[Result]:
     arguments += ["-r", "1", "-t", "1"]
 
     def theirs() -> float:
-        out = subprocess.run([*arguments, "-o", "json"], check=True, capture_output=True, text=True).stdout
-        return float(json.loads(out)[0]["avg_ts"])
+        return float(re.findall(r'"avg_ts": ([\d.]+)', said([*arguments, "-o", "json"]))[0])
 
     with LlamaModel(path) as model:
         base = ContextOptions(n_ctx=-(-(DEPTH + N_PLAIN + 1) // 256) * 256, n_threads=1)
@@ -164,8 +172,7 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
     heard: list[Counts] = []
 
     def theirs() -> float:
-        done = subprocess.run([*map(str, arguments)], check=True, capture_output=True, text=True, errors="replace")
-        heard.append(counts(done.stdout + done.stderr))
+        heard.append(counts(said(arguments)))
         return heard[-1].tok_s
 
     with ExitStack() as stack:
