@@ -1,7 +1,5 @@
 """``python -m benchmarks [NAME ...]``: run benchmarks and print every figure with its spread; ``--help`` lists them."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib

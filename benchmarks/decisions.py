@@ -4,8 +4,6 @@ Truths are known and noise is hostile. Every session asks what its surface print
 `trials.answers`, tables) or the gate of `compare`, once at its end or after every block, as the programs do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args

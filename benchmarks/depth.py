@@ -3,8 +3,6 @@
 Passes of all depths take turns and are timed with the processor's clock of this process, as in `predict`.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import tempfile

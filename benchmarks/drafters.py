@@ -1,7 +1,5 @@
 """What drafting by look-up costs a round."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator

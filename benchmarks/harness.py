@@ -1,7 +1,5 @@
 """What every benchmark shares: interleaved repeats, medians with spread, one table, one real model."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import statistics

@@ -4,8 +4,6 @@ MLSD_BENCH_CASES sets how many, MLSD_BENCH_KINDS which (comma-separated). Every 
 `--budget-s` ends has tried some of each. The short version is `tests/hostile`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -5,8 +5,6 @@ command runs again, and what it leaves is compared with what an undisturbed one 
 coordinator are killed. MLSD_BENCH_BLOWS sets how many blows there are; `--budget-s` ends them sooner.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """A lab: what waiting and coordinating cost, and 10,000 jobs on 64 simulated machines; kill_study kills its parts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

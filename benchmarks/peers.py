@@ -5,8 +5,6 @@ program around them. Needs CMake and a C++ compiler; the first call takes minute
 registry, or from the folder of llama.cpp that LLAMA_CPP_SOURCE names.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

@@ -4,8 +4,6 @@ Published rows with a stated acceptance, each source predicted by all others; th
 of SmolLM2 with two drafts, each gamma left out in turn, both sides timed on one thread: run that on an idle machine.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Prints every row with its predicted range; With MLSD_WRITE_PASSES=1 in the envir
 sources and writes mlsd/assets/passes.toml.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

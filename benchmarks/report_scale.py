@@ -1,7 +1,5 @@
 """Every reading command on a study of 10,000 trials and on one ten times as large; and a record that is checked."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

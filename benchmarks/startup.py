@@ -1,7 +1,5 @@
 """What `mlsd --help` costs, against importing click alone."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

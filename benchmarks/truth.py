@@ -3,8 +3,6 @@
 Each part simulates honest data and data that lies, and says how often each verdict is wrong.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 MLSD_BENCH_N sets the rows of each honest kind; a hundredth of it are the tables of each corruption.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile

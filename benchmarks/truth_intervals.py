@@ -4,8 +4,6 @@ A part of ``python -m benchmarks truth``. Each simulation draws whole studies an
 that what is judged is what is printed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

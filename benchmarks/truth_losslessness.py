@@ -6,8 +6,6 @@ have set is told as well: the largest distance of an honest memory in noises, an
 this distance gave away.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import tempfile

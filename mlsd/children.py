@@ -3,8 +3,6 @@
 ``-P`` keeps the working directory off the import path: a `msgspec.py` beside somebody's models must not run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """The monotonic clock of every measurement."""
 
-from __future__ import annotations
-
 import time
 from typing import Protocol
 

@@ -30,8 +30,6 @@
 Every message says what happened and where; `hint` says what to do next.
 """
 
-from __future__ import annotations
-
 import difflib
 import traceback
 from collections.abc import Iterable

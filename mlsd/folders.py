@@ -4,8 +4,6 @@
 again. Otherwise the platform decides: under Library on macOS, under XDG_DATA_HOME and XDG_CACHE_HOME elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets

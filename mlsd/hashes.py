@@ -1,7 +1,5 @@
 """SHA-256 of large files, each read once: known hashes stand in the user's folder, valid while a file is unchanged."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How much mlsd takes from others before it refuses the rest: every limit once, with the variable that raises it."""
 
-from __future__ import annotations
-
 import os
 
 from mlsd.errors import InputError

@@ -1,7 +1,5 @@
 """Names that others chose, cleaned where they enter: as they may be stored, drawn and read back by any program."""
 
-from __future__ import annotations
-
 import re
 
 # What XML 1.0 cannot hold (2.2), and what moves a terminal's cursor; tabs and ends of lines may stay.

@@ -1,7 +1,5 @@
 """The one parser of what comes from outside: bytes into a record with types and ranges, or one message."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import math

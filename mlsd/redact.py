@@ -1,7 +1,5 @@
 """Keys and tokens never reach a file or a screen, whoever sends them back."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small pure statistics: spreads, groups, intervals, and what they decide."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Unit conversions and their printed form: GB and GB/s are decimal (10^9), GiB is binary (2^30)."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

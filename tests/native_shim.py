@@ -1,7 +1,5 @@
 """Builds of llama.cpp with a fault put in on purpose: the installed libraries behind one of ours, compiled here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Processes that a test must not leave behind."""
 
-from __future__ import annotations
-
 import psutil
 
 

@@ -1,7 +1,5 @@
 """llama.cpp's rpc-server over the CPU, as a device that is not the CPU: python -m tests.rpc_server FOLDER HOST:PORT."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

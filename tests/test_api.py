@@ -1,7 +1,5 @@
 """The public library: its names are pinned, it costs nothing until used, and it does what the commands do."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

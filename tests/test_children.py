@@ -1,7 +1,5 @@
 """No child of ours runs a stranger's code out of the working directory, and none outlives its parent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

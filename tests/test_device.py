@@ -4,8 +4,6 @@
 over loopback. It prints MLSD_DEVICE_LIBRARIES=FOLDER, under which these tests run; without it they are skipped, loudly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """README and docs tell the truth: every command in them runs, every file they name exists, the pages build."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

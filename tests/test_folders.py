@@ -1,7 +1,5 @@
 """Where mlsd keeps its files, and a clear word where it cannot."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A machine on which mlsd cannot be installed gets the reason, and what to do, by what its own tools print."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import platform

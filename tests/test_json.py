@@ -1,7 +1,5 @@
 """What commands print with --json stands in docs/schemas.json; `tests/conftest.py` holds every test's output to it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

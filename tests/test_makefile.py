@@ -1,7 +1,5 @@
 """What the Makefile runs for a user runs in an empty home, on the llama.cpp that is installed, with nothing set."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

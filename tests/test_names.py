@@ -1,7 +1,5 @@
 """A name from anywhere ends no report: what neither XML nor a terminal can take is another character from the start."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Notebooks run from top to bottom on the small database beside them, hold no logic, and ship with what they show."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

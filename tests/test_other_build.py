@@ -3,8 +3,6 @@
 MLSD_OTHER_BUILD names it; CI compiles one beside the default install.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files that somebody hands over: no pipe, no device, no depth and no number takes the program down."""
 
-from __future__ import annotations
-
 import os
 import resource
 import tomllib

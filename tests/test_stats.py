@@ -1,7 +1,5 @@
 """Intervals cover what they promise, effects that would have shown show, and choosing the best is paid for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

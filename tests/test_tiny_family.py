@@ -1,7 +1,5 @@
 """The shipped tiny family: its files are whole, compute what PyTorch computed, write Python, and predict each other."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The simulations of benchmarks, small and seeded: what is printed as 95 % holds in about 95 %."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import decisions as simulated

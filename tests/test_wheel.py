@@ -1,7 +1,5 @@
 """The built wheel works without the checkout: it carries its suites, manifest and assets, and finds them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Writes docs/commands.md: every command's help, as click prints it. Run: python -m tools.command_reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

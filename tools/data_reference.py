@@ -1,7 +1,5 @@
 """Writes the tables of docs/data.md: columns, warnings, statuses. Run: python -m tools.data_reference."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterable

@@ -14,8 +14,6 @@ Versions:
        place, and `results` has arms
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

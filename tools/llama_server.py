@@ -6,8 +6,6 @@ cores): what differs between such a server and our engine is then the loop, neve
 user's cache folder, by version; an interrupted build goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util

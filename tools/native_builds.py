@@ -12,8 +12,6 @@ order that Metal would (some seconds): the cheapest guard without a Mac. What fo
 variable that it prints is what the tests marked `builds` look for. Stopped, it goes on where it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util

@@ -7,8 +7,6 @@ entry. Where no package has the header of a build, `CHANGES` says what came when
 the library's own default values.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

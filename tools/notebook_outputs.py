@@ -3,8 +3,6 @@
 With `--measure` the database that they read is measured anew before, by the commands of `notebooks/data/README.md`.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3

@@ -3,8 +3,6 @@
 `mlsd doctor --self-check -o studies/self-check-NAME.json` makes such a file; it names no person, machine or folder.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mlsd.measure.parent.doctor import SelfCheck, read_self_check

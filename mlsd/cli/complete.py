@@ -1,7 +1,5 @@
 """What the Tab key offers: ids of models, methods, profiles, suites and prompts, and files where a path is begun."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """The table of commands; each lives in a file of its own and is imported only when it runs."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

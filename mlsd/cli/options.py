@@ -1,7 +1,5 @@
 """What several commands parse: options that several have, number lists, models, drafters, engine settings."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,7 +1,5 @@
 """Drafting methods by name, each a class in a file that is imported only when it is used."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from pathlib import Path

@@ -5,8 +5,6 @@ differ in what becomes of the doubtful token: Kangaroo, SWIFT and ConfLayers sti
 counts its probability among the ten likeliest alone (`common_speculative_impl_draft_simple::draft`, as of b11524).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Protocol
 
 import numpy as np

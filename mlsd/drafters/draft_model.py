@@ -4,8 +4,6 @@ The first decode of a round takes in the newest committed tokens and gives the f
 pass of its own. The mark lies right after that decode: all that memory then holds is confirmed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TypeVar

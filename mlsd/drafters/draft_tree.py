@@ -1,7 +1,5 @@
 """EAGLE-2's policy over a draft model's probabilities: a level of the tree costs one pass, whatever its width."""
 
-from __future__ import annotations
-
 from mlsd.drafters.draft_model import DraftModel, open_second
 from mlsd.drafters.method import DrafterSetup, drafting_method
 from mlsd.drafters.options import Preset, Range, small_model_study

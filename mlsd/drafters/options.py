@@ -1,7 +1,5 @@
 """What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The most that speculation can give on a target: its own plain output, replayed as drafts that cost nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Such a method is the file's content: its name holds the file's base name, the cl
 its trials. Whatever goes wrong inside it is said to be its own fault, with the line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

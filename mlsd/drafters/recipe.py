@@ -1,7 +1,5 @@
 """What an arm opens: a list of contexts, written once by its method, for the worker and for planning memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What verification costs when nothing is accepted: random drafts, each one wrong by construction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The loop: draft, verify, accept, roll back. Plain decoding is the same loop with a drafter that proposes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import msgspec

@@ -11,8 +11,6 @@ in passes of several widths: nothing is ever taken back here, so a rollback that
 Where noise is so large that it would explain anything, or copies change a memory that was fed, nothing is judged.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ A node is a tensor and what computes it. Names are those of llama.cpp's builders
 the block. Nodes without a telling name (``node_21``) are computed for the next telling one, so they belong to it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal

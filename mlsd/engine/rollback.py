@@ -15,8 +15,6 @@ Each round `mark` comes before speculative tokens go in, `step` before each of t
 (docs/architecture.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

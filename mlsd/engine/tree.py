@@ -4,8 +4,6 @@ Nodes stand in depth-first order with the likeliest child first, so that an acce
 same order as plain decoding would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What is proposed, and what the target makes of it: acceptance rules as pure functions of proposals and outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

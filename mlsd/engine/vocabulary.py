@@ -1,7 +1,5 @@
 """Text as tokens, and whether a draft model speaks the target's language: the same ids for the same texts."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Study databases to other people's tables: one file a format. Exports are derived and can be made again."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 An output that differs is fed to the model, and each of its tokens must be a tie there.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence

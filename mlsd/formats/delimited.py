@@ -1,7 +1,5 @@
 """CSV of trials, one line each; safe to open in a spreadsheet."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import BinaryIO

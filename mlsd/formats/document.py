@@ -1,7 +1,5 @@
 """The whole study as one JSON object: runs, models, cases, trials with rounds, warnings, and what else was stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 

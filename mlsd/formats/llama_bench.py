@@ -5,8 +5,6 @@ and a generation test (n_gen > 0 at depth n_prompt) with every valid repeat as a
 record are null.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any, BinaryIO
 

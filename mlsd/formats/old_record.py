@@ -5,8 +5,6 @@ Rounds stand column by column, times as their median and each one's difference f
 hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -4,8 +4,6 @@ Every row becomes cells by the names that the audit knows (`HEADS`), each as it 
 table but holds for all that follow (a command's model and gamma, the one chip that a text names) is added to them.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -6,8 +6,6 @@ mlsd (`old_record`) is read as the database that it was made of. Whether what a 
 `mlsd.analysis.audit.record_identities`.
 """
 
-from __future__ import annotations
-
 import getpass
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The flat tables of trials and rounds that several formats share, with the kind of every column."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 

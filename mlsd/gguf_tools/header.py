@@ -4,8 +4,6 @@ Package gguf's reader builds Python objects for every token, which takes seconds
 array is decoded only when asked for. Layout: ggml/docs/gguf.md, versions 2 and 3, little-endian.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from typing import Any

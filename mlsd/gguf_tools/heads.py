@@ -4,8 +4,6 @@ The library checks little of it and ends the process on the rest, so everything 
 here, from the two headers alone. Read from src/models/eagle3.cpp and src/models/dflash.cpp of the pinned release.
 """
 
-from __future__ import annotations
-
 import gguf
 import numpy as np
 

@@ -3,8 +3,6 @@
 Known by name are tiny ones for tests and demonstrations, and full-size ones to be written synthetically.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 

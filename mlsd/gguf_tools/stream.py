@@ -1,7 +1,5 @@
 """A GGUF file being written: metadata first, then tensor after tensor, never more than a piece of one in memory."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What machine this is, and in what state; a field that cannot be read is None, and `read_machine` says why."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

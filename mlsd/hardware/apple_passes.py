@@ -6,8 +6,6 @@ p quantized parameters on n GPU cores. T(k) of llama.cpp is a multiple of T(1) (
 ``T(1) + (k - 1) r p / n``. `python -m benchmarks published` fits and checks them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

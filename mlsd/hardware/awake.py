@@ -1,7 +1,5 @@
 """Keeping the machine awake while it measures: a Mac that sleeps in the middle of a trial times its own dream."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

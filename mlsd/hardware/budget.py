@@ -1,7 +1,5 @@
 """How much memory models may take on a machine: what its device says, or what was published of such machines."""
 
-from __future__ import annotations
-
 import sys
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The largest cache between a core and the memory: what is smaller is not read from memory twice."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

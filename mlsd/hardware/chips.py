@@ -4,8 +4,6 @@ The brand string does not separate bins of one name, so a bin is chosen by its G
 neither decides, or no confirmed figure was published, the bandwidth is None.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Running the system's own tools: their output as text, or nothing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Sequence

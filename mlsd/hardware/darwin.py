@@ -3,8 +3,6 @@
 `pmset -g therm` hardly ever reports throttling on Apple Silicon, so the thermal pressure level is asked for.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

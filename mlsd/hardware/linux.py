@@ -1,7 +1,5 @@
 """Linux: pure parsers of /proc, /sys and os-release, and the two readings made of them."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Pure. The steps belong to a range of builds: results of builds on different side
 "should I switch it on?" differently, and their runs have different environment keys, so that nothing pools them.
 """
 
-from __future__ import annotations
-
 import re
 
 from mlsd.records import Record

@@ -1,7 +1,5 @@
 """What a platform's reader returns of a machine, and how it reads a number."""
 
-from __future__ import annotations
-
 import psutil
 
 from mlsd.records import Environment, Record

@@ -4,8 +4,6 @@ Machines share no work: each measures the whole plan as a run of its own, load b
 it stopped when it, or another with the same environment key, is there.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import deque

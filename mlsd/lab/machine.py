@@ -1,7 +1,5 @@
 """A machine of a lab: what it says of itself, whether it may take part, and how it measures a part of a plan."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Suites on the machines of a lab, from request to result."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 

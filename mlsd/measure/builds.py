@@ -4,8 +4,6 @@ A worker runs in this interpreter with this mlsd; only `llama_cpp` and its share
 sides of a comparison differ in nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -5,8 +5,6 @@ Heat slows wide passes before narrow ones: on an M5 Max T(4) went from 37 to 51 
 ms is 11 to 12 % slower, too (llama.cpp 10119).
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Callable, Sequence

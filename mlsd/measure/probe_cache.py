@@ -1,7 +1,5 @@
 """What was found of a file, kept between runs: the same file on the same build and device need not be tested twice."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from functools import partial

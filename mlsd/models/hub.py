@@ -3,8 +3,6 @@
 What comes over plain HTTP is kept where a download stops, as the library does not: 20 GB cut off at 19 go on.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the hub says of a file, and what was known of each when it was first found: the lock of the user's manifest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mlsd.folders import read_json, update_json, user_dir

@@ -1,7 +1,5 @@
 """gguf_manifest.toml, the shipped one and the user's, as checked `ModelEntry` values; no network, no GGUF is opened."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How long a plan will take and what it needs, before anything runs. Pure; every estimate names its source."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, defaultdict

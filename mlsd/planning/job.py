@@ -1,7 +1,5 @@
 """What a worker is told of one load: models, prompts, and the slots in which trials are measured, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """What a model's name says of it: its shape, its quantization, and the bytes that follow from both."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import msgspec

@@ -4,8 +4,6 @@ A block holds the arms that are measured together, in random order, plain decodi
 loop, so that slow drift of the machine spreads over all cases.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import random

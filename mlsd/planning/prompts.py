@@ -1,7 +1,5 @@
 """The prompts: four short ones, one long passage and the tasks that ship with mlsd, and texts from the user's files."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

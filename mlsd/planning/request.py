@@ -1,7 +1,5 @@
 """What a person asks to be measured, its names resolved: a request is made once, and never edited on its way."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

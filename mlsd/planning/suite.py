@@ -1,7 +1,5 @@
 """Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What commands print with --json of an answer and of a trial: one shape of each for every command."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mlsd.records import Case, Record, Source

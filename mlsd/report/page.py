@@ -3,8 +3,6 @@
 A part that the data cannot fill says what is missing; nothing is drawn or tabled of nothing.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from pathlib import Path

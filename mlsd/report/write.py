@@ -1,7 +1,5 @@
 """Writing a report's files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

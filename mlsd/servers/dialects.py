@@ -1,7 +1,5 @@
 """Which protocol a server speaks: asked, not guessed, and waited for while it loads."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

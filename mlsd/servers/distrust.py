@@ -1,7 +1,5 @@
 """What a server reports of an answer, held against what can be: its clock, its counts, its memory of other requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlsd.servers.endpoint import Request, ServerAnswer

@@ -1,7 +1,5 @@
 """What mlsd needs of a server, whatever its protocol: one request in, one answer out with its clocks and counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 What a binary cannot do is known from what it lists, so a newer one needs no newer mlsd.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

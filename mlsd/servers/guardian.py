@@ -4,8 +4,6 @@ Run as ``python -m mlsd.servers.guardian PROGRAM ARGUMENT...`` with a pipe as st
 parent, also when that was killed. On Linux the kernel ends the server when this process is killed, too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import subprocess

@@ -5,8 +5,6 @@ each place, by which lead, and how much that lead moves when the place is comput
 Of a server that gives no log-probabilities a difference is not judged: a tie may explain it, or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

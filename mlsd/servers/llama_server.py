@@ -1,7 +1,5 @@
 """llama-server's native protocol: token ids in and out, its clock, its counters, and each round as it happens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any

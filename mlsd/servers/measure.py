@@ -1,7 +1,5 @@
 """Servers side by side in interleaved blocks: one trial a request, in the store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 It takes texts, and reports what was accepted in its log alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """From what a person asks for to sides that are ready: one URL or two, or servers that mlsd launches."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack

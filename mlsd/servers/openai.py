@@ -4,8 +4,6 @@ A stream has a clock and pieces of text, which are not tokens; counts and ids st
 at all. What a stream lets out is asked for once more, outside what is timed, for each text that is new.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import PurePath

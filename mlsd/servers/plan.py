@@ -1,7 +1,5 @@
 """What is asked of which server, and in which order: blocks in random order, in each every arm's requests at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

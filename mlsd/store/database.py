@@ -4,8 +4,6 @@ Owns the connection, the migrations' execution, the look at a file before and wh
 translation of SQLite errors; knows no table by name.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """The part of a study database that knows the machine: timed passes, chosen experts, what the memory gives."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Other files there are not study databases and are passed over.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mlsd.errors import StoreError

@@ -1,7 +1,5 @@
 """How one pass of a model divides into the parts of its network, and how far the looking changed it."""
 
-from __future__ import annotations
-
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import Count, DrafterSpec, Few, Record

@@ -4,8 +4,6 @@ Every value that comes out of a database passes the types of its record here (`m
 nowhere else: a database may be old, edited, or another's.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import re

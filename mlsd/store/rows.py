@@ -1,7 +1,5 @@
 """Values of the store beside the shared records: runs, stored trials, calibration, coverage."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Any, Literal, NamedTuple
 

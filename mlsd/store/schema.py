@@ -16,8 +16,6 @@ History (`PRAGMA user_version`):
 A released step never changes: a new shape is a new step, and `tests/store/databases/later.sql` gets rows of it.
 """
 
-from __future__ import annotations
-
 FROM_RECORD = "record"  # in the plan of a run that came with a record: nobody measured it into this file
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
 

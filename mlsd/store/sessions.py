@@ -5,8 +5,6 @@ another (`SessionPlan.id`), and so do all calls of one search. What a database o
 taken from the run's own cases.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

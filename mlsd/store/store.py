@@ -5,8 +5,6 @@ of a block changes only by being superseded, when the same block is measured aga
 Tables of the machine are in `machine_tables`.
 """
 
-from __future__ import annotations
-
 import datetime
 import sqlite3
 from collections import Counter

@@ -5,8 +5,6 @@ chance that a drafted token is accepted where the one before it was (alpha of Le
 ``output``: accepted over output tokens (mlx-lm's from_draft, dflash-mlx). MGL is tokens a round, the bonus included.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """Which setting to use on which text: on, off, not decided yet, or no usable measurement, each with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal
 

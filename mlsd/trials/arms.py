@@ -1,7 +1,5 @@
 """What is measured against what: one record for an arm, with one name for people, wherever it came from."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

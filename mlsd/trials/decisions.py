@@ -10,8 +10,6 @@ docs/method.md. With m arms, n units (blocks of one prompt, else prompts) and f 
 and sd^2 the larger of an arm's own variance and of the mean of its own and all arms', weighted by freedom (Smyth 2004).
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 import statistics

@@ -4,8 +4,6 @@ A field has its name with the unit in it, the type of its values, what it means,
 measured is missing, never 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 

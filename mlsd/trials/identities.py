@@ -5,8 +5,6 @@ rounds sum to the decode time, and every committed token is accepted or a bonus.
 measurement, whoever says so: it is not stored, no record of it verifies, and no answer is made of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What the rounds of trials sum to, and the rates that follow from counts and times: each formula stands here once."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A loop is simulated round by round, so acceptance, token counts and times follow
 what the table leaves out are drawn on top. A corruption changes printed cells only.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import random

@@ -1,7 +1,5 @@
 """A study database with trials of simulated honest loops, written through the real store."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

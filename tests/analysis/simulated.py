@@ -1,7 +1,5 @@
 """Data simulated from known models: what a fit must give back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

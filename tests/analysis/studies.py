@@ -1,7 +1,5 @@
 """Study databases of known content: every time and every acceptance is set, so every figure has a known answer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from pathlib import Path

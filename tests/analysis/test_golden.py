@@ -5,8 +5,6 @@ values and those of the databases of every schema version. Changed since: an arm
 its session's design, its speeds geometric means over the same blocks.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import sqlite3

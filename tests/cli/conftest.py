@@ -1,7 +1,5 @@
 """Running commands as a user does, inside the test's process."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``mlsd advise`` through the command line."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

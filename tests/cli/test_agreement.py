@@ -3,8 +3,6 @@
 Three databases: a bench of several arms and prompts with another bench in the file, part of suites B and D, a server.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

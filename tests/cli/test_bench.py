@@ -1,7 +1,5 @@
 """``mlsd bench`` and ``mlsd doctor`` on tiny real models: the JSON contract, the table, and bad input."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

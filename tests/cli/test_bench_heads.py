@@ -1,7 +1,5 @@
 """Drafting heads from the command line: measured by name, and refused with exit code 2 before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

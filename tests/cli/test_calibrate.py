@@ -1,7 +1,5 @@
 """``mlsd calibrate`` through the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

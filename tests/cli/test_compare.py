@@ -1,7 +1,5 @@
 """``mlsd compare`` with real workers: a build against itself, against ones with a fault put in, settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the Tab key offers, and what a mistyped name is answered with."""
 
-from __future__ import annotations
-
 import pytest
 from click.shell_completion import ShellComplete
 

@@ -1,7 +1,5 @@
 """No command lets llama.cpp try a context that cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.conftest import Mlsd

@@ -1,7 +1,5 @@
 """Which database a command means when nobody names one: the newest study under results/, whatever else lies there."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

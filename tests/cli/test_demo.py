@@ -1,7 +1,5 @@
 """How ``mlsd demo`` ends; tests/test_wheel.py runs all of it."""
 
-from __future__ import annotations
-
 import msgspec
 
 from mlsd.cli.commands.demo import honest, invalid, loss, win

@@ -1,7 +1,5 @@
 """`--build` measures with the build named, or says why it cannot; `mlsd doctor --builds` lists and tries them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

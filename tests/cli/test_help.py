@@ -1,7 +1,5 @@
 """Every help text: metavars are words, no line holds a shell comment, and two examples end it that work."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

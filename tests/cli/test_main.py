@@ -1,7 +1,5 @@
 """What every command shares: the list of commands, -q and -v, and errors that nobody else explains."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

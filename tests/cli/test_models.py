@@ -1,7 +1,5 @@
 """`mlsd models` as a person runs it, against a hub on loopback."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

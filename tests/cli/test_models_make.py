@@ -1,7 +1,5 @@
 """``mlsd models make``: models of random weights, and noisy copies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

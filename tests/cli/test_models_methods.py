@@ -1,7 +1,5 @@
 """``mlsd models methods``: the list, one method, as table and JSON; presets from the command line to the trial."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``mlsd models make subset``: what it writes, prints and refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nothing that a stranger wrote steers the terminal, turns into markup, or becomes a second command."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

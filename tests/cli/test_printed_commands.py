@@ -1,7 +1,5 @@
 """Every command that a surface prints runs as it stands, and goes on from what was asked: nothing is dropped."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`mlsd record`, its check, and importing what another machine recorded."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

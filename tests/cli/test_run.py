@@ -1,7 +1,5 @@
 """``mlsd run`` on the embedded tiny family: first line, resume, interrupt, and bad input."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

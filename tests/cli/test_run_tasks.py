@@ -1,7 +1,5 @@
 """``mlsd run E --tasks``: Spec-Bench's protocol on the tiny family and on SmolLM2."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

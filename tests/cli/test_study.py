@@ -1,7 +1,5 @@
 """`make study`: from nothing to a report in one command, killed on the way and gone on with."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Where drafters meet real targets: a method by name, built as `mlsd bench` builds it, against plain decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Targets that all methods are tried on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

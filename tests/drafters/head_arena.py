@@ -4,8 +4,6 @@ Random heads are almost never accepted, so a method is shown to be exact at each
 the plain output's own tokens in front of what the head proposes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar

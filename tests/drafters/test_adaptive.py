@@ -1,7 +1,5 @@
 """The draft length that adapts: llama.cpp's rule step by step, and as an arm of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

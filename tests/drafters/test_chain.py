@@ -1,7 +1,5 @@
 """Chains of draft tokens: how they grow, and where doubt ends them; whatever it does, the output stays the target's."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import closing

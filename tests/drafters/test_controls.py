@@ -1,7 +1,5 @@
 """The bounds that nobody can use; that they are always right and always wrong is in `test_exactness`."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Trees from a draft model: grown as EAGLE-2 says, exact, and better than one chain of the same depth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

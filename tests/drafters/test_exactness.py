@@ -1,7 +1,5 @@
 """Whatever a drafter proposes, the output is the target's: an oracle is believed, noise is not, a liar is found out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The list of methods: every one is in it, with all that a user may set, and every preset is one that works."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example of docs/add-a-method.md is a method: it drafts what it says, and its output is plain decoding's."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A drafting method out of a file of one's own: measured like any, known by its content, to blame for its faults."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

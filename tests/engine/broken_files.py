@@ -1,7 +1,5 @@
 """Model files that are whole but wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

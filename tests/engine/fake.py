@@ -5,8 +5,6 @@ wants. Memory behaves like the real ones: attention memory can be cut anywhere, 
 snapshots of the last batch, and outside that range a cut is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

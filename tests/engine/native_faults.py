@@ -3,8 +3,6 @@
 A rollback that is broken in this way is broken alike wherever it is used, as native faults are.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Callable, Iterator

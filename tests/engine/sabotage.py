@@ -1,7 +1,5 @@
 """Rollbacks that break on purpose, to see whether judging notices."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """The loop on a scripted context: what it counts, what it times, when it stops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

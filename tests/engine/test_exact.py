@@ -3,8 +3,6 @@
 `tests/drafters/test_exactness.py` is the same of every drafting method, `tests/test_device.py` of another device.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

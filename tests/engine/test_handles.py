@@ -1,7 +1,5 @@
 """Every native handle is freed: counted one by one, and seen in the memory of the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """An honest run is lossless or a tie; a broken memory is found out, also where run and judge share the fault."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import closing

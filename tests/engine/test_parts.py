@@ -1,7 +1,5 @@
 """Which part of a network a node belongs to: rules over names, and what they make of real graphs."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import pairwise

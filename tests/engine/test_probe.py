@@ -1,7 +1,5 @@
 """What the probe's findings mean: which strategy is taken, and that each one's time is what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial

@@ -1,7 +1,5 @@
 """A round stays straight: few files and functions run in it, and few frames lie between it and llama.cpp."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How many threads are taken, and that no more are taken than there are cores."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 

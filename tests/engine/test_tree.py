@@ -1,7 +1,5 @@
 """Trees as values: their order, their leaves, and what is accepted of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

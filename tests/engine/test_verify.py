@@ -1,7 +1,5 @@
 """Acceptance rules keep the target's choice, or its distribution."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """A small real study and its record, and ways to alter one."""
 
-from __future__ import annotations
-
 import gzip
 import sqlite3
 from contextlib import closing

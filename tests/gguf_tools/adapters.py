@@ -1,7 +1,5 @@
 """Random Kangaroo adapters as files, and what they compute, written without llama.cpp, GGUF or mlsd."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Tensor names and keys are those that llama.cpp's converter writes. What a random
 acceptance says nothing of the method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """What a header claims is believed only where it can be: one error for a damaged file, no loop over what it says."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files of drafting heads: what is read from them, and everything that would end llama.cpp's process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

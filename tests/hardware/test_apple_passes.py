@@ -1,7 +1,5 @@
 """What passes take on a chip by public rows: anchors, directions, and constants that are what the fit gives."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

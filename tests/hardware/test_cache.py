@@ -1,7 +1,5 @@
 """The size of the largest cache as Linux writes it."""
 
-from __future__ import annotations
-
 from mlsd.hardware.cache import largest
 
 

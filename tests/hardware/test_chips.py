@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mlsd.hardware.chips import bins, peak_bandwidth

@@ -1,7 +1,5 @@
 """Steps of T(k) belong to a build: before and after the kernels that were made for verification."""
 
-from __future__ import annotations
-
 import pytest
 from gguf import GGMLQuantizationType
 

@@ -1,7 +1,5 @@
 """Seeded damage: what discs, networks, editors and ill will do to bytes, texts, headers and databases."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """No mutated input of any kind ends in a traceback, a hang, an orphan, a file outside, or a number that is not so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A lab of real processes on this machine: a scheduler, machines with folders of their own, and a coordinator."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

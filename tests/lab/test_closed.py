@@ -1,7 +1,5 @@
 """A lab is closed: it listens where its own machines speak from, and lets in who has its certificate."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import subprocess

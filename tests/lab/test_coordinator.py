@@ -1,7 +1,5 @@
 """A lab's coordinator loses nothing and doubles nothing, whatever its machines do."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several processes as a lab: a plan split over them equals the plan alone, and the death of any costs nothing."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import random

@@ -1,7 +1,5 @@
 """A machine that joins through ssh, against a real sshd on this machine with a key that lives as long as the test."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Records with every field set, so that a field without a column cannot hide behind a default."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small study in a process of its own, so that a test can kill it: python -m tests.measure.kill_script DIR DB."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

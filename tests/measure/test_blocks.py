@@ -1,7 +1,5 @@
 """A block is planned, measured, judged, stored, retried and counted as one, whatever happens on the way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Spoiled builds: each is refused with its reason, by a process of its own; the one that asks goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A build is found by what names it, told from others by its files, and refused in words where it is none."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

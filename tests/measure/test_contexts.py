@@ -1,7 +1,5 @@
 """Contexts that cannot be are refused with what to give instead: from the header alone, or by llama.cpp's own plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A machine rests until it is cool, its parent hears of it, and nothing measured hot counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial

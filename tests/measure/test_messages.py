@@ -1,7 +1,5 @@
 """What a worker says reaches its caller whole."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A long prompt is read once: every arm and repeat goes on from the memory it left, and writes the same."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

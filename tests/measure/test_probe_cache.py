@@ -1,7 +1,5 @@
 """What is found of a file once: weights that are no numbers are refused by name, also where logits look well."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

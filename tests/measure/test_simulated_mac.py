@@ -1,7 +1,5 @@
 """`make study PROFILE=mac-16gb` on a Mac that becomes hot twice, sleeps, loses a worker and meets a busy hub."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Files that other programs keep are found by hash or by size and name, checked, and used in place of a download."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

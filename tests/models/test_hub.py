@@ -1,7 +1,5 @@
 """Downloads against a real server on loopback: whole, cut off, limited, refused, large, under a tag, offline."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

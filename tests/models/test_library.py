@@ -1,7 +1,5 @@
 """A model named by path or id is found, fetched or made in one way, whatever its source."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shipped manifest is sound, and a wrong entry is named by file, key and value."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is tried when nobody chose: look-ups, and drafts of the target's vocabulary that are here and small enough."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mlsd.models.library import resolve_model

@@ -1,7 +1,5 @@
 """What people ask for becomes a plan: benches in interleaved order, and what they get wrong is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

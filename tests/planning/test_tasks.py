@@ -1,7 +1,5 @@
 """Task files: read as Spec-Bench writes them, refused with the line that is broken."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

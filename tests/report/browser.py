@@ -1,7 +1,5 @@
 """A small client of Chromium's DevTools protocol over its pipe: real pages, no further dependency."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

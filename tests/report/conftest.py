@@ -1,7 +1,5 @@
 """One whole study and its page for every test that only reads them."""
 
-from __future__ import annotations
-
 import pytest
 
 import mlsd

@@ -1,7 +1,5 @@
 """The page in a real browser: no complaint, sorting, filtering, light and dark, a narrow screen, paper."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """The report's pages on the machine, for a small mixture that llama.cpp really ran."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

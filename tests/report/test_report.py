@@ -1,7 +1,5 @@
 """The report as files and text: the answer first, nothing fetched, every string escaped, what is missing said."""
 
-from __future__ import annotations
-
 import dataclasses
 import html.parser
 import json

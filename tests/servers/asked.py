@@ -1,7 +1,5 @@
 """Measuring sides as tests need it: short, on one thread, into a database of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Real servers that tests share; whoever asks for one is marked `server`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

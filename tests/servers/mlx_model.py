@@ -1,7 +1,5 @@
 """One small Llama model twice: as a GGUF, and as the safetensors that mlx reads, from the same float32 weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

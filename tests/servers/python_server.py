@@ -1,7 +1,5 @@
 """llama-cpp-python's own server on the libraries that are installed, for which its bindings are fitted first."""
 
-from __future__ import annotations
-
 import runpy
 
 from mlsd.engine.llama.native import library

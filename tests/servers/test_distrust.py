@@ -1,7 +1,5 @@
 """Which clock counts: the server's where whole answers confirm it, and ours of whole answers where they do not."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlsd.servers.distrust import decode_ns_of

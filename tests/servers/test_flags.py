@@ -1,7 +1,5 @@
 """Flags are read from what a binary says of itself, recorded here of one build; advice is in the words of the tools."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """llama-server itself: token for token, round for round, at once and alone, and nothing left running."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

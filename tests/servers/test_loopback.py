@@ -1,7 +1,5 @@
 """Only this machine itself counts as this machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlsd.servers.connection import is_loopback

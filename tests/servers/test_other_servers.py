@@ -1,7 +1,5 @@
 """llama-cpp-python's server and mlx_lm.server, the latter beside llama-server on the very same weights."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import socket

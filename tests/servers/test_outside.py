@@ -1,7 +1,5 @@
 """What servers answer is hostile until parsed: one message that names sender and field, no hang, no memory, no key."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import itertools

@@ -8,8 +8,6 @@ tests and its page on the server; Rapid-MLX's counters as its issue 2175 prints 
 pull requests 3158 and 3223; omlx's list of models from its source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

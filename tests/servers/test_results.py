@@ -1,7 +1,5 @@
 """What trials of servers say, on trials whose times are drawn: nothing is decided where there is nothing."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

@@ -1,7 +1,5 @@
 """Two servers with models of their own: which is faster, whether they write the same, and what may be why."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A server that lies, stalls or breaks off: found every time, and the run goes on."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

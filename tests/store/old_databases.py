@@ -1,7 +1,5 @@
 """Databases of every past version: what version 1 wrote, taken through the steps since, with rows in what they add."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A database that somebody deletes, replaces, edits or damages: it is said, and nothing is made worse."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """One trial that cannot be makes neither an answer wrong nor the others unreadable: it is left out, and named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a database says must not say where files lie on its maker's machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

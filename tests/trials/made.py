@@ -1,7 +1,5 @@
 """Arms of a chosen speedup, as if a session had measured them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef

@@ -1,7 +1,5 @@
 """The answer names a setting only where its interval lies above 1; off and not decided yet are two answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

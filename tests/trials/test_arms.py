@@ -1,7 +1,5 @@
 """What arms are called."""
 
-from __future__ import annotations
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A trial that cannot be is named with what is broken; one that the loop made breaks nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """A whole request: its first token, from which length on a setting pays, and outputs that are loops."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One record of an arm: what counts, what it is compared with, and what its session decides."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Sums of rounds and the rates that follow from them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

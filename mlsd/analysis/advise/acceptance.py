@@ -1,7 +1,5 @@
 """How often drafters are right: as trials here, public figures, or a person say it."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """One question about a target, answered: which draft, method and gamma, how fast, how sure, and what to do next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

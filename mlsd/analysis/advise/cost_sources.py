@@ -1,7 +1,5 @@
 """Where advice takes costs from: calibrations and trials of this machine, models of a shape, or a chip."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What is known of a model by its name alone: a file that is here, a shape, or one that a database remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

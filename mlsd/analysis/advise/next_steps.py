@@ -1,7 +1,5 @@
 """What to measure or fetch next so that advice is surer: commands that can be copied."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ A prediction is acceptance (measured on this target, or a reference) times costs
 Its interval joins the spread of the passes, of the acceptance, and the error that predictions had on stored studies.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """A whole request of so many tokens in and out: time to first token, its time, and from where on drafting pays."""
 
-from __future__ import annotations
-
 from mlsd.errors import InputError
 from mlsd.records import Record
 from mlsd.stats import Interval

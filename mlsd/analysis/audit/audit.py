@@ -7,8 +7,6 @@ explain, by most of the row's repeats as well; columns and counts that merely di
 `python -m benchmarks truth`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

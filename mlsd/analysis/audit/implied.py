@@ -3,8 +3,6 @@
 Each figure is taken at the end of its interval that favours the row; None where the table does not say enough.
 """
 
-from __future__ import annotations
-
 from mlsd.analysis.audit.plain_speed import least_pass_ms
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.formats.printed import Printed

@@ -3,8 +3,6 @@
 Names are read in any case, with or without owner, ending and part of a split file.
 """
 
-from __future__ import annotations
-
 import re
 
 from mlsd.records import Record

@@ -3,8 +3,6 @@
 The time of a pass is that of `hardware.apple_passes`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

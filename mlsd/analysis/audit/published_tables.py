@@ -4,8 +4,6 @@ A study is one TOML file in this folder. Tables hold strings, so that no printed
 `context` adds what the rules need: the memory's peak, the bytes of a pass, the cost of a draft token.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

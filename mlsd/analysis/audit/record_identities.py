@@ -4,8 +4,6 @@ Each check is a pure function over what the record says, and answers with senten
 within one value, and between a trial's rounds and their sums, is checked where any database is read (`store`).
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections import Counter, defaultdict

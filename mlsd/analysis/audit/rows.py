@@ -3,8 +3,6 @@
 Plain values; the rules are in `audit`, the readers in `published_tables`, `tables` and `trials`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Audit rows from tables of others, in a file, and what is known beside them."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

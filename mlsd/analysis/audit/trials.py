@@ -1,7 +1,5 @@
 """Audit rows from a study database: mlsd's own trials, whose counts are exact."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from mlsd.analysis.audit.audit import can_be

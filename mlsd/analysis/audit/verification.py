@@ -3,8 +3,6 @@
 Its outputs are decoded again by whoever asks for the check: nothing here measures.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

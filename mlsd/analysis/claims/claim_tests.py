@@ -6,8 +6,6 @@ What texts too different for a common mean say alike, each by itself, is decided
 Berger 1982), so that further texts that agree never undo a decision.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The claims of the published studies, each decided on one's own trials, beside what was printed and its audit."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A proportion over texts with its interval, near 0 and 1 too: counts of a text are not independent, texts are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

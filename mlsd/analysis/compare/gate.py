@@ -6,8 +6,6 @@ to be different is not believed of B, and nothing is said of B while the control
 differ as much as B does.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The sessions of `mlsd compare` that a database holds, as series for the gate."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The study (sections 2.3, 5.1 and 5.2) takes all weights to be read by every pass
 token of k costs 1/k. Here bytes come from the experts that were counted, times from the passes that were timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlsd.analysis.experts.coverage import CoverageTable

@@ -4,8 +4,6 @@ Theories: independent uniform routing (MoESD, arXiv 2505.19645), the same with o
 that follow from either. Measured: distinct experts in windows of consecutive tokens, from the routers themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Effective bandwidth and fixed time of a pass from passes of known bytes; whether a plain read agrees, and why not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlsd.analysis.fits.calibration import median_interval

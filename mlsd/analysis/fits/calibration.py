@@ -1,7 +1,5 @@
 """From timed passes to T(k) with intervals, target efficiency and kernel steps. Times in ms."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """How many experts a pass over k rows touches, and the kernel steps that measured T(k) show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -10,8 +10,6 @@ Leviathan, Kalman, Matias (ICML 2023), theorem 3.8; AtomGradient, "Does Speculat
 Models", equation 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

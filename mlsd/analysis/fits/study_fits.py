@@ -1,7 +1,5 @@
 """All fits of a study: cost models of every target and drafter, and T(k) of every model that was calibrated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

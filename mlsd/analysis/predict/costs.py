@@ -4,8 +4,6 @@
 design with the costs of each kind of round instead of their mean.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """What study databases hold for advice: arms as they were measured, timed passes, and models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """How far predictions can be trusted: stored gammas predicted without their own times, their rounds as they were."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Two depths or more give that line by measurement; a single one must be scaled by
 Times in ms.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ engine options that most of its valid trials share, of equals the latest; of eac
 Another machine is chosen by the start of its key, other settings by the start of theirs or of a file's hash.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

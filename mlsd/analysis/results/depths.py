@@ -1,7 +1,5 @@
 """Arms behind some depth of other text: what a wider context does to passes and speedup."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby

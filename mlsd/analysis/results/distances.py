@@ -1,7 +1,5 @@
 """What predicts acceptance before any drafting, brought together with the trials that show what was accepted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

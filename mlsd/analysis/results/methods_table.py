@@ -3,8 +3,6 @@
 The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models. Draws nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Of valid trials of our own engine alone: what a round of a server cost is not known in its parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ From round records and from what methods time themselves (`Trial.stats`). The ro
 study (seed 004): draft forward, search, tree construction, memory kept in step, match against no match.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What the arms of servers say beyond their result: losslessness in words, what a server costs beside our own loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlsd.records import Status, Trial

@@ -5,8 +5,6 @@ equation 2 (the mixture-of-experts study, section 2.2) the times of a round; the
 the tokens that a round commits.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal

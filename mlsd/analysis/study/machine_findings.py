@@ -1,7 +1,5 @@
 """What a study database holds of the machine: T(k) of models, experts and bandwidth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

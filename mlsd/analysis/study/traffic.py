@@ -4,8 +4,6 @@ Bytes are those of the tensors that a pass needs: of a mixture of experts the on
 The study takes all weights for every pass; both stand here side by side. GB and GFLOP are 10^9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

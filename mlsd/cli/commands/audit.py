@@ -1,7 +1,5 @@
 """`mlsd audit`: can these numbers be true? Of a table or log, a published study, one's own trials, or one speed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

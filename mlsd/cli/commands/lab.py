@@ -1,7 +1,5 @@
 """``mlsd lab``: several machines that measure for one study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

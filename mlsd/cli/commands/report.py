@@ -1,7 +1,5 @@
 """`mlsd report`: one page that says which setting to use, and everything behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``mlsd models make``: models and stores written here, in place of a download."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

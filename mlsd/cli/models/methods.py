@@ -1,7 +1,5 @@
 """``mlsd models methods``: what there is to draft with."""
 
-from __future__ import annotations
-
 import click
 
 from mlsd.cli import complete

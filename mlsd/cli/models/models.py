@@ -1,7 +1,5 @@
 """``mlsd models``: the models of the manifest, which of them are on this machine, and the methods that draft."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

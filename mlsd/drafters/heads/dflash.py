@@ -5,8 +5,6 @@ the one before, inside its graph; a DFlash2 head scores pairs of neighbours, and
 step. mlsd has run heads of random weights only, and refuses those of the DeepSeek-V4 kind (`gguf_tools.heads`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

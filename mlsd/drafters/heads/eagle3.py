@@ -4,8 +4,6 @@ At position p the head reads token p + 1 and the encoded target rows of p. The n
 so its own position waits for the next round. mlsd has run heads of random weights only.
 """
 
-from __future__ import annotations
-
 from mlsd.clock import Clock
 from mlsd.drafters.chain import P_MIN, Doubt
 from mlsd.drafters.heads.head import HeadChain, HeadMemory, HeadOptions, open_head

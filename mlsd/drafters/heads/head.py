@@ -1,7 +1,5 @@
 """What methods with a trained head share: its file, checked against the target's, and a chain out of its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 

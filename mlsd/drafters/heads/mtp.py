@@ -1,7 +1,5 @@
 """Multi-token prediction: a chain (`HeadChain`) from the next-token block inside a model's own file."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mlsd.clock import Clock

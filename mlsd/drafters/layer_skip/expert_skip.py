@@ -1,7 +1,5 @@
 """The target with fewer routed experts drafts for itself; a backend that maps weights holds both loads once."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

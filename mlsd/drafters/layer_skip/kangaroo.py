@@ -4,8 +4,6 @@ Blocks and adapter become one draft model. The paper's verification goes on from
 computes its first blocks again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A draft cut out of its target that works on the target's memory: each round it is copied."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

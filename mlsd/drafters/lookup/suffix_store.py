@@ -4,8 +4,6 @@ File: the magic bytes, format version and header length (two little-endian uint3
 page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 """
 
-from __future__ import annotations
-
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence

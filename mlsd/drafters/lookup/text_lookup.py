@@ -1,7 +1,5 @@
 """What methods share that look proposals up in text, without a model: how often they found some, what looking cost."""
 
-from __future__ import annotations
-
 from mlsd.clock import Clock
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.verify import Proposal, Verification

@@ -1,7 +1,5 @@
 """Conversations as tokens: the chat template of a model's GGUF, rendered in a sandbox, as somebody else wrote it."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 from collections.abc import Sequence

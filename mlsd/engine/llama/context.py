@@ -1,7 +1,5 @@
 """The real context: llama.cpp through the low-level bindings, every return code checked, every handle freed."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 the log; only recurrent states are really allocated, for a moment.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ The protocols were read from src/models/eagle3.cpp, src/models/dflash.cpp and co
 release, which alone is used (`native.extension`): rows come back through symbols outside llama.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ Only this file may import `llama_cpp`. Nothing native happens when this module i
 `library()` loads the shared library, takes over its log and starts its backends.
 """
 
-from __future__ import annotations
-
 import collections
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """Which kind of context serves a model and its options."""
 
-from __future__ import annotations
-
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel

@@ -1,7 +1,5 @@
 """llama.cpp's quantizer, in a child process: it may abort on a bad file, and that must not take the caller along."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

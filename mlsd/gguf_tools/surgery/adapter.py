@@ -4,8 +4,6 @@ The published ones (Liu et al. 2024, arXiv 2404.18911) are an RMS norm, softmax 
 residual and a final RMS norm, between a model's exit layer and its LM head; there is no feed-forward part.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

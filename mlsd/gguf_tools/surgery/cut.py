@@ -1,7 +1,5 @@
 """Which blocks and parts of a model make a draft: the choices users and papers name, checked by the header alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal

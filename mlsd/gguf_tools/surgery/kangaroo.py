@@ -4,8 +4,6 @@ llama.cpp has no graph of the adapter, but a block whose feed-forward half is ze
 rotation and one epsilon for all blocks, so an adapter trained with others than its target's is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from math import pi

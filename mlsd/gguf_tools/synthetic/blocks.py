@@ -4,8 +4,6 @@ A tensor is a pool of some megabytes again and again, from its own starting plac
 blocks. No quantizer runs: integers are random bits, and scales are written to give the spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import gguf

@@ -4,8 +4,6 @@ Every block's scale is multiplied by 1 + noise * N(0, 1), which multiplies all i
 asked for in any type, where noise below a quantization step would be lost or blown up by quantizing again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -9,8 +9,6 @@ With W_j0 = gain sqrt(rho) g_j rms / C and W_jk = gain sqrt((1 - rho) / (n - 1))
 standard deviation `gain`, and those of two different tokens correlation rho, near or far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import sqrt
 

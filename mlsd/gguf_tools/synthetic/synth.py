@@ -1,7 +1,5 @@
 """Synthetic models of any size: exact shapes, random quantized blocks, constant memory, the speed of the disk."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny models given as tables of keys and tensors, for architectures that only tests and demonstrations write."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources

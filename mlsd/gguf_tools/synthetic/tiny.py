@@ -1,7 +1,5 @@
 """The set of tiny models: every architecture, perturbed copies of it as drafts, and an unrelated model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

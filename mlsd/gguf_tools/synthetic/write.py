@@ -4,8 +4,6 @@ Spread logits, stable recurrent states, text that does not repeat itself at once
 keyed by the seed and the tensor's name: a file is repeatable byte for byte, and no tensor depends on those before it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from importlib import resources
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the memory gives: a streaming read in numpy, and single-token passes of synthetic models of known bytes."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile

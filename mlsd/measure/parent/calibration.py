@@ -1,7 +1,5 @@
 """Timing a model's passes into a study database: T(k), the experts that they read, and where the time of one goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

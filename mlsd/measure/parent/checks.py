@@ -1,7 +1,5 @@
 """Doubts about a run as values: what its trials and the machine around them say against their numbers."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import statistics

@@ -7,8 +7,6 @@ for each turn that is noise, which intervals see, and no difference between the 
 is asked of the caller, after every block.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Predictors of acceptance without drafting: perplexity ratio and total variation (arXiv 2605.01106)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 

@@ -5,8 +5,6 @@ after `MOST_TRIES` what was hot is kept and marked, and what was starved is not 
 itself can become hot or disturbed, so that no output that is wrong ever counts.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence

@@ -2,8 +2,6 @@
 granted, whose report names nobody.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import platform

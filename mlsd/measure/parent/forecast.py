@@ -1,7 +1,5 @@
 """What a plan needs of this machine, and how long it takes, from earlier results before anything runs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -6,8 +6,6 @@ which a rollback is tried before its arm opens, while others are open; with the 
 target. What mlsd itself keeps is not counted (a search index, the target's rows for a head).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A race: which arms of a load go on is asked of `trials.decisions` after every block, until all is decided."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Suites and benches from request to result: plan, check, measure into a study, and say what is in doubt."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Settings race in waves with plain decoding: gammas far apart, then the neighbour
 option at a time. Trials of earlier calls count.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

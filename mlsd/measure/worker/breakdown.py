@@ -1,7 +1,5 @@
 """Profiling passes: a plain context and a watched one side by side, in turns, so that heat and load are shared."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack

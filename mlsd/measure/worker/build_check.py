@@ -1,7 +1,5 @@
 """Whether a build of llama.cpp can be measured at all, asked before anything runs; and what it says to a known text."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

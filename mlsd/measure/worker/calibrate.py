@@ -3,8 +3,6 @@
 The first repeat takes the widths that matter most first; later ones visit all in random order, so that heat is shared.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random

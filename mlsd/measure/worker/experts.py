@@ -1,7 +1,5 @@
 """Which experts a target chooses on text and on drafted tokens, as rows of the store. Nothing here is timed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What contexts would take of memory, asked of llama.cpp once for each model, build and device, and then remembered."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import tempfile

@@ -5,8 +5,6 @@ leaves out blocks with little confidence (arXiv 2604.14612 and its code). What i
 spread evenly, on a part of the text that was not searched on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import log

@@ -1,7 +1,5 @@
 """How well a model predicts a text, and how far a draft's predictions lie from its target's on the same text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial

@@ -1,7 +1,5 @@
 """Whether machine, build and device do what mlsd takes for granted: asked of small models, in a minute."""
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 import tempfile

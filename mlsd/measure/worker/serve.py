@@ -4,8 +4,6 @@ All native work happens here, so that a crash costs one trial. It ends itself wh
 closes.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import secrets

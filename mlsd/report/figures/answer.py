@@ -3,8 +3,6 @@
 Raises AnalysisError with what is missing instead of drawing nothing.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence

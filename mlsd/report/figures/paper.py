@@ -3,8 +3,6 @@
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any

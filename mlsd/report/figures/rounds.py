@@ -3,8 +3,6 @@
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from typing import Any

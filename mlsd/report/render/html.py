@@ -1,7 +1,5 @@
 """A report as one HTML file: figures, style and script inside, nothing fetched, every string escaped."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined

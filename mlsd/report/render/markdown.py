@@ -1,7 +1,5 @@
 """A report as Markdown, with figures as files beside it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

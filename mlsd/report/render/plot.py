@@ -1,7 +1,5 @@
 """How figures look and are saved: column width, colours that survive colour blindness, grey print and a dark page."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

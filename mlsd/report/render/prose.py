@@ -1,7 +1,5 @@
 """Sentences of a page from templates: analysis gives the numbers, `templates/prose/NAME.j2` the words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts of a report as values: text, tables, figures, and what is missing for more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 

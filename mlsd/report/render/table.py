@@ -1,7 +1,5 @@
 """Tables as values: text to show, a key to sort by, and what each column means. No markup."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar

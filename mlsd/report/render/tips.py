@@ -1,7 +1,5 @@
 """The values behind the marks of a figure, shown where a pointer rests on them: SVG's own titles, no script."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ET
 

@@ -1,7 +1,5 @@
 """What was claimed and what these trials say: the scoreboard that opens a page of the study, and the whole table."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

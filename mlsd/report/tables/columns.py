@@ -1,7 +1,5 @@
 """The columns of tables of arms, by label: fields of an arm (`trials.fields`) and what is made of several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

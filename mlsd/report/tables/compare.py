@@ -1,7 +1,5 @@
 """The table of a comparison: what the gate says of every measure."""
 
-from __future__ import annotations
-
 from mlsd.analysis.compare.gate import Finding, Measure
 from mlsd.analysis.compare.sessions import ComparedSide, Comparison
 from mlsd.report.render.table import Cell, Table, Tone, numbers, significant, table, text, words

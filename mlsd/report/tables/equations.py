@@ -1,7 +1,5 @@
 """The study's equations and its bandwidth analysis in numbers: predicted beside measured, bytes beside times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple

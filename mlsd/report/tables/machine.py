@@ -1,7 +1,5 @@
 """Tables of the machine: calibrated models, bandwidth, predictions, experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from mlsd.analysis.experts.amortization import Mixture

@@ -1,7 +1,5 @@
 """The table that sets the machines of a database side by side: none is pooled with another."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from mlsd.analysis.study.study import Study, attempt

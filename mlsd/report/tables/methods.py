@@ -1,7 +1,5 @@
 """The tables that compare drafting methods on tasks: speedup and MGL for each kind, and the time of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter

@@ -3,8 +3,6 @@
 A profile binds the study's roles to models, so a row of the study is ours when the profile puts a model in its place.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from operator import attrgetter, itemgetter
 

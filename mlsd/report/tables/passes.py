@@ -1,7 +1,5 @@
 """The table of profiled passes: which part of a network takes what share. Shares, never speeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit

@@ -1,7 +1,5 @@
 """Tables of what was found: settings by workload, gammas, fits, claims."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple

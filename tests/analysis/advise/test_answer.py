@@ -1,7 +1,5 @@
 """One question answered from what databases, references and models say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

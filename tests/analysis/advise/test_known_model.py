@@ -1,7 +1,5 @@
 """What a name says of a model that is not here."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlsd.analysis.advise.known_model import named

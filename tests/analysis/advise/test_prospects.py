@@ -1,7 +1,5 @@
 """Recommendation on costs and acceptance that are known, where the right answer can be worked out."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

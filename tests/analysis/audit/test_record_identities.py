@@ -1,7 +1,5 @@
 """A record that was altered is found, whatever was altered of what an answer is made of."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Intervals of a proportion over texts: known answers, and the truth inside them in simulations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The gate raises no false alarm, finds what it promised to find, and says what it takes to know more."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

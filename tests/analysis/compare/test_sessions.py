@@ -1,7 +1,5 @@
 """A comparison's answer is one sentence, however many passes were timed."""
 
-from __future__ import annotations
-
 from mlsd.analysis.compare.gate import Finding, Measure
 from mlsd.analysis.compare.sessions import ComparedSide, Comparison
 from mlsd.stats import Interval

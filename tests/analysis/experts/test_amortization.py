@@ -1,7 +1,5 @@
 """What verification saves on a mixture, and the sentences that say so, from coverage and times of known content."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import msgspec

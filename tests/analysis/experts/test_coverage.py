@@ -1,7 +1,5 @@
 """Theory of expert coverage against coverage that was drawn from a known router."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

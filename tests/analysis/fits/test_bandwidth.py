@@ -1,7 +1,5 @@
 """Bandwidth and fixed time from passes of known bytes, and why two ways may differ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """T(k) from timed passes: medians with intervals that hold, efficiency, and kernel steps that were put in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

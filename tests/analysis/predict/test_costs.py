@@ -1,7 +1,5 @@
 """Predicted tok/s against rounds made of known costs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Costs of a shape from calibrations of synthetic models of it, and T(k) at full depth on machines of known laws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

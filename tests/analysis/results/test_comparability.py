@@ -1,7 +1,5 @@
 """One policy on what may stand beside each other, the same for every reader."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said of a setting at each depth."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace as Made
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """What predicts acceptance stands beside what was accepted: in a table of the report, one row a drafting model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

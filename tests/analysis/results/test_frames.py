@@ -1,7 +1,5 @@
 """Frames have the declared columns and types, and say of every trial what its records say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The tables that compare methods on tasks, on a study of known content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What the parts of a round are made of, on rounds of known times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The study's equations with measured inputs: known answers, and an account that adds up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

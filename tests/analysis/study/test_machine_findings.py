@@ -1,7 +1,5 @@
 """What a database holds of the machine: the newest of each kind, this machine only, and what to measure next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """One machine at a time, one kind of a model at a time, and what is left out is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bytes, times and roofs of passes: known answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

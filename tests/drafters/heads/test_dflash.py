@@ -1,7 +1,5 @@
 """DFlash heads of random weights: exact on every target that gives out rows, and what a fresh run gives."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drafting with the target's own next-token block, here one of random weights: exact, and what a fresh run gives."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A mixture drafts for itself with fewer experts: exact, on its own memory or the target's, with all blocks or some."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

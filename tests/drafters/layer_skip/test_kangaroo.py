@@ -1,7 +1,5 @@
 """Kangaroo with random adapters: exact, as doubtful as asked for, and an early exit where the adapter says nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Self-speculation: two modes of one draft, on every architecture, exact and in agreement with each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

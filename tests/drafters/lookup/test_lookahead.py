@@ -1,7 +1,5 @@
 """Lookahead: its window learns what the target says, its pool is accepted, its output is the target's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

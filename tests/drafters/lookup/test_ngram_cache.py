@@ -1,7 +1,5 @@
 """The n-gram cache: counts as a scan of the text would, and proposes only what the counts are clear about."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

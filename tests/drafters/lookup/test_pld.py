@@ -1,7 +1,5 @@
 """Prompt lookup: a round equals a search through the whole text, and the output is the target's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """REST: built by its command, exact on every architecture, refused where it does not fit."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The store: sorted as a plain sort would, found as a scan would find, refused when it is not what it says."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from collections import Counter

@@ -1,7 +1,5 @@
 """Conversations in a model's own template."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +34,7 @@ def test_a_template_that_asks_for_the_date_writes_the_same_prompt_on_another_day
 ) -> None:
     class Tomorrow(datetime.datetime):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Tomorrow:
+        def now(cls, tz: datetime.tzinfo | None = None) -> "Tomorrow":
             return cls(2031, 5, 17, tzinfo=tz)
 
     monkeypatch.setattr(chat, "chat_template", lambda _: "Today is {{ strftime_now('%d %b %Y') }}. " + PLAIN)

@@ -1,7 +1,5 @@
 """What a context is made for, and a device that fails without a word: only the log of llama.cpp tells."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Expert coverage against a second way to the same answer: the router computed in numpy from the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory that llama.cpp says it would take is the memory it takes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

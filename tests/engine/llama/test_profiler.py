@@ -1,7 +1,5 @@
 """Profiled passes: their pieces sum to the pass, and looking changes no logit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """llama.cpp's quantizer in its child process: what it writes loads, and what it refuses is explained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """Rows between blocks: what the blocks really hand on, at every position, and no request that ends the process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The bytes of a sequence's memory: read, cut and written again, and every damage found."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

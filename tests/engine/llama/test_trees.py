@@ -1,7 +1,5 @@
 """Branching batches through the real llama.cpp: every row is what decoding its path alone would give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Adapters as users have them: read in every float type, and refused when they are something else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Choices of blocks: what they mean, and what is refused from the header alone."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

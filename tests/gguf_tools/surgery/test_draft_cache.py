@@ -1,7 +1,5 @@
 """Cut drafts are made once, and the folder that keeps them does not grow without end."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 
@@ -53,7 +51,7 @@ def test_cleaning_removes_all_and_says_how_much() -> None:
     assert drafts_bytes() == 0
 
 
-def _make(folder: str, count: "multiprocessing.Queue[int]") -> None:  # noqa: UP037  # generic only for type checkers
+def _make(folder: str, count: "multiprocessing.Queue[int]") -> None:  # generic only for type checkers
     import os
 
     os.environ["MLSD_CACHE"] = folder

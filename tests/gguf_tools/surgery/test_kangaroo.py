@@ -1,7 +1,5 @@
 """A composed draft computes its target's first blocks, then the adapter as published; what does not fit is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import pi
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic models of known bytes, and a read that really reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

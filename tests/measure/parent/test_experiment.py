@@ -1,7 +1,5 @@
 """A run loses nothing, does nothing twice, and survives the death of its processes."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

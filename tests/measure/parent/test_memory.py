@@ -1,7 +1,5 @@
 """What a load takes is what its contexts take, and every size of Mac is judged by what was published of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Races: what goes on after a block, what drops out, and when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec

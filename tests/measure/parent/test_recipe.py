@@ -1,7 +1,5 @@
 """What a plan counts for an arm is what a worker opens for it, context by context, for every method there is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where memory holds one arm at a time, every command closes those that are idle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

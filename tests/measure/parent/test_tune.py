@@ -1,7 +1,5 @@
 """Searching settings: what races next, that trials are a study, and that a search goes on where it stopped."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

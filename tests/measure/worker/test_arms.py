@@ -1,7 +1,5 @@
 """The arms of a target: what is judged and refused, and that the same thing is judged once."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

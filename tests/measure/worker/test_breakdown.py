@@ -1,7 +1,5 @@
 """Profiling passes of real models: what is profiled, how it is checked, and where it is stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """A build is known by its structures, a stored pass and the arms that it opens; and it can be asked about a text."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Timing passes: every cell once a repeat, in random order, until tight or late; experts beside it."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Looking for blocks to leave out: the pure choice, and both searches on real models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path

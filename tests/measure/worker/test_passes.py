@@ -1,7 +1,5 @@
 """Time budgets on a clock that moves only when told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

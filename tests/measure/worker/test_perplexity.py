@@ -1,7 +1,5 @@
 """Perplexity and distance: known answers, and the command."""
 
-from __future__ import annotations
-
 import json
 from math import log
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mlsd.engine.llama.model import LlamaModel

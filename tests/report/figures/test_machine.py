@@ -1,7 +1,5 @@
 """Figures of the machine show what they were given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

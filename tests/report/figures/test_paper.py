@@ -1,7 +1,5 @@
 """Every figure draws what there is, beside what was published, and never a plot of nothing."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import xml.etree.ElementTree as ET

@@ -1,7 +1,5 @@
 """What a narrow terminal shows of a table, compared with its values."""
 
-from __future__ import annotations
-
 import re
 
 from mlsd.report.render.table import Table

@@ -1,7 +1,5 @@
 """Machines stand side by side, each with its own figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tables of profiled passes, and of methods whose trials measured something else than the method's speed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

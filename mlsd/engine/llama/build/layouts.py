@@ -4,8 +4,6 @@ ctypes believes whatever a binding declares, and a moved field shifts all behind
 read as every known layout (`layouts.toml`) would have them: one fits in size and every field, or the build is refused.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import functools

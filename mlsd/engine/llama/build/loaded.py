@@ -3,8 +3,6 @@
 Bindings want all libraries side by side, libllama under its name without a version.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -4,8 +4,6 @@
 still name any build with `--build`, which the gate decides about.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import platform

@@ -1,7 +1,5 @@
 """Structures are read as every known layout has them; the binding gets the one that fits, or the build is refused."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import types

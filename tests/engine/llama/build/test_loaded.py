@@ -1,7 +1,5 @@
 """No code runs but the build's own: none of the folder one stands in, of the environment, or beside the build."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What others compiled is taken by its hashes alone, and only where the bindings ship no library."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys
