@@ -76,11 +76,11 @@ def _asked(file: RecordFile) -> Iterator[tuple[str, Found]]:
 
 
 def _of_run(environment: Environment, *moments: str | None) -> Found:
-    if any(moment is not None and not _is_moment(moment) for moment in moments):
+    times = [_moment(moment) for moment in moments if moment is not None]
+    existing = [time for time in times if time is not None]
+    if existing != times:
         yield "time", "it began or ended at a time that does not exist"
-        return
-    began, ended = moments
-    if ended is not None and _moment(ended) < _moment(began):
+    elif existing != sorted(existing):
         yield "time", "it ended before it began"
     cores = environment.logical_cores
     if cores is not None and (environment.performance_cores or 0) + (environment.efficiency_cores or 0) > cores:
@@ -127,8 +127,8 @@ def _of_case(case_id: str, case: Case, models: Mapping[str, ModelFacts]) -> Foun
 
 def _of_trial(stored: StoredTrial, told: _Told) -> Found:
     trial, case, run = stored.trial, told.cases[stored.trial.case_id], told.runs[stored.run_id]
-    began, ended = _moment(run.started_at), _moment(run.ended_at or trial.started_at)
-    if not began - _SLACK <= _moment(trial.started_at) <= ended:
+    began, started, ended = map(_moment, (run.started_at, trial.started_at, run.ended_at or trial.started_at))
+    if began is None or started is None or ended is None or not began - _SLACK <= started <= ended:
         yield "time", f"it started at {trial.started_at}, when its run did not run"
     facts = told.models.get(case.target.key)
     n_vocab = None if facts is None else facts.n_vocab
@@ -226,14 +226,10 @@ def _place_of(case: Case) -> tuple[object, ...]:
     return case.suite, case.target, case.prompt, case.n_predict, case.engine, case.sampling
 
 
-def _moment(text: str | None) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(text or "")
-    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-
-
-def _is_moment(text: str) -> bool:
+def _moment(text: str) -> datetime.datetime | None:
+    """None: there is no such time."""
     try:
-        datetime.datetime.fromisoformat(text)
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)

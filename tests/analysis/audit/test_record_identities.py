@@ -119,6 +119,8 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
         (["ALTER TABLE run ADD COLUMN hostname"], "form"),
         (["UPDATE trial SET started_at = '2001-01-01T00:00:00+00:00'"], "time"),
         (["UPDATE run SET ended_at = '2001-01-01T00:00:00+00:00'"], "time"),
+        (["UPDATE run SET ended_at = '-5'"], "time"),
+        (["UPDATE trial SET started_at = 'yesterday'"], "time"),
         (["UPDATE trial SET position = 0"], "block"),
         (["UPDATE trial SET prefill_ns = NULL"], "prefill"),
         (["UPDATE trial SET losslessness = NULL, verdict = NULL"], "verdict"),
