@@ -240,6 +240,8 @@ def run(row: tuple[Any, ...]) -> Run:
     if environment_key(known) != key:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
     check_moment(started_at, where)
+    if ended_at is not None:
+        check_moment(ended_at, where)
     planned = decode(plan, dict[str, Any], f"the plan of {where}")
     made_of(_Planned, planned, f"the plan of {where}")
     return record(Run, (run_id, status, started_at, ended_at, seed, known, planned), where)
