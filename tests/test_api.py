@@ -89,6 +89,7 @@ def test_it_is_there_in_half_a_second_of_a_processor() -> None:
     assert float(out) < 0.5
 
 
+@pytest.mark.heavy
 def test_a_study_is_planned_run_and_reported_in_a_few_lines() -> None:
     small = {"n_predict": 12, "repeats": 2, "gammas": (2,), "prompts": ("factual",)}
     engine = mlsd.EngineOptions(n_threads=1)
@@ -103,6 +104,7 @@ def test_a_study_is_planned_run_and_reported_in_a_few_lines() -> None:
     assert list(study.arms["suite"].unique()) == ["B"] and study.answer
 
 
+@pytest.mark.heavy
 def test_a_bench_a_search_and_a_calibration_meet_in_one_database_that_advice_reads() -> None:
     engine = mlsd.EngineOptions(n_threads=1)
     small = {"n_predict": 12, "repeats": 2, "prompts": ("factual",), "engine": engine}

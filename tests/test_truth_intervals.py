@@ -5,6 +5,8 @@ import pytest
 from benchmarks import decisions as simulated
 from benchmarks import truth_intervals as truth
 
+pytestmark = pytest.mark.heavy  # hundreds of simulated sessions each
+
 # Three standard errors of a share of 0.95 over so many studies.
 N, SLACK = 600, 0.027
 
@@ -63,7 +65,6 @@ def test_no_surface_calls_an_arm_that_gains_nothing_faster_or_slower_in_more_tha
     assert max(simulated.false_words(kind, 4, 40).values()) <= 0.05 + 0.025
 
 
-@pytest.mark.heavy
 def test_whole_searches_find_nothing_where_nothing_is() -> None:
     found = simulated.null_waves("normal noise", 12)
     assert found.false <= 1 / 12 and found.covered >= 0.93

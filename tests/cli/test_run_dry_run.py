@@ -24,6 +24,7 @@ def plan_json(*arguments: str) -> dict:
     return json.loads(run(*arguments, "--json").stdout)
 
 
+@pytest.mark.heavy
 def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
     text = run("B", "--profile", "mac-32gb").stdout
     assert "qwen3.5-35b-a3b-q4_k_m" in text
@@ -91,6 +92,7 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
     assert needs["time"]["high_seconds"] < 3.5 * needs["time"]["low_seconds"]
 
 
+@pytest.mark.heavy
 def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(monkeypatch):
     linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
     monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: linux)

@@ -21,6 +21,8 @@ from mlsd.servers.endpoint import Request
 from tests.servers.asked import pair, prompt_of, reasons
 from tests.servers.fake import DIALECTS, ENDLESS, EVENT, STREAM, FakeServer, Send, after, again, head
 
+pytestmark = pytest.mark.heavy  # servers that are waited for
+
 KEY = "sk-of-somebody-else"
 WRONG_VALUES: tuple[Any, ...] = (
     None, True, 7, -1, 0.5, 1e300, 2**70, "", "text", [], [None], [[]], [-1], ["x"], {}, {"a": {}}, [{}], [1, "x"],

@@ -18,6 +18,8 @@ from mlsd.trials.results import ArmResult
 from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer, whole
 
+pytestmark = pytest.mark.heavy  # servers that are waited for
+
 TOKEN_S = 0.006
 
 

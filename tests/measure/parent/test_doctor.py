@@ -78,6 +78,7 @@ def test_the_suite_with_all_drafts_at_once_is_judged_apart(tmp_path: Path) -> No
     assert "; suite E, all drafts at once, does not fit: big + " in fit.why
 
 
+@pytest.mark.heavy
 def test_a_model_size_or_memory_that_nobody_knows_leaves_the_verdict_open(tmp_path: Path) -> None:
     small, draft = entry("small", 2 * GB), entry("draft", 1 * GB)
     fit = profile_fit(library(tmp_path, entry("big", None), small, draft), BUDGET)

@@ -112,6 +112,7 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(shallow: Judged) -> None:
     assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
 
 
+@pytest.mark.heavy
 def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shallow.gguf"
     write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
