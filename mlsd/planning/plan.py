@@ -1,15 +1,17 @@
-"""From suites and a profile to an ordered plan: which cases, in which blocks, on which loads of models.
+"""The one planner: grids of arms and prompts in, jobs of ordered blocks out. A bench is one grid, a suite several.
 
 A block holds the arms that are measured together, in random order, plain decoding among them. Repeats are the outermost
 loop, so that slow drift of the machine spreads over all cases.
 """
 
+import functools
 import hashlib
 import itertools
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,21 +20,14 @@ from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.limits import PLAN_TRIALS
 from mlsd.models.library import Library, LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
-from mlsd.planning.prompts import LoadPrompt, load_prompt
+from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
 from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrides, Setting, StudyRequest
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import (
-    DRAFT_MODEL,
-    Case,
-    DrafterSpec,
-    ModelRef,
-    PromptRef,
-    Record,
-    Sampling,
-)
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, Record, Sampling
 from mlsd.stats import grouped
 
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
+PlannedCase = tuple[Case, str, TrialRole]  # with its id
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -80,6 +75,131 @@ class Plan(Record, frozen=True, kw_only=True):
         return sum(slot.role == "baseline" for slot in self.slots())
 
 
+# --- grids to jobs ------------------------------------------------------------------------------------------------
+
+
+class Grid(NamedTuple):
+    """Arms that share a block, plain decoding first, on one target: a block for every prompt and repeat."""
+
+    suite: str
+    target: ModelFile
+    drafts: tuple[ModelFile, ...]  # loaded beside it
+    arms: Sequence[tuple[DrafterSpec, tuple[int, ...]]]  # methods, each at its gammas
+    prompts: Sequence[Prompt]
+    n_predict: int
+    repeats: range
+    plain_is: TrialRole
+    rollback: str
+
+    def cases(self, prompt: Prompt, setting: Setting) -> list[PlannedCase]:
+        """The AR arm, then each drafter at each of its gammas."""
+        plain = Case(
+            suite=self.suite,
+            target=self.target.ref,
+            prompt=prompt.ref,
+            n_predict=self.n_predict,
+            # Greedy decoding ignores the seed, so the seed must not make another case of it.
+            sampling=Sampling() if setting.sampling.greedy else setting.sampling,
+            engine=setting.engine,
+            ignore_eog=setting.ignore_eog,
+        )
+        drafted = (
+            msgspec.structs.replace(plain, drafter=spec, rollback=self.rollback, gamma=gamma)
+            for spec, gammas in self.arms
+            for gamma in gammas
+        )
+        return [(plain, plain.id, self.plain_is), *((case, case.id, "study") for case in drafted)]
+
+
+def plan_grids(grids: Iterable[Grid], setting: Setting, side: str = "") -> tuple[Job, ...]:
+    """A job for each load of models, its blocks in order.
+
+    Loads come in order of first use, those of one target together: its file then still lies in the page cache. Of a
+    `side` blocks are its own, though another side may have the same cases.
+    """
+    targets = dict[ModelFile, dict[tuple[ModelFile, ...], list[Grid]]]()
+    for grid in grids:
+        targets.setdefault(grid.target, {}).setdefault(grid.drafts, []).append(grid)
+    jobs = list[Job]()
+    for target, loads in targets.items():
+        for drafts, own in loads.items():
+            repeats, prompts = dict[int, list[list[PlannedCase]]](), dict[str, Prompt]()
+            for grid in own:
+                for prompt in grid.prompts:
+                    prompts[prompt_key(prompt.ref)] = prompt
+                    cases = grid.cases(prompt, setting)
+                    for repeat in grid.repeats:
+                        repeats.setdefault(repeat, []).append(cases)
+            jobs.append(Job(target=target, models=drafts, prompts=prompts, slots=in_order(repeats, setting.seed, side)))
+    return tuple(jobs)
+
+
+def in_order(
+    repeats: Mapping[int, Iterable[Sequence[PlannedCase]]],
+    seed: int,
+    side: str = "",
+    turn: Callable[[str], object] = str,
+) -> tuple[Slot, ...]:
+    """Repeats outermost; within a repeat the blocks, and within a block the turns, in random order from the seed.
+
+    `turn` says by a case's id which of its block it belongs to; by itself each case is a turn of its own. A block's
+    number and order depend on nothing but its own content and the seed.
+    """
+    slots: list[Slot] = []
+    for repeat, blocks in repeats.items():
+        once = list[list[Slot]]()
+        for cases in blocks:
+            number = block_number(repeat, (case_id for _, case_id, _ in cases), side)
+            turns = list(grouped(cases, lambda one: turn(one[1])).values())
+            random.Random(f"{seed} {number}").shuffle(turns)
+            once.append(
+                [
+                    Slot(case=case, case_id=case_id, block=number, repeat=repeat, position=position, role=role)
+                    for position, (case, case_id, role) in enumerate(itertools.chain.from_iterable(turns))
+                ]
+            )
+        random.Random(f"{seed} {repeat}").shuffle(once)
+        slots += itertools.chain.from_iterable(once)
+    return tuple(slots)
+
+
+def block_number(repeat: int, case_ids: Iterable[str], side: str = "") -> int:
+    """The number of the block that measures these cases in a repeat, on a side where there are several."""
+    content = " ".join([str(repeat), *sorted(case_ids), *filter(None, (side,))])
+    return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
+
+
+def _check_size(suite: str, n_trials: int) -> None:
+    if n_trials > PLAN_TRIALS.most:
+        raise SuiteError(f"Suite {suite} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
+
+
+# --- benches and suites to grids ----------------------------------------------------------------------------------
+
+
+def plan_bench(request: BenchRequest, *, first: int = 0, side: str = "") -> Plan:
+    """One target, plain and with every method at each of its gammas, in a block of every prompt.
+
+    Every method and every prompt stand in one interleaved order, all models in memory at once. Repeats count from
+    `first`; for `side` see `plan_grids`. Raises: SuiteError.
+    """
+    repeats = request.repeats if request.goal is None else MOST_BLOCKS
+    _check_size(request.suite, repeats * len(request.prompts) * (1 + sum(len(gammas) for _, gammas in request.arms)))
+    grid = Grid(
+        suite=request.suite,
+        target=file_of(request.target),
+        drafts=tuple(map(file_of, request.models)),
+        arms=request.arms,
+        prompts=request.prompts,
+        n_predict=request.n_predict,
+        repeats=range(first, first + repeats),
+        plain_is="baseline" if request.arms else "study",
+        rollback=request.rollback,
+    )
+    loads = plan_grids([grid], request, side)
+    return Plan(profile=None, suites=(request.suite,), seed=request.seed, loads=loads)
+
+
 def expand(
     suites: Sequence[Suite],
     profile: Profile,
@@ -96,34 +216,111 @@ def expand(
 
     Raises: SuiteError for a role or model that does not exist or a plan with too many trials; PromptError.
     """
-    grids = _Grids(profile, models, overrides, load, refuse)
-    for suite in suites:
-        for part in suite.parts:
-            grids.add(suite, part)
-    loads = grids.loads()
+    for draft in overrides.drafts or ():
+        if draft not in {*profile.roles, *profile.left_out, *models}:
+            roles = [role for role in profile.roles if role.startswith("draft")]
+            raise SuiteError(
+                f"There is no draft called {draft!r} in profile {profile.name}.",
+                hint=choose(draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
+            )
+    load, grids, n_trials = functools.cache(load), list[Grid](), 0
+    missing = Counter[LeftOut]()  # study trials; what is missing for one reason is one entry
+    measured = dict[bytes, str]()  # what a suite measures already -> the target's role
+    for suite, part in [(one, part) for one in suites for part in one.parts]:
+        prompts, repeats = overrides.prompts or part.prompts, overrides.repeats or suite.repeats
+        choices: list[tuple[DrafterChoice | None, tuple[int, ...]]] = [
+            (choice, overrides.gammas or choice.gammas or part.gammas) for choice in _drafters(part, overrides.drafts)
+        ] or [(None, ())]
+        n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
+        _check_size(suite.name, n_trials)
+        for role in part.targets:
+            target = profile.roles.get(role, role)
+            arms = list[tuple[object, DrafterSpec, tuple[int, ...]]]()  # what those share that stand in one block
+            for number, (choice, gammas) in enumerate(choices):
+                found = _method(suite.name, role, choice, profile, models, refuse)
+                content = msgspec.json.encode((suite.name, target, found, gammas, prompts), order="sorted")
+                if content in measured:
+                    found = _left_out(suite.name, role, f"{measured[content]} is the same model in this profile")
+                if isinstance(found, LeftOut):
+                    own_plain = choice is None or part.baseline == "study"
+                    missing[found] += (len(gammas) + own_plain) * len(prompts) * repeats
+                else:
+                    measured[content] = role
+                    block = None if part.one_load else (0 if part.together else number, found.draft)
+                    arms.append((block, found, gammas))
+            for own in grouped(arms, lambda arm: arm[0]).values():
+                drafts = dict.fromkeys(spec.draft.id for _, spec, _ in own if spec.draft)
+                grids.append(
+                    Grid(
+                        suite=suite.name,
+                        target=models[target],
+                        drafts=tuple(models[draft] for draft in drafts),
+                        arms=[(spec, gammas) for _, spec, gammas in own],
+                        prompts=[load(name) for name in prompts],
+                        n_predict=overrides.n_predict or suite.n_predict,
+                        repeats=range(repeats),
+                        plain_is="baseline" if part.drafters and part.baseline == "paired" else "study",
+                        rollback=overrides.rollback if part.rollback == "auto" else part.rollback,
+                    )
+                )
+    loads = plan_grids(grids, overrides)
     return Plan(
         profile=profile.name,
         title=profile.title,
         suites=tuple(suite.name for suite in suites),
         seed=overrides.seed,
         loads=loads if overrides.limit is None else _limited(loads, overrides.limit),
-        left_out=grids.left_out,
+        left_out=tuple(msgspec.structs.replace(left, n_trials=n) for left, n in missing.items()),
     )
 
 
-def plan_bench(request: BenchRequest, *, first: int = 0, side: str = "") -> Plan:
-    """One target, plain and with every method at each of its gammas, in a block of every prompt.
+def _left_out(suite: str, role: str, reason: str, model: str | None = None) -> LeftOut:
+    return LeftOut(suite=suite, role=role, model=model, n_trials=0, reason=reason)
 
-    Every method and every prompt stand in one interleaved order, all models in memory at once. Repeats count from
-    `first`; of a `side` blocks are its own, though another side may have the same cases. Raises: SuiteError.
-    """
-    repeats, prompts = request.repeats if request.goal is None else MOST_BLOCKS, {p.key: p for p in request.prompts}
-    _check_size(request.suite, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in request.arms)))
-    plains = [_plain(request.suite, request.target.ref, p.ref, request.n_predict, request) for p in request.prompts]
-    cases = [_cases(plain, "baseline" if request.arms else "study", request.rollback, request.arms) for plain in plains]
-    drafts, blocks = tuple(map(file_of, request.models)), dict.fromkeys(range(first, first + repeats), cases)
-    load = _job(file_of(request.target), drafts, blocks, request.seed, prompts.__getitem__, side)
-    return Plan(profile=None, suites=(request.suite,), seed=request.seed, loads=(load,))
+
+def _method(
+    suite: str,
+    role: str,
+    choice: DrafterChoice | None,
+    profile: Profile,
+    models: Mapping[str, ModelFile],
+    refuse: Refuse | None,
+) -> DrafterSpec | LeftOut:
+    """A method on the target that plays a role, no choice being plain decoding; or why it is left out there."""
+    target, reason = _model_of(role, profile, models)
+    if target is None:
+        return _left_out(suite, role, reason)
+    spec = DrafterSpec() if choice is None else choice.spec
+    if choice is not None and choice.draft is not None:
+        draft, reason = _model_of(choice.draft, profile, models)
+        if draft is None or draft == target:
+            reason = reason or "the draft is the target itself in this profile"
+            return _left_out(suite, choice.draft, reason, target)
+        spec = msgspec.structs.replace(spec, draft=models[draft].ref)
+    refusal = None if refuse is None else refuse(spec, target)
+    return spec if refusal is None else _left_out(suite, spec.name, refusal, target)
+
+
+def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> tuple[str | None, str]:
+    """The id of the model that plays a role, or is called so; None with the reason why there is none."""
+    model = profile.roles.get(role)
+    if model is None and (role in profile.left_out or role not in models):
+        return None, profile.left_out.get(role, f"profile {profile.name} binds no model to {role}")
+    if model is not None and model not in models:
+        raise SuiteError(
+            f"Profile {profile.name} binds {role} to {model!r}, which is not in the model manifest.",
+            hint="`mlsd models list` shows all; correct the profile.",
+        )
+    return model or role, ""
+
+
+def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice, ...]:
+    """The drafters of a part, its draft models replaced by `drafts` where those are given."""
+    models = [choice for choice in part.drafters if choice.name == DRAFT_MODEL]
+    if drafts is None or not models:
+        return part.drafters
+    others = [choice for choice in part.drafters if choice.name != DRAFT_MODEL]
+    return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
@@ -137,251 +334,9 @@ def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides 
     return tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
 
 
-_Models = tuple[str, tuple[ModelRef, ...]]  # name of a target, and the drafts loaded beside it
-_Cases = list[tuple[Case, str, TrialRole]]  # of one block, the plain one first, each with its id
-
-
-class _Grids:
-    """Collects the cells of every load, and what had to be left out."""
-
-    def __init__(
-        self,
-        profile: Profile,
-        models: Mapping[str, ModelFile],
-        overrides: Overrides,
-        load: LoadPrompt,
-        refuse: Refuse | None,
-    ) -> None:
-        self._profile, self._models, self._overrides = profile, models, overrides
-        self._load, self._refuse = load, refuse
-        self._n_trials = 0
-        self._prompts: dict[str, PromptRef] = {}
-        self._measured: dict[bytes, str] = {}  # what a suite measures already -> the target's role
-        # Of each load the blocks of each repeat.
-        self._blocks: dict[_Models, dict[int, list[_Cases]]] = defaultdict(lambda: defaultdict(list))
-        self._left_out: dict[tuple[str, str, str | None, str], int] = {}
-
-    def add(self, suite: Suite, part: Part) -> None:
-        """All cells of one part."""
-        prompts = self._overrides.prompts or part.prompts
-        repeats = self._overrides.repeats or suite.repeats
-        choices = self._choices(part)
-        self._n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
-        _check_size(suite.name, self._n_trials)
-        n_predict = self._overrides.n_predict or suite.n_predict
-        rollback = self._overrides.rollback if part.rollback == "auto" else part.rollback
-        plain_is: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
-        for role in part.targets:
-            arms: list[tuple[_Models, int, DrafterSpec, tuple[int, ...]]] = []
-            for number, (choice, gammas) in enumerate(choices):
-                own_plain = choice is None or part.baseline == "study"
-                n_trials = (len(gammas) + own_plain) * len(prompts) * repeats
-                arm = self._arm(suite, role, choice, gammas, prompts, n_trials)
-                if arm is not None:
-                    target, spec = arm
-                    drafts = (spec.draft,) if spec.draft else ()
-                    arms.append(((target, drafts), 0 if part.together or part.one_load else number, spec, gammas))
-            if part.one_load:
-                together = tuple(dict.fromkeys(draft for (_, drafts), *_ in arms for draft in drafts))
-                arms = [((models[0], together), number, spec, gammas) for models, number, spec, gammas in arms]
-            for (models, _), sharing in grouped(arms, lambda arm: arm[:2]).items():
-                target_ref, specs = self._models[models[0]].ref, [arm[2:] for arm in sharing]
-                for prompt in prompts:
-                    plain = _plain(suite.name, target_ref, self._prompt(prompt), n_predict, self._overrides)
-                    cases = _cases(plain, plain_is, rollback, specs)
-                    for repeat in range(repeats):
-                        self._blocks[models][repeat].append(cases)
-
-    def loads(self) -> tuple[Job, ...]:
-        """Loads in order of first use, those of one target together: its file then still lies in the page cache."""
-        targets = dict.fromkeys(target for target, _ in self._blocks)
-        return tuple(self._load_of(*models) for target in targets for models in self._blocks if models[0] == target)
-
-    def _load_of(self, target: str, drafts: tuple[ModelRef, ...]) -> Job:
-        files = {file.ref: file for file in self._models.values()}
-        blocks, models = self._blocks[target, drafts], tuple(files[draft] for draft in drafts)
-        return _job(self._models[target], models, blocks, self._overrides.seed, self._load)
-
-    def _choices(self, part: Part) -> list[tuple[DrafterChoice | None, tuple[int, ...]]]:
-        """The drafters of a part, each with its gammas; None is plain decoding."""
-        drafters = _drafters(part, self._overrides.drafts)
-        if not drafters:
-            return [(None, ())]
-        return [(choice, self._overrides.gammas or choice.gammas or part.gammas) for choice in drafters]
-
-    def _arm(
-        self,
-        suite: Suite,
-        role: str,
-        choice: DrafterChoice | None,
-        gammas: tuple[int, ...],
-        prompts: tuple[str, ...],
-        n_trials: int,
-    ) -> tuple[str, DrafterSpec] | None:
-        """The target of a role and a drafter on it, or None when they are left out, which is noted."""
-        target, reason = self._bound(role)
-        if target is None:
-            self._leave_out(suite, role, None, n_trials, reason)
-            return None
-        spec = self._drafter(suite, choice, target, n_trials)
-        if spec is None:
-            return None
-        measured = msgspec.json.encode((suite.name, target, spec, gammas, prompts), order="sorted")
-        if measured in self._measured:
-            reason = f"{self._measured[measured]} is the same model in this profile"
-            self._leave_out(suite, role, None, n_trials, reason)
-            return None
-        refusal = self._refuse(spec, target) if self._refuse is not None else None
-        if refusal is not None:
-            self._leave_out(suite, spec.name, target, n_trials, refusal)
-            return None
-        self._measured[measured] = role
-        return target, spec
-
-    def _bound(self, role: str) -> tuple[str | None, str]:
-        """The model id of a role, or None with the reason why there is none."""
-        is_id = role in self._models and role not in self._profile.left_out
-        model = self._profile.roles.get(role, role if is_id else None)
-        if model is None:
-            default = f"profile {self._profile.name} binds no model to {role}"
-            return None, self._profile.left_out.get(role, default)
-        if model not in self._models:
-            raise SuiteError(
-                f"Profile {self._profile.name} binds {role} to {model!r}, which is not in the model manifest.",
-                hint="`mlsd models list` shows all; correct the profile.",
-            )
-        return model, ""
-
-    def _drafter(self, suite: Suite, choice: DrafterChoice | None, target: str, n_trials: int) -> DrafterSpec | None:
-        """The drafter of a choice on a target, or None when it is left out; no choice is plain decoding."""
-        if choice is None:
-            return DrafterSpec()
-        if choice.draft is None:
-            return choice.spec
-        known = choice.draft in self._profile.roles or choice.draft in self._profile.left_out
-        if not known and choice.draft in self._models:  # named by its id on the command line
-            model: str | None = choice.draft
-            reason = ""
-        elif not known and self._overrides.drafts is not None:
-            roles = [role for role in self._profile.roles if role.startswith("draft")]
-            raise SuiteError(
-                f"There is no draft called {choice.draft!r} in profile {self._profile.name}.",
-                hint=choose(choice.draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
-            )
-        else:
-            model, reason = self._bound(choice.draft)
-        if model == target:
-            model, reason = None, "the draft is the target itself in this profile"
-        if model is None:
-            self._leave_out(suite, choice.draft, target, n_trials, reason)
-            return None
-        return msgspec.structs.replace(choice.spec, draft=self._models[model].ref)
-
-    def _leave_out(self, suite: Suite, role: str, model: str | None, n_trials: int, reason: str) -> None:
-        """Note what is missing; what is missing for one reason is one entry."""
-        key = (suite.name, role, model, reason)
-        self._left_out[key] = self._left_out.get(key, 0) + n_trials
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """What had to be left out, in the order it was noted."""
-        return tuple(
-            LeftOut(suite=suite, role=role, model=model, n_trials=n_trials, reason=reason)
-            for (suite, role, model, reason), n_trials in self._left_out.items()
-        )
-
-    def _prompt(self, name: str) -> PromptRef:
-        if name not in self._prompts:
-            self._prompts[name] = self._load(name).ref
-        return self._prompts[name]
-
-
-def _plain(suite: str, target: ModelRef, prompt: PromptRef, n_predict: int, setting: Setting) -> Case:
-    """The AR arm. Greedy decoding ignores the seed, so the seed must not make another case of it."""
-    return Case(
-        suite=suite,
-        target=target,
-        prompt=prompt,
-        n_predict=n_predict,
-        sampling=Sampling() if setting.sampling.greedy else setting.sampling,
-        engine=setting.engine,
-        ignore_eog=setting.ignore_eog,
-    )
-
-
-def _cases(plain: Case, role: TrialRole, rollback: str, arms: Iterable[tuple[DrafterSpec, tuple[int, ...]]]) -> _Cases:
-    """The AR arm, then each drafter at each of its gammas."""
-    cases: _Cases = [(plain, plain.id, role)]
-    for spec, gammas in arms:
-        drafted = msgspec.structs.replace(plain, drafter=spec, rollback=rollback)
-        own = (msgspec.structs.replace(drafted, gamma=gamma) for gamma in gammas)
-        cases += [(case, case.id, "study") for case in own]
-    return cases
-
-
-def _job(
-    target: ModelFile,
-    drafts: tuple[ModelFile, ...],
-    repeats: Mapping[int, list[_Cases]],
-    seed: int,
-    load: LoadPrompt,
-    side: str = "",
-) -> Job:
-    slots = in_order(repeats, seed, side)
-    prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
-    texts = {key: load(prompt.key) for key, prompt in prompts.items()}
-    return Job(target=target, models=drafts, prompts=texts, slots=slots)
-
-
-def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice, ...]:
-    """The drafters of a part, its draft models replaced by `drafts` where those are given."""
-    models = [choice for choice in part.drafters if choice.name == DRAFT_MODEL]
-    if drafts is None or not models:
-        return part.drafters
-    others = [choice for choice in part.drafters if choice.name != DRAFT_MODEL]
-    return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
-
-
-def in_order(
-    repeats: Mapping[int, Iterable[Sequence[tuple[Case, str, TrialRole]]]],
-    seed: int,
-    side: str = "",
-    turn: Callable[[str], object] = str,
-) -> tuple[Slot, ...]:
-    """Repeats outermost; within a repeat the blocks, and within a block the turns, in random order from the seed.
-
-    `turn` says by a case's id which of its block it belongs to; by itself each case is a turn of its own.
-    """
-    slots: list[Slot] = []
-    for repeat, blocks in repeats.items():
-        once = [_block(cases, repeat, seed, side, turn) for cases in blocks]
-        random.Random(f"{seed} {repeat}").shuffle(once)
-        slots += itertools.chain.from_iterable(once)
-    return tuple(slots)
-
-
-def block_number(repeat: int, case_ids: Iterable[str], side: str = "") -> int:
-    """The number of the block that measures these cases in a repeat, on a side where there are several."""
-    content = " ".join([str(repeat), *sorted(case_ids), *filter(None, (side,))])
-    return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
-
-
-def _block(
-    cases: Sequence[tuple[Case, str, TrialRole]], repeat: int, seed: int, side: str, turn: Callable[[str], object]
-) -> list[Slot]:
-    """One repeat of a block; its number and its order depend on nothing but its own content and the seed."""
-    number = block_number(repeat, (case_id for _, case_id, _ in cases), side)
-    order = list(grouped(cases, lambda one: turn(one[1])).values())
-    random.Random(f"{seed} {number}").shuffle(order)
-    return [
-        Slot(case=case, case_id=case_id, block=number, repeat=repeat, position=position, role=role)
-        for position, (case, case_id, role) in enumerate(itertools.chain.from_iterable(order))
-    ]
-
-
 def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
     """Whole blocks in order until `limit` study trials are reached."""
-    kept, count = [], 0
+    limited, count = list[Job](), 0
     for load in loads:
         slots: list[Slot] = []
         for block in load.blocks:
@@ -391,13 +346,8 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
             count += sum(slot.role == "study" for slot in block.slots)
         if slots:
             prompts = {key: load.prompts[key] for key in (prompt_key(slot.case.prompt) for slot in slots)}
-            kept.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))
-    return tuple(kept)
-
-
-def _check_size(suite: str, n_trials: int) -> None:
-    if n_trials > PLAN_TRIALS.most:
-        raise SuiteError(f"Suite {suite} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
+            limited.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))
+    return tuple(limited)
 
 
 @dataclass(frozen=True)
