@@ -15,7 +15,7 @@ from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
 from mlsd.measure.messages import BlockMeasured, HeatReading
 from mlsd.measure.parent.blocks import machine_lock
-from mlsd.measure.parent.disturbance import BlockJudge, MeasuredBlocks
+from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.process import measure_job, run_info
 from mlsd.models.library import Library
@@ -171,8 +171,8 @@ def measure(
             _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
             job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
             unfit = False
-            blocks = MeasuredBlocks(BlockJudge(on_device=here.environment.backend != "CPU"), job)
-            with closing(measure_job(job, turns=blocks.turns())) as events:
+            judge = BlockJudge(on_device=here.environment.backend != "CPU")
+            with closing(measure_job(job, turns=judge.turns(job))) as events:
                 for event in events:
                     if not wanted():
                         break
@@ -181,7 +181,7 @@ def measure(
                     if isinstance(event, BlockMeasured):
                         n_done = max(event.slots) + 1
                         state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=n_done)
-                        for _, trials, again in blocks.take(event):
+                        for _, trials, again in judge.take(event):
                             if not again:
                                 say(msgspec.structs.replace(event, trials=trials))
     except MlsdError as error:

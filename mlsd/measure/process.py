@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -87,7 +87,7 @@ def measure_job(
     while turn := turn or list(next(coming, ())):
         todo = todo or turn.copy()
         started, last = None, None
-        with (hire or partial(_Worker, _RUN_SLOTS))(job, variables) as worker:
+        with (hire or partial(Worker, _RUN_SLOTS))(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
                 if isinstance(event, Finished):
@@ -177,7 +177,7 @@ def answers(
     Raises: the worker's own MlsdError, WorkerError when it dies or is silent for so long; what was yielded stands.
     """
     decoder = msgspec.json.Decoder(kind)
-    with _Worker(function, record, variables) as worker:
+    with Worker(function, record, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Finished):
                 return
@@ -224,35 +224,8 @@ def check_context(record: Record) -> None:
         )
 
 
-class Lines(Protocol):
-    """Where the lines of a worker come in."""
-
-    def get(self, *, timeout: float) -> bytes | None:
-        """The next one, None behind the last. Raises: queue.Empty after so many seconds without one."""
-
-
-class Worker(Protocol):
-    """Something that runs a job, by default a process of this machine; leaving the block ends it."""
-
-    def send(self, message: Turn) -> None:
-        """Say one thing more to it."""
-
-    def events(self, patience_s: float) -> Iterator[Event]:
-        """Events until it finishes, dies, or says nothing for so long."""
-
-    def obituary(self) -> str:
-        """How it ended."""
-
-    def advice(self) -> str:
-        """What to do about that."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
-    """The events of a worker's lines, and `Silent` every ten seconds without one.
+def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Event]:
+    """The events of a worker's lines, and `Silent` every ten seconds without one; `get` is that of their queue.
 
     Raises: queue.Empty when it is silent for `patience_s`, the worker's own MlsdError, WorkerError.
     """
@@ -260,7 +233,7 @@ def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
     while True:
         wait_s = min(SIGN_S, patience_s - silent_s)
         try:
-            line = lines.get(timeout=wait_s)
+            line = get(timeout=wait_s)
         except queue.Empty:
             silent_s += wait_s
             if silent_s >= patience_s:
@@ -282,8 +255,8 @@ def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
         yield event
 
 
-class _Worker:
-    """One worker process; leaving the block ends it."""
+class Worker:
+    """A worker process; leaving the block ends it."""
 
     def __init__(self, function: str, record: Record, variables: Variables = None) -> None:
         check_context(record)
@@ -321,7 +294,7 @@ class _Worker:
     def events(self, patience_s: float) -> Iterator[Event]:
         """Events until the worker finishes, dies, or says nothing for `patience_s`."""
         try:
-            yield from receive(self._lines, patience_s)
+            yield from receive(self._lines.get, patience_s)
         except queue.Empty:
             self._hung = True
             self._process.kill()

@@ -53,6 +53,10 @@ class Block(Record, frozen=True, kw_only=True):
         return BlockKey(self.slots[0].block, self.slots[0].repeat)
 
     @property
+    def case_ids(self) -> set[str]:
+        return {slot.case_id for slot in self.slots}
+
+    @property
     def repeat(self) -> int:
         return self.slots[0].repeat
 

@@ -11,7 +11,7 @@ import queue
 import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self, cast
+from typing import cast
 
 import msgspec
 
@@ -20,8 +20,8 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.measure.messages import Event, Turn, trial_of
-from mlsd.measure.process import receive
+from mlsd.measure.messages import Call, Event, Turn, trial_of
+from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.conversation import SavedPrompts
 from mlsd.measure.worker.serve import Pulse, measure_slots
@@ -210,8 +210,8 @@ class _Killed(BaseException):
     """The worker's process is gone."""
 
 
-class SimulatedWorker:
-    """`process.Worker` in a thread: it goes on only while its parent listens, so that both see one time."""
+class SimulatedWorker(Worker):
+    """A worker in a thread: it goes on only while its parent listens, so that both see one time."""
 
     def __init__(self, mac: Mac, job: Job) -> None:
         self._mac, self._job = mac, job
@@ -221,8 +221,9 @@ class SimulatedWorker:
         self._last_ns, self._late = mac.clock.now_ns(), cast("tuple[int, bytes | None] | None", None)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def send(self, turn: Turn) -> None:
-        self._turns.put(turn)
+    def send(self, message: Call | Turn) -> None:
+        assert isinstance(message, Turn)
+        self._turns.put(message)
 
     def _run(self) -> None:
         self._go.acquire()
@@ -262,7 +263,7 @@ class SimulatedWorker:
     def events(self, patience_s: float) -> Iterator[Event]:
         self._thread.start()
         try:
-            for event in receive(self, patience_s):
+            for event in receive(self.get, patience_s):
                 self._mac.events_received.append((self._last_ns / 1e9, event))
                 yield event
         except queue.Empty:
@@ -273,9 +274,6 @@ class SimulatedWorker:
 
     def advice(self) -> str:
         return ""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass

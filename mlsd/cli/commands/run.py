@@ -27,8 +27,8 @@ from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
+    from mlsd.measure.messages import DistanceJob
     from mlsd.measure.parent.blocks import RunSettings, Watcher
-    from mlsd.measure.parent.distances import Drafting
     from mlsd.measure.parent.forecast import Forecast
     from mlsd.measure.parent.requests import StudyResult
     from mlsd.models.library import Library
@@ -241,9 +241,9 @@ def _tasks(file: str | None, per_kind: int | None) -> tuple[Task, ...]:
     return tasks if per_kind is None else stratified(tasks, per_kind)
 
 
-def _say_distance(drafting: Drafting, distance: DraftDistance) -> None:
+def _say_distance(job: DistanceJob, distance: DraftDistance) -> None:
     note(
-        f"{drafting.draft.ref.id} for {drafting.target.ref.id}: perplexity ratio {distance.ratio:.3f}, "
+        f"{job.draft.ref.id} for {job.target.ref.id}: perplexity ratio {distance.ratio:.3f}, "
         f"total variation {distance.total_variation:.3f}"
     )
 

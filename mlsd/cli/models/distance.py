@@ -12,7 +12,6 @@ from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, say, working
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
-from mlsd.measure.messages import DistanceJob
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import DRAFT_MODEL, EngineOptions
@@ -20,7 +19,7 @@ from mlsd.store.store import Store
 from mlsd.units import format_percent
 
 if TYPE_CHECKING:
-    from mlsd.measure.parent.distances import Drafting
+    from mlsd.measure.messages import DistanceJob
 
 
 @click.command()
@@ -42,17 +41,9 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     from mlsd.measure.parent.distances import read_distance, shipped_text
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
-    drafting = _drafting(shared.model_file(model), options)
+    job = _job(shared.model_file(model), engine, text, options)
     if options["db"] is not None and options["db"].exists():
         Store.open(options["db"], create=False).close()  # see before any work that it can be written
-    job = DistanceJob(
-        target=drafting.target,
-        draft=drafting.draft,
-        drafting_key=drafting.key,
-        engine=engine,
-        text=text,
-        n_tokens=options["n_tokens"],
-    )
     with working("Reading the text"):
         found = read_distance(job)
     if options["db"] is not None:
@@ -69,16 +60,16 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     say(f"Same likeliest token   {format_percent(found.agreement)}")
 
 
-def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting:
+def _job(target: ModelFile, engine: EngineOptions, text: str, options: dict[str, Any]) -> DistanceJob:
     from mlsd.drafters import resolve_spec
-    from mlsd.measure.parent.distances import find_drafting
+    from mlsd.measure.parent.distances import distance_job
 
     draft_text, method = options["draft"], options["drafter_text"]
     if bool(draft_text) == bool(method):
         raise InputError("Give either --draft or --drafter.", hint="Add --draft DRAFT or --drafter METHOD.")
     draft = shared.model_file(draft_text) if draft_text else None
     spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
-    drafting = find_drafting(resolve_spec(spec), target, draft)
-    if drafting is None:
+    job = distance_job(resolve_spec(spec), target, draft, engine, text, options["n_tokens"])
+    if job is None:
         raise InputError(f"{spec.name} drafts with no model of its own to compare.", hint="Like layer-skip:exit=4.")
-    return drafting
+    return job

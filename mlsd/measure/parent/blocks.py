@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import filelock
 import msgspec
@@ -19,7 +19,7 @@ from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
-from mlsd.measure.parent.disturbance import BlockJudge, MeasuredBlocks
+from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.process import check_context
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
@@ -33,11 +33,8 @@ from mlsd.trials.sums import Sums, counts_of
 _AGAIN_S = 5.0  # between tries to store what was measured
 
 
-class Drive(Protocol):
-    """What measures the blocks of a job and says so, as `measure_job` does in worker processes."""
-
-    def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
-        """Events until every turn, the places of a block's slots, is measured. Raises: MlsdError for a refused job."""
+# What measures a job, turn by turn, and says so: (job, turns=...), as `measure_job` does in worker processes.
+Drive = Callable[..., Generator[Event]]
 
 
 class Choice:
@@ -215,14 +212,13 @@ class OpenRun:
     def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, *, keep_failed: bool) -> None:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
-        known = store.blocks(plan.environment)
-
-        def is_done(block: Block) -> bool:
-            found = known.get(block.key)
-            whole = found is not None and (found.whole or keep_failed)
-            return whole and all(slot.case_id in found.statuses for slot in block.slots)  # type: ignore[union-attr]
-
-        self.todo = [(load, tuple(block for block in load.blocks if not is_done(block))) for load in plan.loads]
+        done = {
+            key: block.statuses for key, block in store.blocks(plan.environment).items() if block.whole or keep_failed
+        }
+        self.todo = [
+            (load, tuple(block for block in load.blocks if not block.case_ids <= done.get(block.key, {}).keys()))
+            for load in plan.loads
+        ]
         n_own = sum(len(load.slots) for load in plan.loads)
         self.n_total, self._before = plan.n_slots or n_own, plan.before
         self.n_skipped = n_own - sum(len(block.slots) for _, blocks in self.todo for block in blocks)
@@ -265,28 +261,22 @@ class OpenRun:
 
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
         """A load with some of its blocks, and with the plain greedy outputs that this machine and build gave before."""
-        slots = tuple(slot for block in blocks for slot in block.slots)
-        return msgspec.structs.replace(load, slots=slots, references=self._references(load))
-
-    def _references(self, load: Job) -> tuple[Reference, ...]:
-        found: dict[tuple[str, int], Reference] = {}
-        here = environment_key(self.environment)
+        known: dict[tuple[str, int], Reference] = {}
         for case_id, case in load.cases.items():
-            if case.arm != "ar" or not case.sampling.greedy:
-                continue
-            for stored in self._store.trials(TrialFilter(case_id=case_id, failed=False), rounds=False):
-                read, tokens = stored.trial.prompt_sha256, stored.trial.tokens
-                if stored.environment_key == here and read is not None:
-                    known = Reference(prompt_sha256=read, n_predict=case.n_predict, tokens=tokens)
-                    found.setdefault((read, case.n_predict), known)
-        return tuple(found.values())
+            if case.arm == "ar" and case.sampling.greedy:
+                for stored in self._store.trials(TrialFilter(case_id=case_id, failed=False), rounds=False):
+                    read, tokens = stored.trial.prompt_sha256, stored.trial.tokens
+                    if stored.environment_key == environment_key(self.environment) and read is not None:
+                        reference = Reference(prompt_sha256=read, n_predict=case.n_predict, tokens=tokens)
+                        known.setdefault((read, case.n_predict), reference)
+        slots = tuple(slot for block in blocks for slot in block.slots)
+        return msgspec.structs.replace(load, slots=slots, references=tuple(known.values()))
 
     def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:
         """Measure some blocks of a load in a worker of their own, each stored before the next one starts."""
         job = self.ready(load, blocks)
         self._watcher.job(job)
         measured: dict[BlockKey, list[Measured]] = {}
-        under_way = MeasuredBlocks(self._judge, job)
         left = {block.key: block for block in blocks}
 
         def choose() -> Sequence[Block]:
@@ -296,11 +286,11 @@ class OpenRun:
             return chosen
 
         try:
-            with closing(drive(job, turns=under_way.turns(choose))) as events:
+            with closing(drive(job, turns=self._judge.turns(job, choose))) as events:
                 for event in events:
                     self._watcher.event(job, event)
                     if isinstance(event, BlockMeasured):
-                        for block, trials, again in under_way.take(event):
+                        for block, trials, again in self._judge.take(event):
                             measured[block.key] = self.add(block, trials, event.process, again)
                             if again:
                                 self._watcher.tell(f"A block is not used and measured again: {again}.")
@@ -309,7 +299,8 @@ class OpenRun:
         except MlsdError as error:
             if load.strict and not measured:
                 raise
-            for block in under_way.waiting:
+            while self._judge.waiting:
+                block = self._judge.waiting.popleft()
                 self.add(block, [failed_trial(slot, str(error)) for slot in block.slots])
 
 

@@ -1,6 +1,6 @@
 """Predictors of acceptance without drafting: perplexity ratio and total variation (arXiv 2605.01106)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,18 +10,10 @@ from mlsd.measure.messages import DistanceJob
 from mlsd.measure.process import call
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
-from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
+from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef
 from mlsd.store.rows import DraftDistance
 
-_N_TOKENS = 1_024  # read of the text
-
-
-class Drafting(Record, frozen=True, kw_only=True):
-    """A target and a model that drafts for it."""
-
-    target: ModelFile
-    draft: ModelFile
-    key: str  # `drafting_key` of the specs that draft with it
+_N_TOKENS = 1_024  # read of the text beside a study
 
 
 def shipped_text() -> str:
@@ -29,34 +21,25 @@ def shipped_text() -> str:
     return "\n\n".join(load_prompt(name).text for name in prompt_names())
 
 
-def find_drafting(spec: DrafterSpec, target: ModelFile, draft: ModelFile | None) -> Drafting | None:
-    """The model that drafts for `target` by the method `spec`, cut out of it now if need be; None where none does.
+def distance_job(
+    spec: DrafterSpec,
+    target: ModelFile,
+    draft: ModelFile | None,
+    engine: EngineOptions,
+    text: str,
+    n_tokens: int | None = None,
+) -> DistanceJob | None:
+    """A target and the model that drafts for it by a method, cut out of it now if need be; None where none does.
 
     Raises: UnsupportedError for an unknown method, InputError and ModelFileError for a cut that cannot be.
     """
     key = drafting_key(spec)
-    if key is None:
-        return None
-    if draft is None:
-        path = drafting_file(spec, Path(target.path))
+    if key is not None and draft is None and (path := drafting_file(spec, Path(target.path))) is not None:
         label = ":".join(filter(None, (spec.name, ",".join(f"{k}={v}" for k, v in spec.options.items()))))
-        draft = None if path is None else ModelFile(ref=ModelRef(id=label), path=str(path))
-    return None if draft is None else Drafting(target=target, draft=draft, key=key)
-
-
-def study_draftings(cases: Iterable[Case], paths: Mapping[str, Path]) -> list[Drafting]:
-    """Every target with every model that drafts for it in some cases, each pair once; `paths` by model id."""
-    found: dict[tuple[str, str], Drafting] = {}
-    for case in cases:
-        key = drafting_key(case.drafter)
-        if key is None or (case.target.id, key) in found:
-            continue
-        target, second = ModelFile(ref=case.target, path=str(paths[case.target.id])), case.drafter.draft
-        draft = None if second is None else ModelFile(ref=second, path=str(paths[second.id]))
-        drafting = find_drafting(case.drafter, target, draft)
-        if drafting is not None:
-            found[case.target.id, key] = drafting
-    return list(found.values())
+        draft = ModelFile(ref=ModelRef(id=label), path=str(path))
+    if key is None or draft is None:
+        return None
+    return DistanceJob(target=target, draft=draft, drafting_key=key, engine=engine, text=text, n_tokens=n_tokens)
 
 
 def read_distance(job: DistanceJob) -> DraftDistance:
@@ -64,18 +47,21 @@ def read_distance(job: DistanceJob) -> DraftDistance:
     return call("perplexity:measure_distance", job, DraftDistance, doing="reading the text")
 
 
-def measure_distances(
-    draftings: Iterable[Drafting], engine: EngineOptions, keep: Callable[[Drafting, DraftDistance], None]
-) -> None:
-    """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once."""
+def study_distances(
+    cases: Iterable[Case], paths: Mapping[str, Path], engine: EngineOptions
+) -> Iterator[tuple[DistanceJob, DraftDistance]]:
+    """Every target with every model that drafts for it in some cases, each pair once, on the shipped text.
+
+    `paths` by model id; one worker a pair. Raises: what `distance_job` raises, before the first pair is read.
+    """
     text, engine = shipped_text(), msgspec.structs.replace(engine, n_ctx=None)  # distances of equal windows compare
-    for drafting in draftings:
-        job = DistanceJob(
-            target=drafting.target,
-            draft=drafting.draft,
-            drafting_key=drafting.key,
-            engine=engine,
-            text=text,
-            n_tokens=_N_TOKENS,
-        )
-        keep(drafting, read_distance(job))
+    pairs, jobs = dict[tuple[str, str | None], Case](), list[DistanceJob | None]()
+    for case in cases:
+        pairs.setdefault((case.target.id, drafting_key(case.drafter)), case)
+    for case in pairs.values():
+        target, second = ModelFile(ref=case.target, path=str(paths[case.target.id])), case.drafter.draft
+        draft = None if second is None else ModelFile(ref=second, path=str(paths[second.id]))
+        jobs.append(distance_job(case.drafter, target, draft, engine, text, _N_TOKENS))
+    for job in jobs:
+        if job is not None:
+            yield job, read_distance(job)

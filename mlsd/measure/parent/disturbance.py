@@ -29,74 +29,66 @@ class Judged(NamedTuple):
 
 
 class BlockJudge:
-    """What is known of the undisturbed times of a load."""
+    """Blocks on their way through workers: which is measured next, and whether it was undisturbed."""
 
     def __init__(self, *, on_device: bool, tries: Counter[BlockKey] | None = None) -> None:
         """`tries`: how often each block was disturbed in earlier runs."""
+        self.waiting = deque[Block]()  # chosen of the job in progress and not measured, or to be measured again
         self._on_device, self._tries = on_device, Counter(tries or {})
-        self._known: dict[BlockKey, tuple[Block, tuple[Trial, ...]]] = {}
+        self._known: dict[BlockKey, Judged] = {}
+        self._own: set[BlockKey] = set()  # blocks of the job in progress
 
-    def judge(self, block: Block, trials: Sequence[Trial], heat: str | None = None) -> Iterator[Judged]:
-        """The block, and those before it that its times show to have been disturbed."""
-        if heat is not None:
-            last = self._tries[block.key] >= MOST_TRIES
-            yield self._marked(block, dict.fromkeys(range(len(trials)), heat), trials, Status.HOT if last else None)
-            return
-        self._known[block.key] = (block, tuple(trials))
-        places = [(key, place) for key, (_, own) in self._known.items() for place in range(len(own))]
-        found = disturbed([self._known[key][1][place] for key, place in places], on_device=self._on_device)
-        reasons: dict[BlockKey, dict[int, str]] = defaultdict(dict)
-        for at, reason in found.items():
-            key, place = places[at]
-            if self._known[key][1][place].status is Status.VALID:
-                reasons[key][place] = reason
-        for key, own in reasons.items():
-            yield self._marked(self._known[key][0], own, self._known[key][1])
-        if block.key not in reasons:
-            yield Judged(block, tuple(trials))
-
-    def _marked(
-        self, block: Block, reasons: dict[int, str], trials: Sequence[Trial], kept: Status | None = None
-    ) -> Judged:
-        status = kept or Status.DISTURBED
-        made = tuple(
-            msgspec.structs.replace(trial, status=status, reason=reasons[place])
-            if place in reasons and trial.status is Status.VALID
-            else trial
-            for place, trial in enumerate(trials)
-        )
-        self._known[block.key] = (block, made)
-        changed = next((reasons[place] for place in reasons if made[place].status is status), "")
-        again = changed if self._tries[block.key] < MOST_TRIES else ""
-        self._tries[block.key] += bool(changed)
-        return Judged(block, made, again)
-
-
-class MeasuredBlocks:
-    """Blocks of a job on their way through a worker: which comes next, and what became of it."""
-
-    def __init__(self, judge: BlockJudge, job: Job) -> None:
-        self.waiting = deque[Block]()  # chosen and not measured, or to be measured again
-        self._judge, self._own = judge, {block.key for block in job.blocks}
-        self._place = {(slot.case_id, slot.block, slot.repeat): index for index, slot in enumerate(job.slots)}
-        self._all = job.blocks
-
-    def turns(self, choose: Callable[[], Sequence[Block]] | None = None) -> Iterator[Sequence[int]]:
+    def turns(self, job: Job, choose: Callable[[], Sequence[Block]] | None = None) -> Iterator[Sequence[int]]:
         """The places of one block's slots after the other, until `choose` gives none; by default all once."""
-        again = iter([self._all])
-        while chosen := (choose() if choose is not None else next(again, ())):
+        place = {(slot.case_id, slot.block, slot.repeat): index for index, slot in enumerate(job.slots)}
+        every = iter([job.blocks])
+        self._own = {block.key for block in job.blocks}
+        self.waiting.clear()
+        while chosen := (choose() if choose is not None else next(every, ())):
             self.waiting.extend(chosen)
             while self.waiting:
-                yield [self._place[slot.case_id, slot.block, slot.repeat] for slot in self.waiting[0].slots]
+                yield [place[slot.case_id, slot.block, slot.repeat] for slot in self.waiting[0].slots]
 
     def take(self, event: BlockMeasured) -> Iterator[Judged]:
         """The block that was measured, and earlier ones that it shows to have been disturbed."""
-        for judged in self._judge.judge(self.waiting.popleft(), event.trials, event.heat):
+        for judged in self.judge(self.waiting.popleft(), event.trials, event.heat):
             if judged.again and judged.block.key in self._own:
                 self.waiting.appendleft(judged.block)
                 yield judged
             else:
                 yield judged._replace(again="")
+
+    def judge(self, block: Block, trials: Sequence[Trial], heat: str | None = None) -> Iterator[Judged]:
+        """The block, and those before it that its times show to have been disturbed."""
+        self._known[block.key] = Judged(block, tuple(trials))
+        if heat is not None:
+            status = Status.HOT if self._tries[block.key] >= MOST_TRIES else Status.DISTURBED
+            yield self._marked(block.key, dict.fromkeys(range(len(trials)), heat), status)
+            return
+        places = [(key, place) for key, known in self._known.items() for place in range(len(known.trials))]
+        found = disturbed([self._known[key].trials[place] for key, place in places], on_device=self._on_device)
+        reasons: dict[BlockKey, dict[int, str]] = defaultdict(dict)
+        for at, reason in found.items():
+            key, place = places[at]
+            if self._known[key].trials[place].status is Status.VALID:
+                reasons[key][place] = reason
+        for key, own in reasons.items():
+            yield self._marked(key, own, Status.DISTURBED)
+        if block.key not in reasons:
+            yield self._known[block.key]
+
+    def _marked(self, key: BlockKey, reasons: dict[int, str], status: Status) -> Judged:
+        """A known block whose valid trials at these places get another status."""
+        block, trials, _ = self._known[key]
+        changed = {place: why for place, why in reasons.items() if trials[place].status is Status.VALID}
+        made = tuple(
+            msgspec.structs.replace(trial, status=status, reason=changed[place]) if place in changed else trial
+            for place, trial in enumerate(trials)
+        )
+        self._known[key] = Judged(block, made)
+        again = next(iter(changed.values()), "") if self._tries[key] < MOST_TRIES else ""
+        self._tries[key] += bool(changed)
+        return Judged(block, made, again)
 
 
 def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:

@@ -12,6 +12,7 @@ import msgspec
 from mlsd.engine.context import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
+from mlsd.measure.messages import DistanceJob
 from mlsd.measure.parent.blocks import (
     ALL,
     Choice,
@@ -25,7 +26,7 @@ from mlsd.measure.parent.blocks import (
     run_experiment,
 )
 from mlsd.measure.parent.checks import check_run
-from mlsd.measure.parent.distances import Drafting, measure_distances, study_draftings
+from mlsd.measure.parent.distances import study_distances
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.race import Race, Stop
 from mlsd.measure.process import measure_job
@@ -33,7 +34,7 @@ from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
-from mlsd.records import EngineOptions, Environment, QualityWarning, Record
+from mlsd.records import Environment, QualityWarning, Record
 from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import DraftDistance, TrialFilter
@@ -90,7 +91,7 @@ def run_study(
     *,
     settings: RunSettings | None = None,
     watcher: Watcher | None = None,
-    keep_distance: Callable[[Drafting, DraftDistance], None] | None = None,
+    keep_distance: Callable[[DistanceJob, DraftDistance], None] | None = None,
     options: Mapping[str, str] | None = None,
     pull: Pull | None = None,
 ) -> StudyResult:
@@ -122,7 +123,11 @@ def run_study(
                 if outcome.interrupted:
                     break
             if keep_distance is not None and not outcome.interrupted:
-                _distances(request.overrides.engine, prepared, store, keep_distance)
+                paths = {id_: model.path for id_, model in prepared.models.items()}
+                cases = prepared.plan.cases().values()
+                for job, distance in study_distances(cases, paths, request.overrides.engine):
+                    store.add_distance(distance)
+                    keep_distance(job, distance)
     answer = answer_of(results_of(path, outcome.run_id))
     return StudyResult(database=str(path), outcome=outcome, warnings=tuple(warnings), answer=answer)
 
@@ -292,16 +297,3 @@ def plan_record(plan: Plan, options: Mapping[str, str], decides: SessionPlan) ->
         "options": dict(options),
         **sessions.as_stored(decides),
     }
-
-
-def _distances(
-    engine: EngineOptions, prepared: Prepared, store: Store, keep: Callable[[Drafting, DraftDistance], None]
-) -> None:
-    """Predictors of acceptance for every model that drafts in the plan, into the same database."""
-
-    def both(drafting: Drafting, distance: DraftDistance) -> None:
-        store.add_distance(distance)
-        keep(drafting, distance)
-
-    paths = {id_: model.path for id_, model in prepared.models.items()}
-    measure_distances(study_draftings(prepared.plan.cases().values(), paths), engine, both)

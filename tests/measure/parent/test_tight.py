@@ -55,16 +55,16 @@ class JobReceived(BaseException):
 def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path, Path], None]
 ) -> None:
-    start = process._Worker.__init__
+    start = process.Worker.__init__
 
-    def hired(worker: process._Worker, function: str, record: Any, variables: Any = None) -> None:
+    def hired(worker: process.Worker, function: str, record: Any, variables: Any = None) -> None:
         job = record.job if isinstance(record, BuildJob) else record
         if isinstance(job, Job):
             assert job.one_arm
             raise JobReceived
         start(worker, function, record, variables)
 
-    monkeypatch.setattr(process._Worker, "__init__", hired)
+    monkeypatch.setattr(process.Worker, "__init__", hired)
     monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))
     with pytest.raises(JobReceived):
         command(tiny, tmp_path / "tight.sqlite")
