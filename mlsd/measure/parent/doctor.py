@@ -111,8 +111,8 @@ def profile_fits(
             continue
         if (profile.name, False) not in heaviest:
             wrong[profile.name] = "no suite uses its models"
-    asked = ask_memory(tuple(heaviest.values()), models, EngineOptions())
-    memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked, budget), strict=True))
+    _, found = ask_memory(tuple(heaviest.values()), models, EngineOptions())
+    memory = dict(zip(heaviest, judge_loads(found, budget), strict=True))
     return tuple(
         _fit(
             profile,

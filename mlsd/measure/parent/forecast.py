@@ -68,15 +68,13 @@ def plan_study(
     environment, plan, library = read_environment(), prepared.plan, request.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
-    asked = ask_memory(plan.loads, models, request.overrides.engine)
-    environment = msgspec.structs.replace(
-        environment, backend=asked.backend.backend, llama_cpp_build=asked.backend.build
-    )
+    backend, memory = ask_memory(plan.loads, models, request.overrides.engine)
+    environment = msgspec.structs.replace(environment, backend=backend.backend, llama_cpp_build=backend.build)
     chips = _chips(request, environment, here=here)
     tok_s = _tok_s(request, environment, earlier if earlier.exists() else None, list(chips.values()))
     mac_gib = None if here or environment.os.startswith("macOS") else request.profile.memory_gib
     if mac_gib is None:
-        budget = memory_budget(environment, asked.backend.memory_bytes)
+        budget = memory_budget(environment, backend.memory_bytes)
         rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
     else:
         budget, rest_s, warmed = mac_budget(mac_gib * GIB), cool_down_s, True
@@ -84,7 +82,7 @@ def plan_study(
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return prepared, Forecast(
-        memory=judge_loads(plan.loads, models, asked, budget),
+        memory=judge_loads(memory, budget),
         times=tuple(estimate_time([load], tok_s, warmed=warmed, rest_s=rest_s) for load in plan.loads),
         budget=budget,
         time=estimate_time(plan.loads, tok_s, warmed=warmed, rest_s=rest_s),

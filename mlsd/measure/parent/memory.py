@@ -8,8 +8,9 @@ target. What mlsd itself keeps is not counted (a search index, the target's rows
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -85,7 +86,7 @@ Arms = tuple[ArmMemory, ...]
 
 
 class LoadMemory(Record, frozen=True, kw_only=True):
-    """What a load takes with every arm open, and the verdict; None where a size is not known."""
+    """What a load takes with every arm open, None where a size is not known; and the verdict, once it is judged."""
 
     models: tuple[str, ...]
     weights_bytes: int | None
@@ -96,8 +97,8 @@ class LoadMemory(Record, frozen=True, kw_only=True):
     probing_bytes: int | None = None  # beyond the arm that a rollback is tried for, which is not open then
     total_bytes: int | None = None
     least_bytes: int | None = None  # with one arm open at a time
-    limit_bytes: int | None
-    verdict: Fit
+    limit_bytes: int | None = None
+    verdict: Fit = "unknown"
     why: str
     estimated: bool  # the size of a model was estimated
     arms: Arms = ()  # what is open in turn comes last
@@ -168,27 +169,19 @@ class _Opened(NamedTuple):
     saved: Literal["nothing", "states", "all"] = "nothing"
 
 
-class _Contexts(NamedTuple):
-    """What a load opens: for each arm, named for people; of `_IN_TURN` one is open at a time."""
-
-    opened: list[tuple[str, list[_Opened]]]
-    cut_bytes: int  # weights of the drafts that are cut out of the target
+# The contexts of each arm, named for people; of `_IN_TURN` one is open at a time.
+_Contexts = list[tuple[str, list[_Opened]]]
 
 
-class Asked(Record, frozen=True, kw_only=True):
-    """The device, and of each load its arms, what is open in turn last, none where a model cannot be planned."""
-
-    backend: BackendInfo
-    loads: tuple[tuple[Arms, int], ...]  # with the weights of the drafts that a load cuts out of its target
-
-
-def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions) -> Asked:
-    """Ask llama.cpp, in a process of its own, what the contexts of these loads take.
+def ask_memory(
+    loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions
+) -> tuple[BackendInfo, tuple[LoadMemory, ...]]:
+    """Ask llama.cpp, in a process of its own, for the device and for what the contexts of these loads take.
 
     Raises: WorkerError when the native library does not even start.
     """
     found = [_contexts(load, models) for load in loads]
-    contexts = [context for one in found if one for _, opened in one.opened for context in opened]
+    contexts = [context for arms, _ in found for _, opened in arms for context in opened]
     wanted = tuple(
         msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
         for same in grouped(contexts, lambda one: one.of.key).values()
@@ -197,14 +190,16 @@ def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: Engine
     try:
         answer = call("footprints:find_footprints", job, FootprintsFound, doing="planning contexts")
     except MlsdError:  # a model that ends the process says so when it is run
-        return Asked(backend=run_info(engine), loads=(((), 0),) * len(loads))
+        return run_info(engine), tuple(_sums(load, models, (), 0) for load in loads)
     known = {
         (of.key, options): footprint
         for of, footprints in zip(wanted, answer.found, strict=True)
         for options, footprint in zip(of.options, footprints or (), strict=False)
     }
-    asked = (((), 0) if one is None else (_arms(one.opened, known), one.cut_bytes) for one in found)
-    return Asked(backend=answer.backend, loads=tuple(asked))
+    return answer.backend, tuple(
+        _sums(load, models, _arms(opened, known), cut_bytes)
+        for load, (opened, cut_bytes) in zip(loads, found, strict=True)
+    )
 
 
 def _wanted(models: Mapping[str, Sized], id_: str, method: DrafterSpec | None = None) -> ContextsWanted:
@@ -216,15 +211,15 @@ def _wanted(models: Mapping[str, Sized], id_: str, method: DrafterSpec | None = 
     return ContextsWanted(key=key, path=model.path, shape=model.shape, method=method, head_path=head)
 
 
-def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
-    """Every context of a load; None where nothing is known of one of its models."""
+def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
+    """Every context of a load, none where a model is not known; and the bytes of drafts cut out of its target."""
     keeps = {ref.id: models[ref.id].keeps for ref in load.refs}
     if None in keeps.values():
-        return None
+        return [], 0
     cases = load.cases
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
     shared = context_options(load.engine, n_tokens)
-    found, cut_bytes = list[tuple[str, list[_Opened]]](), dict[str, int]()
+    found, cut_bytes = _Contexts(), dict[str, int]()
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
@@ -252,7 +247,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
         of = _wanted(models, target)
         judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []
         found.append(("judging", [*judge, _Opened(of, warm_options(shared))]))
-    return _Contexts(found, sum(cut_bytes.values()))
+    return found, sum(cut_bytes.values())
 
 
 def _assumed(role: Role, keeps: str | None) -> str:
@@ -286,16 +281,14 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
-def _arms(opened: Sequence[tuple[str, list[_Opened]]], known: Mapping[tuple[str, ContextOptions], Footprint]) -> Arms:
+def _arms(opened: _Contexts, known: Mapping[tuple[str, ContextOptions], Footprint]) -> Arms:
+    """What each arm takes, what is open in turn last; none where a context could not be planned."""
     if any((context.of.key, context.options) not in known for _, contexts in opened for context in contexts):
         return ()
     sums = [_sum(name, contexts, known) for name, contexts in opened]
-    largest = (max((one for one in sums if one.arm == name), key=_total, default=None) for name in _IN_TURN)
+    total = attrgetter("total_bytes")
+    largest = (max((one for one in sums if one.arm == name), key=total, default=None) for name in _IN_TURN)
     return (*(one for one in sums if one.arm not in _IN_TURN), *filter(None, largest))
-
-
-def _total(arm: ArmMemory) -> int:
-    return arm.total_bytes
 
 
 def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, ContextOptions], Footprint]) -> ArmMemory:
@@ -314,15 +307,53 @@ def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, Conte
     )  # fmt: skip
 
 
+def _sums(load: Job, models: Mapping[str, Sized], arms: Arms, cut_bytes: int) -> LoadMemory:
+    """A load added up; where contexts are not known, the weights alone."""
+    own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
+    names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]
+    weights = None if unknown else sum(model.n_bytes or 0 for model in own) + cut_bytes
+    sums: dict[str, Any] = {}
+    total = least = None
+    if arms:
+        open_ = [arm for arm in arms if arm.arm != "probing"]
+        terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
+        sums = {name: sum(getattr(arm, name) for arm in open_) for name in terms}
+    if arms and weights is not None:
+        each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
+        probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
+        sums["probing_bytes"] = max(0, probing - min(each))
+        total = weights + sum(sums.values())
+        least = weights + judging + max(*each, probing)
+    estimated = any(model.estimated for model in own)
+    size = f"{'about ' if estimated else ''}{format_bytes(weights if total is None else total)}"
+    return LoadMemory(
+        models=tuple(model.id for model in own),
+        weights_bytes=weights,
+        total_bytes=total,
+        least_bytes=least,
+        why=f"the size of {', '.join(unknown)} is not known; `mlsd models pull` finds it"
+        if unknown
+        else f"{names}: {size}{'' if arms else ' of weights'}",
+        estimated=estimated,
+        arms=arms,
+        **sums,
+    )
+
+
 # --- judging --------------------------------------------------------------------------------------------------------
 
 
-def judge_loads(
-    loads: Sequence[Job], models: Mapping[str, Sized], asked: Asked, budget: MemoryBudget | None
-) -> tuple[LoadMemory, ...]:
-    """Add up each load and compare it with what there is; where contexts are not known, the weights alone."""
-    found = zip(loads, asked.loads, strict=True)
-    return tuple(_judge_load(load, models, arms, cut_bytes, budget) for load, (arms, cut_bytes) in found)
+def judge_loads(loads: Iterable[LoadMemory], budget: MemoryBudget | None) -> tuple[LoadMemory, ...]:
+    """Each load compared with what there is; where contexts are not known, by its weights alone."""
+    judged = []
+    for load in loads:
+        known = load.total_bytes is not None
+        total, least = (load.total_bytes, load.least_bytes) if known else (load.weights_bytes,) * 2
+        verdict, why = fit(total, least, budget)
+        why = load.why if load.weights_bytes is None else f"{load.why}, {why}"
+        limit = None if budget is None else budget.limit_bytes
+        judged.append(msgspec.structs.replace(load, limit_bytes=limit, verdict=verdict, why=why))
+    return tuple(judged)
 
 
 def fit_here(
@@ -360,46 +391,9 @@ def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...
     """The machine at hand, and what each load takes of it, refused or not; all files are here. Raises: WorkerError."""
     files = {file.ref.id: file for load in loads for file in load.files}
     models = {id_: _of_files(id_, (Path(file.path),), file.ref.n_bytes) for id_, file in files.items()}
-    asked = ask_memory(loads, models, loads[0].engine)
-    environment = read_environment(asked.backend)
-    return environment, judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
-
-
-def _judge_load(
-    load: Job,
-    models: Mapping[str, Sized],
-    arms: Arms,
-    cut_bytes: int,
-    budget: MemoryBudget | None,
-) -> LoadMemory:
-    own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
-    sizes = [model.n_bytes for model in own]
-    weights = None if None in sizes else sum(size for size in sizes if size is not None) + cut_bytes
-    terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
-    known = [arm for arm in arms if arm.arm != _IN_TURN[0]]
-    sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in known) for name in terms} if arms else {}
-    total = least = weights
-    if arms and weights is not None:
-        each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
-        probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
-        sums["probing_bytes"] = max(0, probing - min(each))
-        total = weights + sum(sums.values())
-        least = weights + judging + max(*each, probing)
-    names = tuple(model.id for model in own)
-    estimated = any(model.estimated for model in own)
-    about, rest = "about " if estimated else "", "" if arms else " of weights"
-    what = f"{' + '.join(names)}: {about}{format_bytes(total)}{rest}"
-    verdict, why = fit(total, least, budget)
-    if weights is None:
-        unknown = ", ".join(model.id for model in own if model.n_bytes is None)
-        why = f"the size of {unknown} is not known; `mlsd models pull` finds it"
-    else:
-        why = f"{what}, {why}"
-    return LoadMemory(
-        models=names, weights_bytes=weights, total_bytes=total if arms else None, least_bytes=least if arms else None,
-        limit_bytes=None if budget is None else budget.limit_bytes, verdict=verdict, why=why, estimated=estimated,
-        arms=arms, **sums,
-    )  # fmt: skip
+    backend, memory = ask_memory(loads, models, loads[0].engine)
+    environment = read_environment(backend)
+    return environment, judge_loads(memory, memory_budget(environment, backend.memory_bytes))
 
 
 def refuse_loads(memory: Iterable[LoadMemory]) -> None:

@@ -84,37 +84,32 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
     path = db or study_path(BENCHES)
-    _check(request)
-    check_database(path)
-    space = search_space(request.drafter)
-    first = _Wave((request.drafter.options,), first_gammas(space, request.trials))
-    with machine_lock():
-        environment, plan = plan_here(_bench(request, first, request.setting.repeats))
-        with Store.open(path) as store:
-            search = _Search(request, space, store, environment, plan)
-            stopped = search.run(first, watcher or Watcher())
-    arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
-    return TuneResult(
-        results=tuple(arms),
-        failed={f"gamma {gamma} {_key(options)}": why for gamma, options, why in search.failed},
-        answer=next(iter(answers(arms)), None),
-        stopped=stopped,
-        database=str(path),
-        models=request.setting.files,
-    )
-
-
-def _check(request: TuneRequest) -> None:
-    given = {"n-predict": request.setting.n_predict, "repeats": request.setting.repeats, "search": request.trials}
-    for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("search", 1)):
-        if given[name] < least:
-            raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
+    for name, value, least in (("repeats", request.setting.repeats, _LEAST_BLOCKS), ("search", request.trials, 1)):
+        if value < least:
+            raise InputError(f"--{name} is {value}, but must be at least {least}.")
     if request.budget_s is not None and not request.budget_s > 0:
         raise InputError(f"--budget-s is {request.budget_s}, but must be above 0.")
     if len(request.setting.prompts) == 2:
         raise InputError(
             "Two prompts say nothing of a workload.", hint="Tune on one prompt, or on three and more for a workload."
         )
+    check_database(path)
+    space = search_space(request.drafter)
+    first = _Wave((request.drafter.options,), first_gammas(space, request.trials))
+    with machine_lock():
+        environment, plan = plan_here(_bench(request, first, request.setting.repeats))
+        with Store.open(path) as store:
+            search = _Search(request, space, store, environment, session_plan(request, plan))
+            stopped = search.run(first, watcher or Watcher())
+    arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
+    return TuneResult(
+        results=tuple(arms),
+        failed={f"gamma {gamma} {options}": why for (gamma, options), why in search.failed.items()},
+        answer=next(iter(answers(arms)), None),
+        stopped=stopped,
+        database=str(path),
+        models=request.setting.files,
+    )
 
 
 # --- waves --------------------------------------------------------------------------------------------------------
@@ -171,37 +166,56 @@ def neighbouring_options(options: Options, defaults: Options, space: Space) -> I
 
 
 class _Search:
-    """A search in progress; all that it knows is what the store holds."""
+    """A search in progress; but for what failed, all that it knows is what the store holds."""
 
-    def __init__(self, request: TuneRequest, space: Space, store: Store, environment: Environment, first: Plan) -> None:
-        self._request, self._space, self._store, self._environment = request, space, store, environment
-        method = find_method(request.drafter.name)
-        own = method.read(request.drafter)
+    def __init__(
+        self, request: TuneRequest, space: Space, store: Store, environment: Environment, plan: SessionPlan
+    ) -> None:
+        self._request, self._space, self._store, self._environment, self._plan = (
+            request,
+            space,
+            store,
+            environment,
+            plan,
+        )
+        own = find_method(request.drafter.name).read(request.drafter)
         self._defaults = {name: getattr(own, name) for name in space if name != _GAMMA and hasattr(own, name)}
-        self._plan = session_plan(request, first)
-        self.failed: list[tuple[int, Options, str]] = []
+        self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
         self.results: list[ArmResult] = []
         self._known: tuple[Measured, ...] = ()
+        self._read()
+
+    def _read(self) -> None:
+        """Every trial of this search on this machine, and what they decide so far."""
+        here = environment_key(self._environment)
+        for session in sessions.sessions(self._store):
+            if session.plan.id == self._plan.id and session.environment_key == here:
+                self._known, self.results = session.trials, session.results()
+                return
+
+    @property
+    def _tried(self) -> set[tuple[int, str]]:
+        """Every setting with a trial, and those that failed, by gamma and options."""
+        arms = (one.case for one in self.results if not one.is_plain)
+        return {*self.failed, *((case.gamma, _key(case.drafter.options)) for case in arms)}
 
     def run(self, wave: _Wave, watcher: Watcher) -> str:
         """Wave after wave; why the search ended."""
-        began_s, n_blocks = time.monotonic(), self._request.setting.repeats
+        began_s, budget_s, n_blocks = time.monotonic(), self._request.budget_s, self._request.setting.repeats
         led: ArmResult | None = None
-        self._read()
-        while True:
-            left_s = None if self._request.budget_s is None else self._request.budget_s - (time.monotonic() - began_s)
-            if left_s is not None and left_s <= 0:
-                return "the time is used up; the same command goes on from here"
+        while budget_s is None or time.monotonic() - began_s < budget_s:
             watcher.tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
-            race = self._race(wave, n_blocks, left_s, watcher)
+            left_s = None if budget_s is None else budget_s - (time.monotonic() - began_s)
+            stopped = self._race(wave, n_blocks, left_s, watcher)
             self._read()
-            if race == "budget":
-                return "the time is used up; the same command goes on from here"
-            leader = self._leader()
+            if stopped == "budget":
+                break
+            # The fastest, decided or not, of those that may still win where there are any.
+            may_lead = [one for one in self.results if one.standing is not None]
+            leader = max(may_lead, key=lambda one: (one.effect != "slower", _times(one)), default=None)
             if leader is None:
                 return "no setting could be measured"
-            found = self._next(leader, led)
-            enough = len(self._tried) + len(self.failed) >= self._request.trials
+            found, enough = self._next(leader, led), len(self._tried) >= self._request.trials
             if found is not None and not enough:
                 wave, led = found, leader
             elif leader.effect == "not decided yet" and n_blocks != _LAST_BLOCKS:
@@ -210,6 +224,7 @@ class _Search:
                 return "as many settings as asked for were tried; --search N goes on from here"
             else:
                 return "the fastest setting has no neighbour that was not tried"
+        return "the time is used up; the same command goes on from here"
 
     def _race(self, wave: _Wave, n_blocks: int, left_s: float | None, watcher: Watcher) -> Stop:
         race = Race(Goal(budget_s=left_s), plan=self._plan, earlier=self._known)
@@ -221,48 +236,24 @@ class _Search:
         except MlsdError as error:
             if not self._known:
                 raise
-            tried = {(g, key) for g, key in self._tried}
-            self.failed += [
-                (gamma, options, error.message)
-                for options in wave.options
-                for gamma in wave.gammas
-                if (gamma, _key(options)) not in tried
-            ]
+            tried, raced = self._tried, [(gamma, _key(options)) for options in wave.options for gamma in wave.gammas]
+            self.failed |= {setting: error.message for setting in raced if setting not in tried}
             return "decided"
         if outcome.interrupted:
             raise KeyboardInterrupt
         return race.stopped
 
-    def _read(self) -> None:
-        """Every trial of this search on this machine, and what they decide so far."""
-        here = environment_key(self._environment)
-        own = [one for one in sessions.sessions(self._store) if one.plan.id == self._plan.id]
-        session = next((one for one in own if one.environment_key == here), None)
-        self._known = () if session is None else session.trials
-        self.results = [] if session is None else session.results()
-
-    @property
-    def _tried(self) -> dict[tuple[int, str], ArmResult]:
-        """Every setting with a trial, by gamma and options."""
-        arms = (one for one in self.results if not one.is_plain)
-        return {(one.case.gamma, _key(one.case.drafter.options)): one for one in arms}
-
-    def _leader(self) -> ArmResult | None:
-        """The fastest, decided or not, of those that may still win where there are any."""
-        sound = [one for one in self.results if one.standing is not None]
-        return max(sound, key=lambda one: (one.effect != "slower", _times(one)), default=None)
-
     def _next(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
         """The leader with its neighbours in gamma, else in one option; None where the last wave found no better."""
-        gamma, options = leader.case.gamma, leader.case.drafter.options
-        key, known = _key(options), {*self._tried, *((g, _key(own)) for g, own, _ in self.failed)}
-        room = self._request.trials - len(known)
-        gammas = neighbouring_gammas(gamma, [g for g, other in known if other == key], self._space)[: max(room, 0)]
+        gamma, options, tried = leader.case.gamma, leader.case.drafter.options, self._tried
+        room = self._request.trials - len(tried)
+        own = [g for g, other in tried if other == _key(options)]
+        gammas = neighbouring_gammas(gamma, own, self._space)[: max(room, 0)]
         if gammas and leader.effect != "slower":
             return _Wave((options,), (*gammas[:1], gamma, *gammas[1:]))
         if led is not None and led.setting == leader.setting and leader.effect == "slower":
             return None
-        near = [o for o in neighbouring_options(options, self._defaults, self._space) if (gamma, _key(o)) not in known]
+        near = [o for o in neighbouring_options(options, self._defaults, self._space) if (gamma, _key(o)) not in tried]
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 
 

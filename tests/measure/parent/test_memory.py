@@ -66,13 +66,12 @@ def test_every_size_of_mac_is_judged_rightly(suite: str, profile: str, verdicts:
     library = Library()
     loads = expanded(suite, find_profile(profile), library).loads
     models = size_models({ref.id for load in loads for ref in load.refs}, library)
-    asked = ask_memory(loads, models, EngineOptions())
-    assert all(arms for arms, _ in asked.loads), "every context is known, though no model is here"
+    _, memory = ask_memory(loads, models, EngineOptions())
+    assert all(load.arms for load in memory), "every context is known, though no model is here"
 
     def worst(gib: int) -> Fit:
         order = ("fits", "tight", "raise the limit", "does not fit")
-        found = judge_loads(loads, models, asked, mac_budget(gib * GIB))
-        return max((load.verdict for load in found), key=order.index)
+        return max((load.verdict for load in judge_loads(memory, mac_budget(gib * GIB))), key=order.index)
 
     assert [worst(gib) for gib in MACHINES] == verdicts
 
@@ -93,8 +92,8 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     library = Library(Manifest(models={entry.id: entry for entry in entries}))
     loads = expanded("B", SHALLOW, library).loads[:1]
     models = size_models(SHALLOW.roles.values(), library)
-    asked = ask_memory(loads, models, EngineOptions())
-    return lambda budget: judge_loads(loads, models, asked, budget)[0]
+    _, memory = ask_memory(loads, models, EngineOptions())
+    return lambda budget: judge_loads(memory, budget)[0]
 
 
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(shallow: Judged) -> None:
@@ -139,8 +138,7 @@ def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[
     )
     files, loads = {model.ref.id: model for model in request.files}, plan_bench(request).loads
     models = size_models(files, Library(), files)
-    asked = ask_memory(loads, models, request.engine)
-    return loads[0], judge_loads(loads, models, asked, mac_budget(16 * GIB))[0]
+    return loads[0], judge_loads(ask_memory(loads, models, request.engine)[1], mac_budget(16 * GIB))[0]
 
 
 def test_a_draft_that_is_cut_out_of_its_target_counts_with_its_weights(tiny: Path) -> None:

@@ -64,10 +64,9 @@ def counted(request: BenchRequest) -> Opened:
     files = {model.ref.id: model for model in request.files}
     models = memory.size_models(files, Library(), files)
     (load,) = plan_bench(request).loads
-    contexts = memory._contexts(load, models)
-    assert contexts is not None
+    contexts, _ = memory._contexts(load, models)
     found: Opened = Counter()
-    arms = (own for name, own in contexts.opened if name not in ("probing", "judging"))
+    arms = (own for name, own in contexts if name not in ("probing", "judging"))
     for of, options, _ in (context for own in arms for context in own):
         path, is_head = Path(str(of.path)), of.method is not None and options.kind != "plain"
         if of.method is not None and not is_head:
