@@ -267,10 +267,10 @@ class Worker:
         threading.Thread(target=self._read, daemon=True).start()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        asked = msgspec.json.encode(record)
+        content = msgspec.json.encode(record)
         # Only methods that it names: another file may have changed since, or be gone.
-        named = {name: at for name, at in own.loaded().items() if msgspec.json.encode(name)[1:-1] in asked}
-        self.send(Call(function=function, record=msgspec.Raw(asked), methods=named))
+        named = {name: at for name, at in own.loaded().items() if msgspec.json.encode(name)[1:-1] in content}
+        self.send(Call(function=function, record=msgspec.Raw(content), methods=named))
 
     def send(self, message: Call | Turn) -> None:
         """Say one thing more to the worker."""

@@ -256,7 +256,7 @@ class Prompt(Record, frozen=True, kw_only=True):
     path: str | None = None  # of the file that it was read from
 
     @property
-    def asked(self) -> str:
+    def called(self) -> str:
         """What to give to `--prompt` for it."""
         return self.key if self.path is None else self.path + self.key.removeprefix(f"file:{Path(self.path).stem}")
 

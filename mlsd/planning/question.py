@@ -32,7 +32,7 @@ class Question(Record, frozen=True, kw_only=True):
         return cls(
             database=None if database is None else str(database),
             models={model.ref.id: model.called for model in models},
-            prompts={prompt.key: prompt.asked for prompt in prompts},
+            prompts={prompt.key: prompt.called for prompt in prompts},
         )
 
     def bench(self, arm: ArmResult, *more: str) -> str:

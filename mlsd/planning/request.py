@@ -233,7 +233,7 @@ def study_request(
         found = find_profile(profile, profiles)
     else:
         found = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
-    asked = tuple(_presets_written_out(suite) for suite in load_suites(named, found))
+    chosen = tuple(_presets_written_out(suite) for suite in load_suites(named, found))
     known = [*found.roles, *found.left_out]
     for role in given:
         if role not in known:
@@ -245,7 +245,7 @@ def study_request(
             roles[role], entries[entry.id] = entry.id, entry
     left_out = {role: why for role, why in found.left_out.items() if role not in roles}
     return StudyRequest(
-        suites=asked,
+        suites=chosen,
         profile=msgspec.structs.replace(found, roles=roles, left_out=left_out),
         nobody_chose=not profile,
         library=Library(Manifest(models=entries, files=library.manifest.files)),
@@ -292,7 +292,7 @@ def bench_request(
     depths: Iterable[int] = (0,),
     chat: bool = False,
     think: bool | None = None,
-    **asked: Any,
+    **fields: Any,
 ) -> BenchRequest:
     """A request from names: models are GGUF paths or ids, those that are made locally made now.
 
@@ -300,7 +300,7 @@ def bench_request(
     may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
     preset's, else 1, 2, 4, 8, 16; one may be "adaptive": 3 to 12 tokens, as was accepted of late. `prompts` are shipped
     ones by name, or files, each behind `depths` tokens of other text; with `chat`, or a value of `think`, in the
-    target's chat template. `asked` are further fields of `BenchRequest`.
+    target's chat template. `fields` are further fields of `BenchRequest`.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
@@ -327,7 +327,7 @@ def bench_request(
         models=tuple({one.ref: one for one in files}.values()),
         prompts=tuple(texts.values()),
         default_arms=default,
-        **asked,
+        **fields,
     )
 
 

@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_a_prompt_is_refused_by_name(tmp_path, content, me
 def test_a_chat_is_another_prompt_than_its_text_and_is_found_by_its_own_name():
     named = {name: prompts.load_prompt(name) for name in ("code", "code+chat", "code+think", "code+no-think")}
     assert len({prompt.sha256 for prompt in named.values()}) == 4
-    assert {name: (prompt.key, prompt.asked) for name, prompt in named.items()} == {
+    assert {name: (prompt.key, prompt.called) for name, prompt in named.items()} == {
         name: (name, name) for name in named
     }
     assert [(prompt.chat, prompt.think) for prompt in named.values()] == [
@@ -143,8 +143,8 @@ def test_a_json_file_is_a_chat_that_can_be_asked_for_again(tmp_path):
     place.write_text('[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]')
     found = prompts.find_prompt(f"{place}+no-think@64")
     assert [(one.role, one.content) for one in found.messages] == [("system", "Be brief."), ("user", "Why?")]
-    assert (found.key, found.asked, found.think) == ("file:talk+no-think@64", f"{place}+no-think@64", False)
-    assert prompts.find_prompt(found.asked) == found
+    assert (found.key, found.called, found.think) == ("file:talk+no-think@64", f"{place}+no-think@64", False)
+    assert prompts.find_prompt(found.called) == found
 
 
 @pytest.mark.parametrize(

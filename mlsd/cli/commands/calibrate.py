@@ -312,8 +312,8 @@ def _print_shares(found: Breakdown) -> None:
         "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
         "`no outputs` is the share of T that outputs take: a second estimate of LM head and sampling."
     )
-    if found.doubt is not None:
-        note(f"IN DOUBT (?)  {found.doubt}")
+    if found.why_in_doubt is not None:
+        note(f"IN DOUBT (?)  {found.why_in_doubt}")
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:

@@ -79,7 +79,7 @@ def measure_bandwidth(
     n_all = environment.logical_cores or 1
     n_threads = threads_of(engine)
     threads, sizes_bytes = sorted({1, n_threads, n_all}), [mb * 1_000_000 for mb in sizes_mb]
-    asked = {
+    record = {
         "command": "bandwidth",
         "sizes_bytes": sizes_bytes,
         "quants": quants,
@@ -89,7 +89,7 @@ def measure_bandwidth(
         "engine": msgspec.to_builtins(engine),
         "n_threads": n_threads,
     }
-    with Store.open(path) as store, machine_lock(), recorded_run(store, environment, asked) as run_id:
+    with Store.open(path) as store, machine_lock(), recorded_run(store, environment, record) as run_id:
         reads = tuple(
             StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
             for n in threads

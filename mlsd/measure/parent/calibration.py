@@ -49,16 +49,16 @@ def calibrate(
     watcher: Watcher | None = None,
     *,
     text: str | None = None,
-    **asked: Any,
+    **fields: Any,
 ) -> CalibrationResult:
-    """Calibrate into `db`, by default the newest study database or a first one; `asked` are fields of `CalibrateJob`.
+    """Calibrate into `db`, by default the newest study database or a first one; `fields` are fields of `CalibrateJob`.
 
     `text` is a file of real text in place of a shipped one.
 
     Raises: InputError before a model is looked for, ModelFileError, and what `time_and_store` raises.
     """
     prompt = load_prompt("length-1024") if text is None else prompt_from_file(text)
-    job = CalibrateJob(target=ModelFile(ref=ModelRef(id=target), path=target), text=prompt.text, **asked)
+    job = CalibrateJob(target=ModelFile(ref=ModelRef(id=target), path=target), text=prompt.text, **fields)
     check_rows(job.rows)
     if 1 not in job.rows:
         raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
@@ -148,7 +148,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     backend: str | None = None  # that passes were profiled on
 
     @property
-    def doubt(self) -> str | None:
+    def why_in_doubt(self) -> str | None:
         """Why shares are in doubt; None: they are not."""
         if not any(shares.in_doubt for shares in self.shares):
             return None

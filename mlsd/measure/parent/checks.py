@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mlsd.measure.parent.disturbance import DISTURBED_NS
+from mlsd.measure.parent.blocks import DISTURBED_NS
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
 from mlsd.stats import grouped, t_quantile
 from mlsd.trials.sums import speed
@@ -204,8 +204,8 @@ def _trend_words(what: str, drift: Drift | None) -> str | None:
 
 
 def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if kept := sum(t.status is Status.HOT for t in trials):
-        sentence = f"{kept} trials were measured while passes became slower, as each time that they were tried."
+    if n_hot := sum(t.status is Status.HOT for t in trials):
+        sentence = f"{n_hot} trials were measured while passes became slower, as each time that they were tried."
         yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
     if reasons := [t.reason for t in trials if t.status is Status.DISTURBED]:
         sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."

@@ -159,8 +159,8 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     """Every side, its build checked in a worker of its own."""
     sides: dict[str, _Side] = {}
     for place, build in enumerate(builds):
-        asked = request.other if place and request.other is not None else request.bench
-        _, (job,) = fit_here(plan_bench(asked).loads)
+        own = request.other if place and request.other is not None else request.bench
+        _, (job,) = fit_here(plan_bench(own).loads)
         try:
             fits = check_build(build, job)
         except MlsdError as error:
@@ -170,7 +170,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
             raise
         environment = read_environment(fits.backend)
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
-        sides[str(place)] = _Side(str(place), build, asked, job, environment)
+        sides[str(place)] = _Side(str(place), build, own, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
         watcher.tell(f"{_CALLED[str(place)]}: {where}, {fits.backend.backend}; {fits.backend.system_info}")
     if request.control:
@@ -227,8 +227,8 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
                 store.add_figures(side.run.run_id, points)
     except MlsdError as error:
         side.times_passes = False
-        doubt = QualityWarning(code="passes_not_timed", message=error.message, advice=error.hint)
-        store.add_warnings(side.run.run_id, [doubt])
+        warning = QualityWarning(code="passes_not_timed", message=error.message, advice=error.hint)
+        store.add_warnings(side.run.run_id, [warning])
 
 
 # --- what the builds wrote ----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from mlsd.planning.suite import Profile, Suite
 from mlsd.records import Conditions, EngineOptions, Environment, ModelRef, QualityWarning, Record
 from mlsd.units import format_bytes
 
-APART = "E"  # the suite whose drafts lie in memory all at once
+AT_ONCE = "E"  # the suite whose drafts lie in memory all at once
 
 
 class ProfileFit(Record, frozen=True, kw_only=True):
@@ -89,86 +89,68 @@ def profile_fits(
 ) -> tuple[ProfileFit, ...]:
     """Judge the load of each profile that is heaviest, and compare the bytes to download with the disk.
 
-    A suite that holds all of its drafts at once is judged apart: the others are a study without it.
+    A suite that holds all of its drafts at once is judged by itself: the others are a study without it.
     """
     models: dict[str, Sized] = {}
-    heaviest: dict[tuple[str, bool], Job] = {}  # by profile, and whether it is of the suite that is judged apart
-    wrong: dict[str, str] = {}
-    used = {profile.name: set[str]() for profile in profiles}  # ids that some suite loads: no other is downloaded
+    heaviest: dict[tuple[str, bool], Job] = {}  # by profile, and whether it is of the suite that is judged by itself
+    problems: dict[str, str] = {}
+    used = dict[str, tuple[str, ...]]()  # ids that some suite loads: no other is downloaded
     for profile in profiles:
+        used[profile.name] = tuple(dict.fromkeys(profile.roles.values()))
         try:
-            models |= size_models(dict.fromkeys(profile.roles.values()), library)
-            for apart in (False, True):
-                own = [suite for suite in suites if (suite.name == APART) is apart]
+            models |= size_models(used[profile.name], library)
+            loaded = set[str]()
+            for at_once in (False, True):
+                own = [suite for suite in suites if (suite.name == AT_ONCE) is at_once]
                 loads = expand(own, profile, known_models(library)).loads
                 ids = {ref.id: None for load in loads for ref in load.refs}
                 models |= size_models(ids, library)  # named by id
-                used[profile.name] |= set(ids)
-                for load in sorted(loads, key=lambda load: _weight(load, models)):
-                    heaviest[profile.name, apart] = load
+                loaded |= set(ids)
+                if loads:
+                    heaviest[profile.name, at_once] = sorted(loads, key=lambda load: _weight(load, models))[-1]
         except (ManifestError, SuiteError) as error:
-            wrong[profile.name] = error.message
+            problems[profile.name] = error.message
             continue
-        if (profile.name, False) not in heaviest:
-            wrong[profile.name] = "no suite uses its models"
-    _, found = ask_memory(tuple(heaviest.values()), models, EngineOptions())
-    memory = dict(zip(heaviest, judge_loads(found, budget), strict=True))
-    return tuple(
-        _fit(
-            profile,
-            models,
-            [
-                id_
-                for id_ in dict.fromkeys(profile.roles.values())
-                if profile.name in wrong or id_ in used[profile.name]
-            ],
-            memory.get((profile.name, False)),
-            memory.get((profile.name, True)),
-            wrong.get(profile.name, ""),
-            free_disk_bytes,
+        if (profile.name, False) in heaviest:
+            used[profile.name] = tuple(id_ for id_ in used[profile.name] if id_ in loaded)
+        else:
+            problems[profile.name] = "no suite uses its models"
+    _, memory = ask_memory(tuple(heaviest.values()), models, EngineOptions())
+    judged = dict(zip(heaviest, judge_loads(memory, budget), strict=True))
+    fits = []
+    for profile in profiles:
+        study, together = judged.get((profile.name, False)), judged.get((profile.name, True))
+        to_load = used[profile.name]
+        sized = [models[id_] for id_ in to_load if id_ in models]
+        to_get = [model.n_bytes for model in sized if model.path is None]
+        missing = None if None in to_get or len(sized) < len(to_load) else sum(size or 0 for size in to_get)
+        whole = study or together
+        verdict, why = (whole.verdict, whole.why) if whole else ("unknown", problems.get(profile.name, ""))
+        if verdict not in ("unknown", "does not fit") and missing and missing > free_disk_bytes:
+            verdict = "does not fit"
+            why = f"{format_bytes(missing)} to download or make, {format_bytes(free_disk_bytes)} of disk free"
+        if study is not None and together is not None and together.verdict != study.verdict:
+            why = f"{why}; suite {AT_ONCE}, all drafts at once, {together.verdict}: {together.why}"
+        fits.append(
+            ProfileFit(
+                profile=profile.name,
+                title=profile.title,
+                verdict=verdict,
+                why=why,
+                memory=whole,
+                n_models=len(to_load),
+                n_downloaded=sum(model.path is not None for model in sized),
+                missing_bytes=missing,
+                estimated=tuple(model.id for model in sized if model.estimated),
+            )
         )
-        for profile in profiles
-    )
+    return tuple(fits)
 
 
 def _weight(load: Job, models: Mapping[str, Sized]) -> float:
     """Bytes of a load's models; one whose size nobody knows is the heaviest."""
     sizes = [models[id_].n_bytes for id_ in {ref.id for ref in load.refs}]
-    return math.inf if None in sizes else sum(size for size in sizes if size is not None)
-
-
-def _fit(
-    profile: Profile,
-    models: Mapping[str, Sized],
-    ids: Sequence[str],
-    study: LoadMemory | None,
-    apart: LoadMemory | None,
-    wrong: str,
-    free_disk_bytes: int,
-) -> ProfileFit:
-    memory = study or apart
-    own = [models[id_] for id_ in ids if id_ in models]
-    to_get = [model.n_bytes for model in own if model.path is None]
-    missing = None if None in to_get or len(own) < len(ids) else sum(size for size in to_get if size is not None)
-    verdict, why = (memory.verdict, memory.why) if memory else ("unknown", wrong)
-    if verdict not in ("unknown", "does not fit") and missing and missing > free_disk_bytes:
-        verdict, why = (
-            "does not fit",
-            f"{format_bytes(missing)} to download or make, {format_bytes(free_disk_bytes)} of disk free",
-        )
-    if study is not None and apart is not None and apart.verdict != study.verdict:
-        why = f"{why}; suite {APART}, all drafts at once, {apart.verdict}: {apart.why}"
-    return ProfileFit(
-        profile=profile.name,
-        title=profile.title,
-        verdict=verdict,
-        why=why,
-        memory=memory,
-        n_models=len(ids),
-        n_downloaded=sum(model.path is not None for model in own),
-        missing_bytes=missing,
-        estimated=tuple(model.id for model in own if model.estimated),
-    )
+    return math.inf if None in sizes else sum(size or 0 for size in sizes)
 
 
 SCHEMA = 1
@@ -226,11 +208,11 @@ def condition_checks(
     before: Conditions, after: Conditions, environment: Environment | None = None
 ) -> tuple[Check, ...]:
     """What power, heat and memory show, before and after the work."""
-    doubts = {doubt.code: doubt.message for doubt in condition_warnings([before, after], environment)}
+    against = {one.code: one.message for one in condition_warnings([before, after], environment)}
     return tuple(
         Check(name=name, ok=None, answer="not known")
         if getattr(after, field) is None
-        else Check(name=name, ok=code not in doubts, answer=doubts.get(code, "nothing against it"))
+        else Check(name=name, ok=code not in against, answer=against.get(code, "nothing against it"))
         for name, code, field in _CONDITIONS
     )
 

@@ -282,8 +282,8 @@ def suite_session(request: StudyRequest, plan: Plan) -> SessionPlan:
     """The plan of a run of suites: the same suites, asked for in the same way, go on where they stopped."""
     sampling = msgspec.structs.replace(request.overrides.sampling, seed=0)
     overrides = msgspec.structs.replace(request.overrides, repeats=None, limit=None, seed=0, sampling=sampling)
-    asked = (plan.suites, plan.profile, request.models, msgspec.to_builtins(overrides))
-    name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
+    identity = (plan.suites, plan.profile, request.models, msgspec.to_builtins(overrides))
+    name = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]
     return planned(SessionPlan(id=f"suites {name}", pool="workload"), plan)
 
 

@@ -51,14 +51,14 @@ class TuneRequest(Record, frozen=True, kw_only=True):
 
 
 def tune_request(
-    target: str, drafter: str | DrafterSpec, *, trials: int = 20, budget_s: float | None = None, **asked: Any
+    target: str, drafter: str | DrafterSpec, *, trials: int = 20, budget_s: float | None = None, **settings: Any
 ) -> TuneRequest:
-    """A request from names; `asked` as for `bench_request`, by default 64 tokens and at most 4 blocks a wave.
+    """A request from names; `settings` as for `bench_request`, by default 64 tokens and at most 4 blocks a wave.
 
     Raises: what `bench_request` raises, InputError for two methods.
     """
     given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
-    setting = bench_request(target, drafters=(drafter,), suite="tune", **{"n_predict": 64, "repeats": 4, **asked})
+    setting = bench_request(target, drafters=(drafter,), suite="tune", **{"n_predict": 64, "repeats": 4, **settings})
     if len(setting.arms) != 1:
         raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     ((spec, _),) = setting.arms
@@ -263,8 +263,8 @@ def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
     plain = next(case for case in plan.cases().values() if case.arm == "ar")
     drafts = sorted(ref.key for ref in plan.models().values())
     prompts = [slot.case.prompt.sha256 for slot in plan.slots()]
-    asked = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(drafter))
-    name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
+    identity = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(drafter))
+    name = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]
     return SessionPlan(
         id=f"tune {name}", pool="all", stopping=Stopping.SEQUENTIAL, n_threads=threads_of(request.setting.engine)
     )
