@@ -8,9 +8,9 @@ command's own. Everything raises from the tree in `mlsd.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mlsd.records import EngineOptions, Sampling
 
@@ -58,28 +58,11 @@ def bench(
     A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
     local drafts that fit. The same call again adds repeats; `fresh` ignores earlier ones.
     """
+    asked = _asked(locals(), "db", "fresh")
     from mlsd.measure.parent import requests
     from mlsd.planning.request import bench_request
 
-    request = bench_request(
-        str(target),
-        drafts=_texts(drafts),
-        drafters=drafters,
-        gammas=gammas,
-        prompts=_texts(prompts),
-        depths=depths,
-        chat=chat,
-        think=think,
-        n_predict=n_predict,
-        repeats=repeats,
-        goal=_goal(until, budget_s),
-        sampling=sampling,
-        rollback=rollback,
-        ignore_eog=not stop_at_eog,
-        seed=seed,
-        engine=engine,
-    )
-    return requests.bench(request, _path(db), fresh=fresh)
+    return requests.bench(bench_request(**asked), _path(db), fresh=fresh)
 
 
 def search(
@@ -100,24 +83,10 @@ def search(
     db: str | Path | None = None,
 ) -> TuneResult:
     """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
+    asked = _asked(locals(), "db", "settings")
     from mlsd.measure.parent.tune import tune, tune_request
 
-    request = tune_request(
-        str(target),
-        drafter,
-        trials=settings,
-        budget_s=budget_s,
-        drafts=_texts(drafts),
-        prompts=_texts(prompts),
-        n_predict=n_predict,
-        repeats=repeats,
-        sampling=sampling,
-        rollback=rollback,
-        ignore_eog=not stop_at_eog,
-        seed=seed,
-        engine=engine,
-    )
-    return tune(request, _path(db))
+    return tune(tune_request(**asked, trials=settings), _path(db))
 
 
 def run(
@@ -140,12 +109,10 @@ def run(
 
     None leaves what the suites say.
     """
+    request = _study_request(_asked(locals(), "db", "fresh"))
     from mlsd.measure.parent import requests
     from mlsd.measure.parent.blocks import RunSettings
 
-    request = _study(
-        suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
-    )
     return requests.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=seed))
 
 
@@ -165,11 +132,9 @@ def dry_run(
     db: str | Path | None = None,
 ) -> tuple[Plan, Forecast]:
     """What `run` would measure, and what that takes of time, memory and disk; nothing is measured."""
+    request = _study_request(_asked(locals(), "db"))
     from mlsd.measure.parent.forecast import plan_study
 
-    request = _study(
-        suites, profile, models, gammas, drafts, prompts, n_predict, repeats, limit, sampling, seed, engine
-    )
     prepared, forecast = plan_study(request, _path(db))
     return prepared.plan, forecast
 
@@ -203,31 +168,10 @@ def server(
 
     With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
     """
+    asked = _asked(locals(), "db")
     from mlsd.servers.open import ServerRequest, serve
 
-    request = ServerRequest(
-        url=url,
-        against=against,
-        launch=launch,
-        target=None if target is None else str(target),
-        drafts=_texts(drafts),
-        drafters=tuple(drafters),
-        gammas=None if gammas is None else tuple(gammas),
-        flags=flags,
-        with_engine=with_engine,
-        prompts=_texts(prompts),
-        n_predict=n_predict,
-        repeats=repeats,
-        goal=_goal(until, budget_s),
-        sampling=sampling,
-        parallel=tuple(parallel),
-        ignore_eog=not stop_at_eog,
-        patience_s=patience_s,
-        remote=remote,
-        seed=seed,
-        engine=engine,
-    )
-    return serve(request, _path(db))
+    return serve(ServerRequest(**asked), _path(db))
 
 
 def calibrate(
@@ -244,20 +188,10 @@ def calibrate(
     db: str | Path | None = None,
 ) -> CalibrationResult:
     """Time passes over k tokens for every k of `rows`, and store them; of a mixture, its experts are counted, too."""
+    asked = _asked(locals(), "db")
     from mlsd.measure.parent import calibration
 
-    return calibration.calibrate(
-        str(target),
-        None if draft is None else str(draft),
-        _path(db),
-        rows=tuple(rows),
-        depths=tuple(depths),
-        budget_s=budget_s,
-        precision=precision,
-        text=None if text is None else str(text),
-        seed=seed,
-        engine=engine,
-    )
+    return calibration.calibrate(**asked, db=_path(db))
 
 
 def open_study(db: str | Path | None = None, machine: str | None = None, settings: str | None = None) -> Study:
@@ -295,35 +229,30 @@ def write_report(study: Study, folder: str | Path = "report") -> Written:
     return write.write_report(study, Path(folder))
 
 
-def _study(
-    suites: Sequence[str],
-    profile: str | None,
-    models: Mapping[str, str | Path] | None,
-    gammas: Sequence[int] | None,
-    drafts: Iterable[str | Path] | None,
-    prompts: Iterable[str | Path] | None,
-    n_predict: int | None,
-    repeats: int | None,
-    limit: int | None,
-    sampling: Sampling,
-    seed: int,
-    engine: EngineOptions,
-) -> StudyRequest:
+def _asked(given: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """What a function was called with (its `locals`) but for `others`, as a request names and types it."""
+    asked = {name: _plain(value) for name, value in given.items() if name not in others}
+    if "stop_at_eog" in asked:
+        asked["ignore_eog"] = not asked.pop("stop_at_eog")
+    if "until" in asked:
+        asked["goal"] = _goal(asked.pop("until"), asked.pop("budget_s"))
+    return asked
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, and what holds several values unchanging."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(_plain, value))
+    return str(value) if isinstance(value, Path) else value
+
+
+def _study_request(asked: dict[str, Any]) -> StudyRequest:
     from mlsd.planning.request import Overrides, study_request
 
-    overrides = Overrides(
-        gammas=None if gammas is None else tuple(gammas),
-        drafts=None if drafts is None else _texts(drafts),
-        prompts=None if prompts is None else _texts(prompts),
-        n_predict=n_predict,
-        repeats=repeats,
-        limit=limit,
-        sampling=sampling,
-        seed=seed,
-        engine=engine,
-    )
-    named = {role: str(model) for role, model in (models or {}).items()}
-    return study_request(suites, profile=profile, models=named, overrides=overrides)
+    named = {name: asked.pop(name) for name in ("suites", "profile", "models")}
+    return study_request(**named, overrides=Overrides(**asked))
 
 
 def _goal(until: Until, budget_s: float | None) -> Goal | None:
@@ -335,10 +264,6 @@ def _goal(until: Until, budget_s: float | None) -> Goal | None:
             raise InputError("budget_s needs until.")
         return None
     return Goal(within=None if until == "decided" else until, budget_s=budget_s or _BUDGET_S)
-
-
-def _texts(given: Iterable[str | Path]) -> tuple[str, ...]:
-    return tuple(map(str, given))
 
 
 def _path(place: str | Path | None) -> Path | None:

@@ -56,7 +56,6 @@ ROOMS = (
     "report",
     "cli",
     "cli.commands",
-    "cli.models",
 )
 # The public library and the program's entry stand above every room.
 ROOF = ("mlsd", "mlsd.api", "mlsd.__main__")

@@ -13,7 +13,6 @@ from mlsd.cli.output import note, working
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
-    from mlsd.store.rows import TrialFilter
     from mlsd.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,14 +28,10 @@ def db_option(
 
 def study_options(command: F) -> F:
     """Add ``--db``, ``--machine`` and ``--settings``; the command receives `db`, `machine` and `settings`."""
-    for option in (
-        click.option(
-            "--settings", metavar="KEY", help="Which settings or file [default: those of most trials of a target]."
-        ),
-        click.option("--machine", metavar="KEY", help="Which machine, by the start of its key [default: the latest]."),
-    ):
-        command = option(command)
-    return db_option()(command)
+    settings = "Which settings or file [default: those of most trials of a target]."
+    machine = "Which machine, by the start of its key [default: the latest]."
+    command = click.option("--settings", metavar="KEY", help=settings)(command)
+    return db_option()(click.option("--machine", metavar="KEY", help=machine)(command))
 
 
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
@@ -52,29 +47,6 @@ def open_study(db: Path | None, machine: str | None, settings: str | None, *, sa
         for text in study.notes if say else left_out(store):
             note(text)
     return study
-
-
-def filter_options(command: F) -> F:
-    """Add the options that choose trials; the command receives `suite`, `arm` and `failed`."""
-    for option in (
-        click.option("--failed", is_flag=True, help="Only trials that failed."),
-        click.option("--arm", type=click.Choice(["ar", "sd"]), help="Only plain (ar) or speculative (sd) decoding."),
-        click.option("--suite", help="Only trials of this suite."),
-    ):
-        command = option(command)
-    return command
-
-
-def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter:
-    """The filter of what `filter_options` parsed."""
-    from mlsd.store.rows import TrialFilter
-
-    known = suite.upper() if suite is not None and len(suite) == 1 else suite
-    return TrialFilter(
-        suite=known,
-        arm=arm,  # type: ignore[arg-type]  # click.Choice guarantees it
-        failed=True if failed else None,
-    )
 
 
 def find_database(db: Path | None) -> Path:

@@ -24,7 +24,7 @@ from mlsd.names import clean
 from mlsd.outside import parse_toml
 from mlsd.version import __version__
 
-# section -> command -> one line; each is the command of this name in a module of mlsd.cli.commands, or of models.
+# section -> command -> one line; each is the command of this name in a module of mlsd.cli.commands.
 # A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
@@ -75,8 +75,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        folder = "models" if cmd_name == "models" else "commands"
-        command: click.Command = getattr(importlib.import_module(f"mlsd.cli.{folder}.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"mlsd.cli.commands.{cmd_name}"), cmd_name)
         _complete(command, ctx, f"mlsd {cmd_name}")
         return command
 

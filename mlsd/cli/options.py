@@ -19,8 +19,7 @@ from mlsd.records import EngineOptions, Sampling
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
+T = TypeVar("T")
 _MOST = 2**31 - 1  # of a whole number: what llama.cpp counts with
 
 
@@ -59,47 +58,49 @@ class Whole(Real):
         super().__init__(min, max)
 
 
-class IntList(click.ParamType[tuple[Any, ...]]):
+class Parsed(click.ParamType[T]):
+    """What a function makes of a text; where it raises ValueError, its words are the message."""
+
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        if not isinstance(value, str):  # a default
+            return value  # type: ignore[no-any-return]
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def integers(word: str = "") -> Parsed[tuple[Any, ...]]:
     """Integers separated by commas: ``1,2,4``; among them one `word`, if there is one."""
 
-    name = "numbers"
-
-    def __init__(self, word: str = "") -> None:
-        self._word = word
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+    def read(text: str) -> tuple[Any, ...]:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
         try:
-            given = [part if part == self._word else int(part) for part in parts]
+            given = [part if part == word else int(part) for part in parts]
         except ValueError:
-            self.fail(f"{str(value)[:80]!r} is not a list of integers like 1,2,4", param, ctx)
-        return tuple(one if one == self._word else Whole().convert(one, param, ctx) for one in given)
+            raise ValueError(f"{text[:80]!r} is not a list of integers like 1,2,4") from None
+        return tuple(one if one == word else Whole().convert(one, None, None) for one in given)
+
+    return Parsed("numbers", read)
 
 
-class Share(click.ParamType[float]):
-    """A share in per cent: ``2%``."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            share = float(str(value).removesuffix("%")) / 100 if not isinstance(value, float) else value
-        except ValueError:
-            share = 0.0
-        if not 0.0 < share < 1.0:
-            self.fail(f"{value!r} is not a share like 2%", param, ctx)
-        return share
+def read_share(text: str) -> float:
+    """A share in per cent: ``2%``. Raises: ValueError."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"{text!r} is not a share like 2%")
+    return share
 
 
-class Until(Share):
-    """What to measure until: ``decided``, which is 0, or ``3%``."""
-
-    name = "goal"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return 0.0 if value == "decided" else super().convert(value, param, ctx)
+SHARE = Parsed("percent", read_share)
+# What to measure until: ``decided``, which is 0, or ``3%``.
+UNTIL = Parsed("goal", lambda text: 0.0 if text == "decided" else read_share(text))
 
 
 class _Option:
@@ -144,7 +145,7 @@ drafters_option = drafter_option(
     multiple=True,
 )
 gammas_option = _Option(
-    "--gamma", "gammas", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4]."
+    "--gamma", "gammas", type=integers(), help="Most tokens proposed per round [default: the preset's, else 4]."
 )
 prompt_option = _Option(
     "--prompt",
@@ -162,9 +163,9 @@ n_threads_option = click.option(
     "--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]."
 )
 repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
-until_option = _Option("--until", type=Until())
+until_option = _Option("--until", type=UNTIL)
 budget_option = _Option("--budget-s", type=Real(min=0, min_open=True), help="Begin no block after it.")
-rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
+rows_option = _Option("--rows", type=integers(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
 output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
@@ -266,9 +267,9 @@ def same_command(ctx: click.Context, without: Container[str] = (), **changes: An
 
 def _typed(kind: click.ParamType[Any], value: Any) -> str:
     """A value as somebody types it."""
-    if isinstance(kind, Until) and value == 0.0:
+    if kind is UNTIL and value == 0.0:
         return "decided"
-    if isinstance(kind, Share):
+    if kind in (SHARE, UNTIL):
         return f"{100 * value:g}%"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -283,64 +284,6 @@ def refuse(ctx: click.Context, names: Iterable[str], when: bool, of: str) -> Non
 def was_given(ctx: click.Context, name: str) -> bool:
     """Whether somebody typed this parameter."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
-    return value or None
-
-
-def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    roles = {}
-    for text in given:
-        role, equals, model = text.partition("=")
-        if not (role and equals and model):
-            raise click.BadParameter(f"{text!r} is not ROLE=MODEL, MODEL an id or a path.", ctx, parameter)
-        roles[role] = model
-    return roles
-
-
-def plan_options(command: F) -> F:
-    """Add what chooses and changes a plan; the command receives `profile`, `models` and `overrides`."""
-
-    @functools.wraps(command)
-    def with_overrides(*arguments: Any, gamma: Any, draft: Any, temperature: float, **options: Any) -> Any:
-        from mlsd.planning.request import Overrides
-
-        same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
-        given = {name: options.pop(name) for name in same}
-        sampling = Sampling(temperature=temperature, seed=given["seed"])
-        return command(
-            *arguments, overrides=Overrides(gammas=gamma, drafts=draft, sampling=sampling, **given), **options
-        )
-
-    wrapped: F = with_overrides  # type: ignore[assignment]
-    for option in reversed(
-        (
-            click.option(
-                "--profile",
-                shell_complete=complete.profiles,
-                help="Profile of models: a name or a TOML file [default: the largest that is downloaded, else tiny].",
-            ),
-            click.option(
-                "--model",
-                "models",
-                metavar="ROLE=MODEL",
-                multiple=True,
-                callback=_roles,
-                help="Use your own model in a role of the profile; may be repeated.",
-            ),
-            repeats_option("Repeats of every block [default: the suite's]."),
-            gammas_option("Most tokens proposed per round, instead of the suite's.", dest="gamma"),
-            draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none),
-            prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none),
-            n_predict_option("Output tokens [default: the suite's]."),
-            temperature_option,
-            seed_option("Seed of the order of arms and of sampling."),
-            click.option("--limit", type=Whole(), help="Stop after the block that reaches this many study trials."),
-        )
-    ):
-        wrapped = option(wrapped)
-    return engine_options(wrapped)
 
 
 def model_file(text: str) -> ModelFile:

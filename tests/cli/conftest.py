@@ -1,5 +1,6 @@
 """Running commands as a user does, inside the test's process."""
 
+import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,14 @@ def mlsd(capfd: pytest.CaptureFixture[str]) -> Mlsd:
         return Ran(code, out, err)
 
     return run
+
+
+def drafted(mlsd: Mlsd, *words: object) -> dict[str, Any]:
+    """The one drafted trial of a short bench of one block."""
+    ran = mlsd("bench", *words, "--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+    assert ran.code == 0, ran.err
+    (found,) = [trial for trial in json.loads(ran.out)["trials"] if trial["arm"] == "sd"]
+    return dict(found)
 
 
 def parsed(line: str) -> str:

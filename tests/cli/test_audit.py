@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
@@ -78,24 +77,3 @@ def test_a_database_and_standard_input_are_audited_as_a_file_is(tmp_path: Path) 
     piped = CliRunner().invoke(cli, ["audit", "-", "--strict"], input=text)
     assert piped.exit_code == 1 and "Audit of standard input" in piped.output
     assert "standard input: m | d | 4 | 64 | 90.0 | 0.01" in piped.output
-
-
-@pytest.mark.parametrize(
-    ("asked", "of"),
-    [
-        (("{file}", "--machine", "ab"), "--machine: only for a study database"),
-        (("--published", "study", "--chip", "M1"), "--chip: only for a table that mlsd does not ship"),
-        (("{db}", "--variable-drafts"), "--full-drafts: only for tables"),
-    ],
-)
-def test_no_option_is_ignored_in_silence(tmp_path: Path, asked: tuple[str, ...], of: str) -> None:
-    file, db = tmp_path / "t.csv", write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
-    file.write_text(HEADER + "m,none,0,64,50.0,\n")
-    result = run(*(word.format(file=file, db=db) for word in asked))
-    assert result.exit_code == 2 and of in result.output
-
-
-def test_only_one_source_is_taken() -> None:
-    result = run("a.csv", "--published", "study")
-    assert result.exit_code == 2
-    assert "Give only one of: a FILE" in result.output

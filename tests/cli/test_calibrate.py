@@ -85,3 +85,36 @@ def test_settings_without_a_meaning_are_refused_before_a_model_is_made(
     monkeypatch.setattr("mlsd.measure.parent.calibration.resolve_model", lambda name, make: made.append(name))
     refused = mlsd("calibrate", "tiny-dense", *arguments)
     assert refused.code == 2 and message in refused.err and not made
+
+
+PARTS = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3", "--n-predict", "16")
+
+
+def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd: Mlsd, tiny: Path) -> None:
+    ran = mlsd(
+        "calibrate", "--parts", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *PARTS
+    )
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["profiling"] is True
+    assert [one["record"]["rows"] for one in found["shares"]] == [1, 3, 1]
+    for one in found["shares"]:
+        assert sum(share for share in one["shares"].values() if share) == pytest.approx(1)
+        assert one["inflation"] > 0 and one["agreement"] > 0
+    rounds = found["rounds"]
+    assert set(rounds["ms_per_round"]) == {"draft", "verify", "rollback", "sample", "other"}
+    assert set(rounds["inside_ms"]["draft"]) == {"draft forward"}
+    ours, theirs = sorted(rounds["inside_ms"]["rollback"])
+    assert ours.startswith("draft's ") and theirs.startswith("target's ")
+    assert rounds["inside_ms"]["draft"]["draft forward"] <= rounds["ms_per_round"]["draft"]
+
+
+def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    database = tmp_path / "b.sqlite"
+    ran = mlsd("calibrate", "--parts", tiny / "llama.gguf", "--drafter", "pld", "--gamma", 3, "--db", database, *PARTS)
+    assert ran.code == 0, ran.err
+    for word in ("LM head", "attention", "look-up", "with a proposal", "target's trim"):
+        assert word in ran.out
+    assert "recurrent" not in ran.out  # the network has no such part
+    assert "PROFILING" in ran.err and "no speeds" in ran.err
+    assert database.exists()

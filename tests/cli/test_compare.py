@@ -129,25 +129,6 @@ def test_the_same_files_under_two_names_are_refused(mlsd: Mlsd, tmp_path: Path) 
     assert "are the same build" in result.err and "mlsd compare . . TARGET" in result.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ((".", "tiny-dense"), "takes A, B and TARGET"),
-        ((".", "nowhere", "tiny-dense"), "does not exist"),
-        ((".", ".", "tiny-nothing"), "tiny-nothing"),
-        ((".", ".", "tiny-dense", "--n-threads", "two/4"), "--n-threads is 'two/4'"),
-        ((".", ".", "tiny-dense", "--flash-attention", "on/maybe"), "--flash-attention is 'on/maybe'"),
-        ((".", ".", "tiny-dense", "--until", "200%"), "is not a share like 2%"),
-        ((".", ".", "tiny-dense", "--fail-on", "faster:3%"), "is not one of slower:3%"),
-    ],
-)
-def test_bad_input_is_told(mlsd: Mlsd, arguments: tuple[str, ...], reason: str) -> None:
-    result = mlsd("compare", *arguments)
-    assert result.code == 2
-    assert reason in result.err
-    assert not KEPT.exists()
-
-
 @pytest.mark.heavy
 def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
     options = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--repeats", 1, "--no-control")
@@ -182,9 +163,3 @@ def test_the_same_source_without_vectors_is_slower(mlsd: Mlsd) -> None:
     answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 10)
     assert "slower" in {found["verdict"] for found in by_name(answer).values()}
     assert "faster" not in {found["verdict"] for found in by_name(answer).values()}
-
-
-@pytest.mark.parametrize("given", ["-5", "0", "4/-1", "x"])
-def test_a_number_of_threads_that_cannot_be_is_refused(mlsd: Mlsd, given: str) -> None:
-    ran = mlsd("compare", ".", ".", "tiny-dense", "--n-threads", given)
-    assert ran.code == 2 and "--n-threads is" in ran.err and "from 1 on" in ran.err

@@ -1,10 +1,17 @@
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE
+from mlsd.measure.builds import find_build
 from mlsd.records import Environment
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
+from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
 
 
 def test_the_card_names_every_field_and_says_which_are_not_known(mlsd: Mlsd) -> None:
@@ -32,3 +39,35 @@ def test_a_worker_that_starts_for_long_gives_signs_of_life(mlsd: Mlsd, monkeypat
     """A Mac compiles Metal's kernels when a build first starts."""
     monkeypatch.setattr("mlsd.measure.process.SIGN_S", 0.02)
     assert "has been silent for 0 s while starting llama.cpp" in mlsd("doctor").err
+
+
+def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> None:
+    folder = copy_of_installed(tmp_path / "lib")
+    quick = ("tiny-dense", "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", tmp_path / "one.sqlite")
+    before = dict(os.environ)
+    assert mlsd("bench", *quick, "--build", folder).code == 0
+    assert {**os.environ} == before | {"PYTEST_CURRENT_TEST": os.environ["PYTEST_CURRENT_TEST"]}
+    with Store.open(tmp_path / "one.sqlite", read_only=True) as store:
+        (run,) = store.runs()
+    assert (run.environment.llama_cpp_build or "").endswith(f"+{find_build(str(folder)).fingerprint}")
+
+
+def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
+    found = json.loads(mlsd("doctor", "--builds", "--json").out)
+    assert found[0]["name"] == "."
+    assert found[0]["fits"]["memory_version"] in (3, 4)
+    text = tmp_path / "text"
+    text.write_text("no build")
+    tried = mlsd("doctor", "--builds", text)
+    assert tried.code == 1
+    assert "is not a build of llama.cpp" in tried.out
+
+
+@pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends its process"), (LONGER, "has 176 bytes in the library")])
+def test_a_build_that_fails_the_gate_is_refused(mlsd: Mlsd, tmp_path: Path, code: str, reason: str) -> None:
+    folder = faulty_build(tmp_path / "lib", code)
+    result = mlsd("doctor", "tiny-dense", "--build", folder)
+    assert result.code == 2
+    assert "cannot be measured" in result.err
+    assert reason in result.err
+    assert IDENTITY_VARIABLE not in os.environ and LIBRARIES_VARIABLE not in os.environ

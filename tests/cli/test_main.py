@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +13,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
-from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli, main
+from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli, examples, main
 from mlsd.cli.options import Real, Whole
 from tests.cli.conftest import Mlsd, parsed
 
@@ -51,24 +55,6 @@ def test_one_name_means_one_thing_on_every_command() -> None:
             assert (letter in flags) == (name in flags), (words, letter)
         assert {"--quiet", "--verbose"} <= flags, words
         assert all(len(flag) > 2 or flag in short for flag in flags), words
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("server", "http://127.0.0.1:9", "--patience", "nan"),
-        ("server", "http://127.0.0.1:9", "--temperature", "nan"),
-        ("bench", "tiny-dense", "--temperature", "inf"),
-        ("bench", "tiny-dense", "--top-p", "nan"),
-        ("bench", "tiny-dense", "--repeats", "1000000000"),
-        ("run", "--dry-run", "B", "--n-predict", "9" * 30),
-        ("run", "--dry-run", "B", "--gamma", "4," + "9" * 5000),
-        ("calibrate", "tiny-dense", "--budget-s", "-nan"),
-    ],
-)
-def test_a_number_that_is_none_or_beyond_all_use_is_refused(mlsd: Mlsd, words: tuple[str, ...]) -> None:
-    refused = mlsd(*words)
-    assert refused.code == 2 and "Invalid value for" in refused.err, refused.err
 
 
 def test_every_option_that_is_a_number_is_of_the_shared_types() -> None:
@@ -174,13 +160,6 @@ def test_a_command_that_is_gone_names_the_one_in_its_place_which_parses(mlsd: Ml
     assert name not in COMMANDS and parsed(f"mlsd {GONE[name]}")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("bnech", "bench"), ("repot", "report"), ("zzz", "`mlsd --help`")])
-def test_a_mistyped_command_is_told_which_may_be_meant(mlsd: Mlsd, typed: str, meant: str) -> None:
-    ran = mlsd(typed)
-    assert ran.code == 2
-    assert f"No such command '{typed}'." in ran.err and meant in ran.err
-
-
 @pytest.mark.parametrize("words", [("bench", "no-such-model", "--json"), ("results", "--json", "--no-such-option")])
 def test_an_error_under_json_is_json_too(mlsd: Mlsd, words: tuple[str, ...]) -> None:
     ran = mlsd(*words)
@@ -200,3 +179,64 @@ def test_a_file_that_the_system_refuses_is_an_object_for_programs(
         main(["report", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert (ended.value.code, answer["error"]["message"]) == (2, "page.html: Read-only file system.")
+
+
+def offered(*words: str) -> set[str]:
+    *before, last = words
+    return {item.value for item in ShellComplete(cli, {}, "mlsd", "_MLSD_COMPLETE").get_completions(before, last)}
+
+
+def test_tab_offers_ids_methods_profiles_suites_and_prompts() -> None:
+    assert {"tiny-dense", "tiny-moe", "tiny-draft"} <= offered("bench", "tiny")
+    assert "smollm2-135m" in offered("bench", "tiny-moe", "--draft", "smol")
+    assert offered("bench", "tiny-moe", "--drafter", "pl") == {"pld"}
+    assert offered("run", "--dry-run", "A", "--profile", "ti") == {"tiny"}
+    assert "A" in offered("run", "") and "code" in offered("bench", "tiny-moe", "--prompt", "co")
+    assert offered("bench", "./mod") == {"./mod"}  # a path: the shell goes on
+
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = examples()
+# Examples that need a model of the reader's, a server, another machine or minutes; what is fitted runs once.
+NOT_RUN = re.compile(
+    r"\.gguf\b|://|self-check|\.store|mac-32gb|--memory|--builds|^mlsd (demo|lab|compare|report|run A"
+    r"|record tiny|results --fits --db|models (pull|clean|make (noise|tiny -o)))"
+)
+
+
+WORDS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
+
+
+def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
+    found = {"mlsd": cli, **{" ".join(("mlsd", *words)): command for words, command in commands(cli)}}
+    assert found.keys() == EXAMPLES.keys()
+    for path, command in found.items():
+        context = click.Context(command, info_name=path, terminal_width=80)
+        help_text = command.get_help(context)
+        assert "#" not in help_text, "zsh of a Mac takes no comment at its prompt"
+        assert not re.search(r"<=|>=|RANGE", help_text), path
+        assert help_text.splitlines()[-3:] == ["Examples:", *(f"  {line}" for line in EXAMPLES[path])]
+        assert max(map(len, help_text.splitlines())) <= 80, path
+        for parameter in command.params:
+            metavar = parameter.make_metavar(context)
+            assert re.fullmatch(WORDS, metavar)
+        for line in EXAMPLES[path]:
+            assert parsed(line).startswith(path), line
+
+
+def test_the_makefile_prints_no_comment_either() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    printed = re.findall(r'echo "([^"]*)"', text) + re.findall(r"^[a-z-]+:.*## (.*)$", text, flags=re.MULTILINE)
+    assert len(printed) > 10 and not [line for line in printed if "#" in line]
+
+
+@pytest.mark.heavy
+def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
+    shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.gz")
+    assert mlsd("record", "study.record.gz", "--into", "results/tiny.sqlite").code == 0
+    assert mlsd("results", "--format", "csv", "-o", "table.csv").code == 0
+    lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
+    for line in lines:
+        ran = mlsd(*shlex.split(line)[1:])
+        assert ran.code == (1 if "--strict" in line else 0) and (ran.out or ran.err), (line, ran.err)
+    assert len(lines) > 15

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from tests.cli.conftest import Mlsd
+from mlsd.drafters import METHODS, UNAVAILABLE
+from tests.cli.conftest import Mlsd, drafted
 from tests.hub_server import HubServer, write_own_entry
 
 MIB = 1 << 20
@@ -136,3 +137,42 @@ def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypa
     assert mlsd("models", "clean").out == f"1.50 kB freed in {tmp_path / 'drafts'}.\n"
     assert json.loads(mlsd("models", "clean", "--json").out)["freed_bytes"] == 0
     assert "models clean" not in mlsd("models", "list").err
+
+
+def test_all_methods_are_listed_and_those_that_cannot_run_say_why(mlsd: Mlsd) -> None:
+    listed = mlsd("models", "methods")
+    assert listed.code == 0
+    assert all(name in listed.out for name in METHODS)
+    assert all(f"Not available: {name}: " in listed.err for name in UNAVAILABLE)
+    found = json.loads(mlsd("models", "methods", "--json").out)
+    assert [method["name"] for method in found["methods"]] == sorted(METHODS)
+    assert {method["name"] for method in found["unavailable"]} == UNAVAILABLE.keys()
+
+
+def test_one_method_shows_its_options_and_presets(mlsd: Mlsd) -> None:
+    shown = mlsd("models", "methods", "pld").out
+    assert "min_ngram" in shown
+    assert "ngram=12, min_ngram=12, match=last" in shown
+    found = json.loads(mlsd("models", "methods", "lookahead", "--json").out)
+    window = next(option for option in found["options"] if option["name"] == "window")
+    assert window == {"name": "window", "meaning": "W: columns", "values": "2 .. 100", "default": 15, "required": False}
+    store = json.loads(mlsd("models", "methods", "rest", "--json").out)["options"][0]
+    assert (store["name"], store["required"], store["default"]) == ("store", True, None)
+
+
+def test_a_preset_gives_a_bench_its_options_and_its_gamma(mlsd: Mlsd, tiny: Path) -> None:
+    sd = drafted(mlsd, tiny / "falcon-h1.gguf", "--drafter", "layer-skip:preset=falcon-h1-ssm")
+    assert (sd["gamma"], sd["valid"]) == (2, True)
+
+
+def test_a_preset_in_a_suite_is_the_same_case_as_its_values(mlsd: Mlsd, tmp_path: Path) -> None:
+    def cases(options: str) -> list[object]:
+        suite = tmp_path / "x.toml"
+        drafter = f'{{ name = "pld", gammas = [15], options = {options} }}'
+        part = f'[[parts]]\ntargets = ["moe-q8"]\nprompts = ["code"]\ndrafters = [{drafter}]\n'
+        suite.write_text(f'name = "X"\ntitle = "x"\n{part}', encoding="utf-8")
+        planned = mlsd("run", "--dry-run", suite, "--profile", "tiny", "--json")
+        assert planned.code == 0, planned.err
+        return list(json.loads(planned.out)["cases"])
+
+    assert cases('{ preset = "smollm2" }') == cases("{ ngram = 3 }")

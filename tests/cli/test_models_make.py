@@ -3,13 +3,19 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
+from mlsd.gguf_tools.read import model_facts, trunk_layers
+from mlsd.gguf_tools.shape import TINY
+from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
+from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
-from tests.cli.conftest import Mlsd
+from mlsd.planning.prompts import load_prompt
+from tests.cli.conftest import Mlsd, drafted
 
 
 def run(*arguments: str) -> Result:
@@ -51,17 +57,41 @@ def test_noise_tells_what_it_wrote(tiny: Path, tmp_path: Path) -> None:
     assert json.loads(run(*command, "--json").stdout)["sha256"] == digest(output)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("tiny", "-o", ".", "--only", "gpt"), "no tiny model 'gpt'"),
-        (("noise", "missing.gguf", "--noise", "0.1", "-o", "x.gguf"), "missing.gguf"),
-        (("synth", "gpt-5", "--dry-run"), "no shape 'gpt-5'"),
-        (("synth", "smollm2-135m"), "--output"),
-        (("synth", "missing.gguf", "--dry-run"), "missing.gguf"),
-        (("synth", "smollm2-135m", "--router-shared", "0.5", "-o", "x.gguf"), "mixture of experts"),
-    ],
-)
-def test_bad_input_is_one_message_and_exit_code_2(mlsd: Mlsd, arguments: tuple[str, ...], words: str) -> None:
-    refused = mlsd("models", "make", *arguments)
-    assert refused.code == 2 and words in refused.err and not list(Path().iterdir())
+def test_a_draft_is_written_described_and_measured(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
+    result = mlsd("models", "make", "subset", tiny / "llama.gguf", "--skip", "1,3-4", "-o", out, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    facts = model_facts(out)
+    assert answer["layers"] == [0, 2, 5]
+    assert (answer["n_parameters"], answer["weight_bytes"]) == (facts.n_parameters, facts.weight_bytes)
+    assert answer["sha256"] == facts.ref.sha256
+    sd = drafted(mlsd, tiny / "llama.gguf", "--draft", out, "--gamma", 2)
+    assert sd["valid"] is True
+    assert sd["decode_tok_s"] > 0
+
+
+@pytest.mark.parametrize("name", ["qwen35moe", "falcon-h1"])
+def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_memory(
+    mlsd: Mlsd, tiny: Path, tmp_path: Path, name: str
+) -> None:
+    text, out, model = tmp_path / "text.txt", tmp_path / "draft.gguf", tiny / f"{name}.gguf"
+    text.write_text(load_prompt("reasoning").text * 2, encoding="utf-8")
+    search = ("--search", "greedy", "--fraction", 0.25, "--text", text, "--n-threads", 1)
+    result = mlsd("models", "make", "subset", model, *search, "-o", out, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    skipped = answer["calibration"]["skipped"]
+    assert answer["layers"] == [layer for layer in range(answer["n_layers_model"]) if layer not in skipped]
+    assert trunk_layers(Source(out)) == len(answer["layers"])
+    assert answer["drafter"] == "layer-skip:mode=sync,skip=" + "+".join(map(str, skipped))
+    sd = drafted(mlsd, model, "--drafter", answer["drafter"], "--gamma", 2)
+    assert sd["valid"] is sd["timed"] is True and sd["stats"]["sync_ns"] > 0
+
+
+@pytest.mark.parametrize("method", ["mtp", "layer-skip:exit=5"])
+def test_self_speculative_methods_are_measured_by_name(mlsd: Mlsd, tmp_path: Path, method: str) -> None:
+    model = tmp_path / "with-block.gguf"
+    write_random(model, msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
+    sd = drafted(mlsd, model, "--drafter", method, "--gamma", 2)
+    assert sd["valid"] is True and sd["fell_back"] is None

@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from click.testing import CliRunner, Result
 import mlsd as mlsd_library
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
+from mlsd.formats import EXPORTS
 from mlsd.records import QualityWarning
 from mlsd.report.render import terminal
 from mlsd.report.tables.equations import equation_table
@@ -72,11 +75,6 @@ def test_one_trial_is_shown_by_its_number_or_its_case(db: Path) -> None:
     assert shown["case"]["gamma"] == 4
 
 
-def test_an_unknown_trial_is_named(db: Path) -> None:
-    with pytest.raises(InputError, match="No trial has the number or case id '99'"):
-        run("results", "99", "--db", db)
-
-
 def test_the_files_integrity_can_be_checked(db: Path) -> None:
     assert "no problem found" in run("results", "--check", "--db", db).output
     raw = sqlite3.connect(db)
@@ -87,26 +85,6 @@ def test_the_files_integrity_can_be_checked(db: Path) -> None:
         run("results", "--check", "--db", db)
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--check --json", "--format csv --json", "--claims --suite B", "--fits --arm sd", "2 --all", "--check --failed"],
-)
-def test_what_would_be_ignored_is_refused(db: Path, words: str) -> None:
-    ran = run("results", *words.split(), "--db", db)
-    assert ran.exit_code == 2 and "only for" in ran.output
-
-
-# --- import -----------------------------------------------------------------------------------------------------
-
-
-def test_an_import_of_a_missing_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mlsd.cli.main import main
-
-    with pytest.raises(SystemExit):
-        main(["record", str(tmp_path / "none.csv"), "--into", str(tmp_path / "new.sqlite")])
-    assert "none.csv cannot be read: No such file or directory" in capsys.readouterr().err
-
-
 def test_warnings_of_one_kind_are_one_line(db: Path) -> None:
     spreads = [QualityWarning(code="wide_spread", message=f"Spread {n} %.", advice="Add repeats.") for n in (31, 36)]
     with Store.open(db) as store:
@@ -114,6 +92,37 @@ def test_warnings_of_one_kind_are_one_line(db: Path) -> None:
     assert (
         "Warning [wide_spread] Spread 31 %. (and 1 more of this kind)" in run("results", "--trials", "--db", db).stderr
     )
+
+
+# --- trials for other programs ------------------------------------------------------------------------------------
+
+
+def exported(*arguments: object) -> Result:
+    return run("results", "--format", "csv", *arguments)
+
+
+def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(exported("--db", db).stdout)))
+    assert [row["gamma"] for row in rows] == ["0", "4", "8"]
+    assert len(json.loads(exported("--format", "json", "--arm", "sd", "--db", db).stdout)["trials"]) == 2
+    assert "Nothing matched" in exported("--suite", "F", "--db", db).output
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_every_format_writes_a_file(db: Path, tmp_path: Path, kind: str) -> None:
+    output = tmp_path / "out.file"
+    assert f"{2 if kind == 'llama-bench' else 3} " in exported("--format", kind, "-o", output, "--db", db).output
+    assert output.stat().st_size > 0
+
+
+def test_an_existing_file_is_replaced_only_on_request(db: Path, tmp_path: Path) -> None:
+    output = tmp_path / "x.csv"
+    output.write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        exported("-o", output, "--db", db)
+    assert output.read_text() == "mine"
+    exported("-o", output, "--force", "--db", db)
+    assert output.read_text().startswith("trial_id,")
 
 
 # --- claims -------------------------------------------------------------------------------------------------------

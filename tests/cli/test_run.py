@@ -37,6 +37,8 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
     first, again = mlsd(*asked), mlsd(*asked)
     assert first.out and all(line.startswith("Answer: tiny-moe") for line in first.out.splitlines())
     assert again.out == first.out, "what is done before answers as well"
+    planned = json.loads(mlsd(*asked, "--dry-run", "--json").out)
+    assert planned["needs"]["time"]["sources"] == {"results": 4}, "from now on there are rates to tell times from"
     carried = json.loads(mlsd(*asked, "--json").out)["answer"]
     assert [f"Answer: {sentence}" for sentence in carried] == first.out.splitlines()
     both = mlsd(*asked, "--json", "--report", tmp_path / "page").out
@@ -58,35 +60,6 @@ def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, m
     assert {"timed passes", "known bytes", "plain read"} <= set(study.bandwidth["source"])
     mlsd(*asked)
     assert len(mlsd_library.open_study(db).passes) == len(study.passes)
-
-
-def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: Path) -> None:
-    asked = ("B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
-    assert mlsd("run", *asked).code == 0  # from now on there are rates to tell times from
-    planned = json.loads(mlsd("run", "--dry-run", *asked, "--json").out)
-    assert planned["needs"]["time"]["sources"] == {"results": 4}
-    dry = json.loads(mlsd("run", *asked, "--dry-run", "--json").out)
-    for said in (dry, planned):
-        del said["needs"]["free_disk_bytes"]  # others write meanwhile
-    assert dry == planned
-    assert mlsd("run", *asked, "--dry-run").out == mlsd("run", "--dry-run", *asked).out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("B", "--profile", "tiny", "--draft", "nobody"), "nobody"),  # of the plan: test_plan has every kind
-        (("B", "--profile", "tiny", "--repeats", "0"), "'--repeats': 0 is not"),
-        (("B", "--profile", "study"), "mlsd models pull"),
-    ],
-)
-def test_bad_input_ends_with_a_clear_message_and_writes_nothing(
-    mlsd: Mlsd, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    result = mlsd("run", *arguments, "--db", tmp_path / "s.sqlite", "--n-threads", 1)
-    assert result.code == 2
-    assert message in result.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_database_of_a_newer_version_is_refused_untouched(mlsd: Mlsd, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -147,17 +146,3 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     }
     needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "foreign.sqlite"))["needs"]
     assert needs["time"]["seconds"] is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("Z",), "no suite called 'Z'"),
-        (("B", "--draft", "ghost"), "no draft called 'ghost'"),  # tests/planning has every kind
-        (("broken.toml",), "broken.toml"),
-    ],
-)
-def test_bad_input_ends_with_a_message_and_exit_code_two(mlsd, arguments, message):
-    Path("broken.toml").write_text("name = ", encoding="utf-8")
-    refused = mlsd("run", "--dry-run", *arguments)
-    assert refused.code == 2 and message in refused.err

@@ -23,35 +23,24 @@ if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect, Recommendation
 
 
-class Counts(click.ParamType[tuple[int, int]]):
+def _counts(text: str) -> tuple[int, int]:
     """Accepted of proposed tokens: ``167/264``."""
-
-    name = "counts"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        accepted, _, proposed = str(value).partition("/")
-        if not (accepted.strip().isdecimal() and proposed.strip().isdecimal()):
-            self.fail(f"{str(value)[:80]!r} is not accepted/proposed like 167/264", param, ctx)
-        return int(accepted), int(proposed)
+    accepted, _, proposed = text.partition("/")
+    if not (accepted.strip().isdecimal() and proposed.strip().isdecimal()):
+        raise ValueError(f"{text[:80]!r} is not accepted/proposed like 167/264")
+    return int(accepted), int(proposed)
 
 
-class Rate(click.ParamType[float]):
+def _rate(text: str) -> float:
     """Accepted over proposed: ``0.75``, ``75%`` or ``75``, which is no share."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).strip()
-        try:
-            rate = float(text.removesuffix("%"))
-        except ValueError:
-            rate = -1.0
-        rate = rate / 100 if text.endswith("%") or rate >= 2 else rate  # 1.2 is no per cent of anybody
-        if not 0 <= rate <= 1:
-            self.fail(f"{text[:40]!r} is not accepted over proposed like 0.75 or 75%.", param, ctx)
-        return rate
+    try:
+        rate = float(text.strip().removesuffix("%"))
+    except ValueError:
+        rate = -1.0
+    rate = rate / 100 if text.strip().endswith("%") or rate >= 2 else rate  # 1.2 is no per cent of anybody
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{text[:40]!r} is not accepted over proposed like 0.75 or 75%.")
+    return rate
 
 
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
@@ -81,10 +70,10 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @click.option("--llama-build", "--build", "build", type=shared.Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
-    type=Rate(),
+    type=shared.Parsed("rate", _rate),
     help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 or 80% [default: as measured].",
 )
-@click.option("--accepted", type=Counts(), help="The same as counts, like 167/264.")
+@click.option("--accepted", type=shared.Parsed("counts", _counts), help="The same as counts, like 167/264.")
 @click.option("--mgl", type=shared.Real(min=1), help="The same as tokens a round, the target's own one included.")
 @shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")

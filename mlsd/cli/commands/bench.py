@@ -34,13 +34,13 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.gammas_option(
     "Most tokens proposed per round [default: the preset's, else 1,2,4,8,16]. adaptive: 3 to 12, as was accepted of "
     "late; NAME:adaptive=N has another least.",
-    type=shared.IntList(ADAPTIVE),
+    type=shared.integers(ADAPTIVE),
 )
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(
     "--depth",
     "depths",
-    type=shared.IntList(),
+    type=shared.integers(),
     default=(0,),
     help="Tokens of unrelated text before each prompt [default: 0].",
 )

@@ -40,7 +40,7 @@ _OF_MEMORY = ("sizes_mb", "quant", "read_mb")
 @click.option("--memory", is_flag=True, help="Memory bandwidth; takes no MODEL.")
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
-    "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
+    "--depth", "depths", type=shared.integers(), default=(128,), help="Positions in the context [default: 128]."
 )
 @shared.rows_option("k of T(k) [default: 1 to 33, 48, 64; with --parts 1,5,9].")
 @click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, without loading.")
@@ -55,7 +55,7 @@ _OF_MEMORY = ("sizes_mb", "quant", "read_mb")
 @shared.n_predict_option("With --parts: output tokens of the rounds.", default=64)
 @click.option(
     "--sizes-mb",
-    type=shared.IntList(),
+    type=shared.integers(),
     default=(100, 200, 400),
     help="With --memory: bytes a token reads [default: 100,200,400].",
 )

@@ -30,16 +30,12 @@ _OPEN = 4  # exit code where nothing is decided of what --fail-on asks for
 _FAIL_ON = ("slower", "different", "undecided")
 
 
-class FailOn(click.ParamType[tuple[str, float]]):
+def _fail_on(text: str) -> tuple[str, float]:
     """What makes the exit code 1: ``slower:3%``, ``different``, ``undecided``."""
-
-    name = "result"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        what, _, share = str(value).partition(":")
-        if what not in _FAIL_ON or (share and what != "slower"):
-            self.fail(f"{value!r} is not one of slower:3%, {', '.join(_FAIL_ON)}", param, ctx)
-        return what, shared.Share().convert(share, param, ctx) if share else 0.0
+    what, _, share = text.partition(":")
+    if what not in _FAIL_ON or (share and what != "slower"):
+        raise ValueError(f"{text!r} is not one of slower:3%, {', '.join(_FAIL_ON)}")
+    return what, shared.read_share(share) if share else 0.0
 
 
 @click.command()
@@ -52,7 +48,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @shared.n_predict_option(default=128)
 @shared.repeats_option("Blocks; each holds every side once, with every arm.", default=10)
 @click.option(
-    "--until", type=shared.Share(), help="Add blocks until a change of this size would be visible, or the time is up."
+    "--until", type=shared.SHARE, help="Add blocks until a change of this size would be visible, or the time is up."
 )
 @click.option(
     "--budget-s", type=shared.Real(), help="Start no further block after this many seconds [default: 600 with --until]."
@@ -64,7 +60,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 )
 @click.option(
     "--fail-on",
-    type=FailOn(),
+    type=shared.Parsed("result", _fail_on),
     multiple=True,
     help="Exit code 1 for slower:3%, different or undecided; 4 where nothing is decided.",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd import formats
-from mlsd.cli.database import filter_options, make_filter, note_left_out, open_study, reading, study_options
+from mlsd.cli.database import note_left_out, open_study, reading, study_options
 from mlsd.cli.options import json_option, output_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import AnalysisError, InputError, StoreError
@@ -40,7 +40,9 @@ _OF_STUDIES = ("machine", "settings")
 @click.option("--format", "kind", type=click.Choice(formats.EXPORTS), help="Write trials for other programs.")
 @output_option("File of --format [default: standard output].", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@filter_options
+@click.option("--suite", help="Only trials of this suite.")
+@click.option("--arm", type=click.Choice(["ar", "sd"]), help="Only plain (ar) or speculative (sd) decoding.")
+@click.option("--failed", is_flag=True, help="Only trials that failed.")
 @click.option("--all", "show_all", is_flag=True, help=f"List more than the last {_MOST_LINES} trials.")
 @click.option("--rounds", is_flag=True, help="List every round of the trial ID.")
 @click.option("--check", is_flag=True, help="Check the file's integrity.")
@@ -116,7 +118,9 @@ def _arms(study: Study, suite: str | None, as_json: bool) -> None:
 
 
 def _chosen(options: dict[str, Any]) -> TrialFilter:
-    return make_filter(options["suite"], options["arm"], options["failed"])
+    suite = options["suite"]
+    known = suite.upper() if suite is not None and len(suite) == 1 else suite
+    return TrialFilter(suite=known, arm=options["arm"], failed=options["failed"] or None)
 
 
 def _trials(store: Store, options: dict[str, Any]) -> None:

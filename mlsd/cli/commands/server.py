@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 )
 @shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
 @shared.temperature_option
-@click.option("--parallel", type=shared.IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
+@click.option("--parallel", type=shared.integers(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
 @shared.stop_at_eog_option
 @click.option(
     "--patience",

@@ -1,23 +1,35 @@
 """``mlsd models``: the models of the manifest, which of them are on this machine, and the methods that draft."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from mlsd.cli.models.distance import distance
-from mlsd.cli.models.make import make, print_store
-from mlsd.cli.models.methods import methods
-from mlsd.cli.options import json_option, model_argument
-from mlsd.cli.output import byte_bars, note, print_json, print_table, say
+from mlsd.cli import complete
+from mlsd.cli import options as shared
+from mlsd.cli.commands.make import make, print_store
+from mlsd.cli.database import db_option
+from mlsd.cli.options import Whole
+from mlsd.cli.output import byte_bars, note, print_json, print_table, say, working
+from mlsd.drafters.method import MethodInfo
+from mlsd.drafters.options import parse_drafter
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.edit import clear_drafts, draft_folder, drafts_bytes
 from mlsd.hardware.awake import awake
 from mlsd.models.library import CheckedFile, Library
-from mlsd.report.tables.catalogue import model_table
-from mlsd.units import format_bytes
+from mlsd.planning.job import ModelFile
+from mlsd.planning.prompts import prompt_from_file
+from mlsd.records import DRAFT_MODEL, EngineOptions
+from mlsd.report.tables.catalogue import methods_table, model_table, options_table, presets_table
+from mlsd.store.store import Store
+from mlsd.units import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.measure.messages import DistanceJob
 
 
 @click.group()
@@ -25,14 +37,13 @@ def models() -> None:
     """List, download, make, compare and verify models; list drafting methods."""
 
 
-for command in (make, distance, methods):
-    models.add_command(command)
+models.add_command(make)
 
 
 @models.command("list")
 @click.option("--role", help="Only models of this role: moe-target, dense-target, draft, head.")
 @click.option("--here", is_flag=True, help="Only models on this machine.")
-@json_option
+@shared.json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """List every model that has an id."""
     library = Library()
@@ -52,8 +63,8 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 
 
 @models.command()
-@model_argument("model_id", metavar="ID")
-@json_option
+@shared.model_argument("model_id", metavar="ID")
+@shared.json_option
 def show(model_id: str, as_json: bool) -> None:
     """Show everything known about a model (an id or a GGUF), or what a text store holds."""
     from mlsd.drafters.lookup.suffix_store import read_header
@@ -77,8 +88,8 @@ def show(model_id: str, as_json: bool) -> None:
 
 
 @models.command()
-@model_argument("model_ids", metavar="ID...", nargs=-1, required=True)
-@json_option
+@shared.model_argument("model_ids", metavar="ID...", nargs=-1, required=True)
+@shared.json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Download or make models, and check their hashes; what is whole is not brought again."""
     library = Library()
@@ -99,8 +110,8 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 
 @models.command()
-@model_argument("model_ids", metavar="[ID]...", nargs=-1)
-@json_option
+@shared.model_argument("model_ids", metavar="[ID]...", nargs=-1)
+@shared.json_option
 def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
     library = Library()
@@ -127,7 +138,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 
 @models.command()
-@json_option
+@shared.json_option
 def clean(as_json: bool) -> None:
     """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
     freed = clear_drafts()
@@ -160,3 +171,102 @@ def _verdict(file: CheckedFile) -> str:
     if file.right:
         return f"{file.path}: right (as stated by the {file.stated_by})"
     return f"{file.path}: WRONG, {file.sha256} instead of {file.expected}"
+
+
+# --- what there is to draft with ----------------------------------------------------------------------------------
+
+
+@models.command()
+@click.argument("name", required=False, shell_complete=complete.methods)
+@shared.json_option
+def methods(name: str | None, as_json: bool) -> None:
+    """List the drafting methods, or the options and presets of the method NAME.
+
+    What is listed is what `mlsd bench TARGET --drafter NAME:option=value,...` takes; `NAME:preset=PRESET` stands for
+    the values that a paper found best.
+    """
+    from mlsd.drafters import METHODS, UNAVAILABLE, find_method
+
+    if name is not None:
+        method = find_method(name).info()
+        if as_json:
+            print_json(method)
+        else:
+            _print_method(method)
+        return
+    known, missing = [find_method(each).info() for each in sorted(METHODS)], list(UNAVAILABLE.values())
+    if as_json:
+        print_json({"methods": known, "unavailable": missing})
+        return
+    print_table(methods_table(known))
+    for other in missing:
+        note(f"Not available: {other.name}: {other.reason}. {other.instead}")
+    note("Options and presets of one: mlsd models methods NAME")
+
+
+def _print_method(method: MethodInfo) -> None:
+    say(f"{method.name}: {method.summary}")
+    say(f"Source: {method.source}.")
+    if method.options:
+        print_table(options_table(method))
+    else:
+        say("It takes no options.")
+    if method.presets:
+        print_table(presets_table(method))
+    say(f"`mlsd bench --search` searches {', '.join(method.searched)}.")
+
+
+# --- how far a draft is from its target ---------------------------------------------------------------------------
+
+
+@models.command()
+@shared.model_argument("model")
+@shared.draft_option("A draft to compare with MODEL: a path or an id.")
+@shared.drafter_option("Instead of a draft, the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@db_option("none, nothing is stored")
+@shared.text_option("The text [default: the shipped prompts].")
+@click.option("--n-tokens", type=Whole(min=2), help="Read at most this many tokens.")
+@shared.json_option
+@shared.engine_options
+def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
+    """Perplexity of MODEL and of a draft on a text, their ratio and the distance of both.
+
+    Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
+    distance. With --db the result is kept for `mlsd results --claims`; `mlsd run --distances` does it for every draft
+    of a suite.
+    """
+    from mlsd.measure.parent.distances import read_distance, shipped_text
+
+    text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
+    job = _job(shared.model_file(model), engine, text, options)
+    if options["db"] is not None and options["db"].exists():
+        Store.open(options["db"], create=False).close()  # see before any work that it can be written
+    with working("Reading the text"):
+        found = read_distance(job)
+    if options["db"] is not None:
+        with Store.open(options["db"]) as store:
+            store.add_distance(found)
+        note(f"Kept in {options['db']}.")
+    if as_json:
+        print_json(found)
+        return
+    say(f"Perplexity             {found.perplexity:.3f}, {found.n_tokens} tokens")
+    say(f"Perplexity of draft    {found.draft_perplexity:.3f}")
+    say(f"Ratio draft / model    {found.ratio:.3f} ({found.ratio_low:.3f} .. {found.ratio_high:.3f})")
+    say(f"Total variation        {found.total_variation:.4f} +- {found.total_variation_error:.4f}")
+    say(f"Same likeliest token   {format_percent(found.agreement)}")
+
+
+def _job(target: ModelFile, engine: EngineOptions, text: str, options: dict[str, Any]) -> DistanceJob:
+    from mlsd.drafters import resolve_spec
+    from mlsd.measure.parent.distances import distance_job
+
+    draft_text, method = options["draft"], options["drafter_text"]
+    if bool(draft_text) == bool(method):
+        raise InputError("Give either --draft or --drafter.", hint="Add --draft DRAFT or --drafter METHOD.")
+    draft = shared.model_file(draft_text) if draft_text else None
+    spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
+    job = distance_job(resolve_spec(spec), target, draft, engine, text, options["n_tokens"])
+    if job is None:
+        raise InputError(f"{spec.name} drafts with no model of its own to compare.", hint="Like layer-skip:exit=4.")
+    return job
