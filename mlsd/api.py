@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.tune import TuneResult
     from mlsd.planning.plan import Plan
     from mlsd.planning.request import Goal, StudyRequest
-    from mlsd.report.write import Written
+    from mlsd.report.page import Written
     from mlsd.servers.measure import ServerResult
 
 Until = float | Literal["decided"] | None  # until the best is known to such a share, or each arm is decided
@@ -224,9 +224,9 @@ def audit(source: str | Path) -> Audit:
 
 def write_report(study: Study, folder: str | Path = "report") -> Written:
     """Write report.html (one self-contained file), report.md and the figures of a study into a folder."""
-    from mlsd.report import write
+    from mlsd.report import page
 
-    return write.write_report(study, Path(folder))
+    return page.write_report(study, Path(folder))
 
 
 def _asked(given: Mapping[str, Any], *others: str) -> dict[str, Any]:

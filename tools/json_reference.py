@@ -35,6 +35,7 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
+from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
@@ -65,8 +66,7 @@ from mlsd.records import (
     Status,
     Trial,
 )
-from mlsd.report.objects import AnswerObject
-from mlsd.report.write import Written
+from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter

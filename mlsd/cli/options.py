@@ -5,13 +5,14 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Container, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from mlsd.cli import complete
 from mlsd.engine.context import check_threads
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, Sampling
@@ -103,6 +104,23 @@ SHARE = Parsed("percent", read_share)
 UNTIL = Parsed("goal", lambda text: 0.0 if text == "decided" else read_share(text))
 
 
+def _offer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the Tab key offers: those of `names` that begin with the word; files where none does."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in names() if name.startswith(word)]
+        return found or [CompletionItem(word, type="file")]
+
+    return complete
+
+
+offer_models = _offer(lambda: import_module("mlsd.models.manifest").load_manifest().models)
+offer_methods = _offer(lambda: import_module("mlsd.drafters").METHODS)
+offer_profiles = _offer(lambda: import_module("mlsd.planning.suite").load_profiles())
+offer_suites = _offer(lambda: import_module("mlsd.planning.suite").suite_names())
+offer_prompts = _offer(lambda: import_module("mlsd.planning.prompts").prompt_names())
+
+
 class _Option:
     """One option that several commands have, under one name with one meaning; each may add to its help."""
 
@@ -126,17 +144,15 @@ def check_models(*named: str | None) -> None:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-model_argument = functools.partial(click.argument, shell_complete=complete.models)
-draft_option = _Option(
-    "--draft", shell_complete=complete.models, help="Draft model, or drafting head: a path or an id."
-)
+model_argument = functools.partial(click.argument, shell_complete=offer_models)
+draft_option = _Option("--draft", shell_complete=offer_models, help="Draft model, or drafting head: a path or an id.")
 drafts_option = draft_option(
     "Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True
 )
 drafter_option = _Option(
     "--drafter",
     "drafter_text",
-    shell_complete=complete.methods,
+    shell_complete=offer_methods,
     help="Drafting method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.",
 )
 drafters_option = drafter_option(
@@ -151,7 +167,7 @@ prompt_option = _Option(
     "--prompt",
     "prompts",
     multiple=True,
-    shell_complete=complete.prompts,
+    shell_complete=offer_prompts,
     help="A shipped prompt, a text file, or a chat as JSON of role and content; may be repeated.",
 )
 n_predict_option = _Option("--n-predict", type=Whole(), show_default=True, help="Output tokens.")

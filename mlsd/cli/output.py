@@ -20,12 +20,12 @@ import click
 import msgspec
 
 from mlsd.redact import redacted, secrets
-from mlsd.report.render.terminal import plain, steers
+from mlsd.report.render.terminal import COLORS, plain, steers
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.hashes import OnBytes
-    from mlsd.report.render.table import Table
+    from mlsd.report.render.table import Table, Tone
 
 
 _STILL_S = 10.0  # between signs of life where nothing can move
@@ -85,10 +85,10 @@ def folded(text: str, columns: int | None) -> str:
     return "\n".join(lines).replace("\0", " ")
 
 
-def say(*parts: str | tuple[str, str]) -> None:
-    """A line on standard output; a part may be text with a colour, which only a terminal shows."""
+def say(*parts: str | tuple[str, Tone]) -> None:
+    """A line on standard output; a part may be text with a tone, whose colour only a terminal shows."""
     in_color = "NO_COLOR" not in os.environ
-    texts = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
+    texts = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), COLORS[part[1]]) for part in parts]
     rest, shown = folded("".join(text for text, _ in texts), _columns(sys.stdout)), ""
     for text, color in texts:
         own = text if rest.startswith(text) and (text, color) != texts[-1] else rest

@@ -20,7 +20,7 @@ from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
 from mlsd.records import Losslessness, Status
 from mlsd.report.figures.answer import arm_labels
-from mlsd.report.page import build
+from mlsd.report.page import build, write_report
 from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown
 from mlsd.report.render.sections import Page, section
@@ -28,7 +28,6 @@ from mlsd.report.render.table import number, significant, text
 from mlsd.report.tables.claims import next_step, of_the_study
 from mlsd.report.tables.paper import table_f
 from mlsd.report.tables.records import MOST_TRIALS, audit_table, trial_table, warning_table
-from mlsd.report.write import write_report
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, write
 from tests.trials.made import result
 

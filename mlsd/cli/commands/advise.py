@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
+from mlsd.cli.answers import answer_object
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
@@ -108,7 +109,6 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     for text in found.notes:
         note(text)
     if as_json:
-        from mlsd.report.objects import answer_object
         from mlsd.servers.flags import flags_of
 
         same = ("validation", "untimed", "draft_sources", "draft_file", "notes", "weight_bytes", "limit_bytes")

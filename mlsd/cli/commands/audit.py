@@ -11,13 +11,14 @@ from mlsd.analysis.audit.tables import STANDARD_INPUT, Assumed, one_speed, table
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
+from mlsd.report.render.table import Tone
 from mlsd.stats import grouped
 from mlsd.store.database import is_study
 from mlsd.units import counted
 
 _ORDER = ("impossible", "suspicious", "asked")
 _ARM = ("target", "drafter", "draft", "options", "gamma", "prompt")
-_COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red", "not judged": "bright_black"}
+_TONES: dict[str, Tone] = {"possible": "good", "suspicious": "doubt", "impossible": "bad", "not judged": "quiet"}
 _NAMED = 3  # rows of which the same is said
 
 
@@ -125,26 +126,26 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
     doubted = [row for row in result.rows if row.verdict in ("impossible", "suspicious") or row.asked]
     if show_all:
         for row in result.rows:
-            say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), _name(row))
+            say((f"{row.verdict:<10}  ", _TONES[row.verdict]), _name(row))
             for finding in row.findings:
                 if every_finding or finding.verdict != "possible" or finding.ask:
-                    say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
+                    say((f"    {finding.sentence}", _TONES["suspicious" if finding.ask else finding.verdict]))
         doubted = []
     for (verdict, rule), same in sorted(grouped(doubted, _cause).items(), key=lambda one: _ORDER.index(one[0][0])):
-        color = _COLORS["suspicious" if verdict == "asked" else verdict]
-        say((f"{verdict:<10}  ", color), f"{counted(len(same), 'row')}: {rule.replace('_', ' ')}")
+        tone = _TONES["suspicious" if verdict == "asked" else verdict]
+        say((f"{verdict:<10}  ", tone), f"{counted(len(same), 'row')}: {rule.replace('_', ' ')}")
         for row in same[:_NAMED]:
             say(f"    {_name(row)}")
             sentence = next(one.sentence for one in row.findings if one.rule == rule)
-            say((f"        {sentence}", color))
+            say((f"        {sentence}", tone))
         if len(same) > _NAMED:
             say(f"    and {len(same) - _NAMED} more (--all names them)")
     for missing, same in grouped((row for row in result.rows if row.missing), lambda row: row.missing).items():
         named = "; ".join(_name(row) for row in same[:_NAMED])
         more = f"; and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
-        say(("not judged  ", _COLORS["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
+        say(("not judged  ", _TONES["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
     for note in result.notes:
-        say((f"note: {note}", "bright_black"))
+        say((f"note: {note}", "quiet"))
     say(f"{counted(len(result.rows), 'row')}: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, head_lines, say_answers
+from mlsd.cli.answers import answer_objects, head_lines, say_answers, trial_object
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
@@ -115,7 +115,6 @@ def bench(
             note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.parent.requests import bench as run_bench
-    from mlsd.report.objects import trial_object
     from mlsd.trials.fields import arm_object
 
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:

@@ -116,7 +116,7 @@ def _passes(
     from mlsd.measure.parent.calibration import calibrate as run_calibration
 
     if output is not None:
-        from mlsd.report.write import check_figure_path
+        from mlsd.report.page import check_figure_path
 
         check_figure_path(output)
     db, budget_s = database_to_fill(db), options["budget_s"]
@@ -214,7 +214,7 @@ def _print_experts(found: Mixture) -> None:
 
 def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
     from mlsd.report.figures.machine import expert_shares, pass_curves
-    from mlsd.report.write import write_figure
+    from mlsd.report.page import write_figure
 
     known = found.mixture
     if known is not None:

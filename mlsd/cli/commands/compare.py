@@ -81,7 +81,7 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
     libraries of this version. `mlsd compare . . TARGET` shows this machine's noise.
     """
     if options["output"] is not None:
-        from mlsd.report.write import check_figure_path
+        from mlsd.report.page import check_figure_path
 
         check_figure_path(options["output"])
         options["rows"] = options["rows"] or tuple(range(1, 34))
@@ -178,7 +178,7 @@ def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_j
 
     if options["output"] is not None:
         from mlsd.report.figures.machine import build_curves
-        from mlsd.report.write import write_figure
+        from mlsd.report.page import write_figure
 
         write_figure(lambda: build_curves(found), options["output"])
         note(f"T(k) of both: {options['output']}.")

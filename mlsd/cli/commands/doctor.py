@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlsd.cli import complete
 from mlsd.cli import options as shared
 from mlsd.cli.options import json_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say, working
@@ -35,7 +34,7 @@ _TONES: dict[str, Tone] = {
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[MODEL]", shell_complete=complete.models)
+@click.argument("names", nargs=-1, metavar="[MODEL]", shell_complete=shared.offer_models)
 @click.option("--builds", is_flag=True, help="List the builds of llama.cpp that are here; or try those named.")
 @click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
 @shared.output_option("Write the self-check as JSON; it contains no names and no paths.", required=False)

@@ -79,4 +79,4 @@ def status(address: str, certificate: Path | None, as_json: bool) -> None:
     for run in posted.values():
         say(run.words)
         for failure in run.failures:
-            say((f"  failed: {failure}", "red"))
+            say((f"  failed: {failure}", "bad"))

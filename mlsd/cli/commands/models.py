@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mlsd.cli import complete
 from mlsd.cli import options as shared
 from mlsd.cli.commands.make import make, print_store
 from mlsd.cli.database import db_option
@@ -177,7 +176,7 @@ def _verdict(file: CheckedFile) -> str:
 
 
 @models.command()
-@click.argument("name", required=False, shell_complete=complete.methods)
+@click.argument("name", required=False, shell_complete=shared.offer_methods)
 @shared.json_option
 def methods(name: str | None, as_json: bool) -> None:
     """List the drafting methods, or the options and presets of the method NAME.

@@ -127,13 +127,13 @@ def _say(found: Verification) -> None:
     for machine in found.machines:
         say(f"  measured on {machine}")
     for problem in found.problems[:_MOST_SHOWN]:
-        say((f"  {problem.where}: {problem.sentence} [{problem.rule}]", "red"))
+        say((f"  {problem.where}: {problem.sentence} [{problem.rule}]", "bad"))
     if (more := len(found.problems) - _MOST_SHOWN) > 0:
-        say((f"  and {more} more", "red"))
+        say((f"  and {more} more", "bad"))
     if found.rows:
         say("  audit: " + ", ".join(f"{n} {verdict}" for verdict, n in found.rows.items()))
     ties = f", {found.n_ties} of them up to near ties" if found.n_ties else ""
     say(f"  decoded again: {found.n_decoded} outputs{ties}")
     for reason, count in found.not_checked.items():
         say(f"  not decoded again: {count} trials, {reason}")
-    say(("  is consistent" if found.sound else "  contradicts itself", "green" if found.sound else "red"))
+    say(("  is consistent" if found.sound else "  contradicts itself", "good" if found.sound else "bad"))

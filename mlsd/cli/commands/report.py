@@ -37,7 +37,7 @@ def show_report(
     """Write the report of a study, and print its answer and where it lies; `beside` other JSON only where."""
     study = open_study(db, machine, settings, say=False)
     with working("Writing the report"):
-        from mlsd.report.write import write_report
+        from mlsd.report.page import write_report
 
         written = write_report(study, folder)
     if beside:

@@ -200,14 +200,6 @@ def _export(store: Store, kind: str, options: dict[str, Any]) -> None:
 
 # --- claims -------------------------------------------------------------------------------------------------------
 
-_COLORS = {
-    "holds here": "green",
-    "does not hold here": "red",
-    "refuted": "red",
-    "not decided yet": "yellow",
-    "not measured": "bright_black",
-}
-
 
 def _claims(study: Study, as_json: bool) -> None:
     if as_json:
@@ -218,8 +210,10 @@ def _claims(study: Study, as_json: bool) -> None:
 
 
 def _say_claim(verdict: ClaimVerdict) -> None:
+    from mlsd.report.tables.claims import DECISION_TONES
+
     claim = verdict.claim
-    say((f"{verdict.decision:<18}  ", _COLORS[verdict.decision]), claim.text)
+    say((f"{verdict.decision:<18}  ", DECISION_TONES[verdict.decision]), claim.text)
     say(f"    {verdict.sentence}")
     if verdict.decision == "not decided yet" and verdict.visible is not None:
         say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")
@@ -227,7 +221,7 @@ def _say_claim(verdict: ClaimVerdict) -> None:
     if verdict.published_audit is not None:
         counts = ", ".join(f"{counted(n, 'row')} {word}" for word, n in verdict.published_audit.items() if n)
         printed += f"; audit{', which refutes the print' if verdict.print_refuted else ''}: {counts}"
-    say((printed, "bright_black"))
+    say((printed, "quiet"))
 
 
 # --- fits ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli import complete
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
@@ -54,11 +53,11 @@ def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 
 
 @click.command()
-@click.argument("suites", nargs=-1, required=True, shell_complete=complete.suites)
+@click.argument("suites", nargs=-1, required=True, shell_complete=shared.offer_suites)
 @shared.engine_options
 @click.option(
     "--profile",
-    shell_complete=complete.profiles,
+    shell_complete=shared.offer_profiles,
     help="Profile of models: a name or a TOML file [default: the largest that is downloaded, else tiny].",
 )
 @click.option(

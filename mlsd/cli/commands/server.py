@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
+from mlsd.cli.answers import answer_object
 from mlsd.cli.database import db_option
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
@@ -117,7 +118,6 @@ def server(
 
 def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
     from mlsd.analysis.results import server_arms
-    from mlsd.report.objects import answer_object
     from mlsd.servers.judge import margin
     from mlsd.trials.fields import arm_object
 

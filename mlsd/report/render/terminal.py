@@ -24,7 +24,7 @@ WORTH = (
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _SENTENCE = 14  # the least width of a column of sentences
 _GAP = 2  # between columns
-_STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
+COLORS: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
 
 
 def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
@@ -59,7 +59,7 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
         shown.remove(leaving.pop(0))
     widths = _widths({i: sizes[i] for i in shown}, width)
     right = {i for i in shown if table.heads[i].numeric}
-    tones = [[_STYLES[cell.tone] for cell in row] for row in table.rows]
+    tones = [[COLORS[cell.tone] for cell in row] for row in table.rows]
     for parts in _lines([heads, *cells], [["bold"] * len(heads), *tones], widths, right, console):
         if color:
             console.print(Text.assemble(*parts), no_wrap=True, overflow="ignore", crop=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mlsd.records import Status
-from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
+from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, through, words
 from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
 from mlsd.stats import Percentiles
 from mlsd.trials.results import prefill_speed
@@ -14,6 +15,7 @@ from mlsd.units import counted
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect
+    from mlsd.analysis.advise.request import WholeRequest
     from mlsd.measure.parent.tune import TuneRequest, TuneResult
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
@@ -155,19 +157,10 @@ def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: boo
         low, high = (100 * end for end in p.acceptances)
         return text(f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f} %")
 
-    def first(p: Prospect) -> Cell:
-        return number(None if p.request is None else p.request.ttft_s, 2)
-
-    def whole(p: Prospect) -> Cell:
-        return number(None if p.request is None or p.request.whole_s is None else p.request.whole_s.value, 1)
-
-    def pays_from(p: Prospect) -> int | None:
-        return None if p.request is None else p.request.pays_from
-
-    of_request = (
-        numbers("first token s", first),
-        numbers("request s", whole),
-        numbers("pays from token", pays_from),
+    of_request: tuple[Column[WholeRequest], ...] = (
+        numbers("first token s", lambda r: number(r.ttft_s)),
+        numbers("request s", lambda r: number(None if r.whole_s is None else r.whole_s.value, 1)),
+        numbers("pays from token", lambda r: r.pays_from),
     )
     return table(
         "Predicted decoding",
@@ -178,7 +171,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: boo
         numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
         numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high)),
-        *(of_request if any(p.request is not None for p in prospects) else ()),
+        *(through(attrgetter("request"), of_request) if any(p.request is not None for p in prospects) else ()),
         numbers("accepted", accepted, "of proposed tokens"),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
         numbers("needed MGL", lambda p: number(p.break_even_mgl), detail=True),

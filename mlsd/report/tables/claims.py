@@ -13,7 +13,7 @@ from mlsd.stats import grouped
 from mlsd.units import quoted
 
 STUDY_SUITES = frozenset("ABCDF")
-_DECISION_TONES: dict[str, Tone] = {
+DECISION_TONES: dict[str, Tone] = {
     "holds here": "good",
     "does not hold here": "bad",
     "refuted": "bad",
@@ -103,7 +103,7 @@ def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
         "The study's claims",
         verdicts,
         words("claim", lambda v: v.claim.text),
-        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
+        words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
         words("printed", lambda v: v.claim.printed),
         words("the figure that decides", _deciding),
         words("section", lambda v: v.claim.source.removeprefix("study, "), detail=True),
@@ -130,7 +130,7 @@ def claim_table(study: Study) -> Table:
         "What was claimed, and what these trials say",
         study.verdicts,
         words("claim", lambda v: v.claim.text),
-        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision])),
+        words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
         words(
             "effect",
             lambda v: Cell(text=v.sentence, sort=v.sentence, note=_trial_list(v.trials)),
