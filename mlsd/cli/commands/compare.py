@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 import msgspec
@@ -14,7 +14,7 @@ from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
-from mlsd.records import EngineOptions
+from mlsd.records import EngineOptions, KvType
 from mlsd.trials.decisions import Stopping
 from mlsd.units import quoted
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.compare import Compared, CompareRequest
     from mlsd.store.store import Store
 
+T = TypeVar("T")
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
-_LEAST = {"n_threads": 1, "n_gpu_layers": -1, "n_ctx": 1}
+_OF_ENGINES = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type")
 _OPEN = 4  # exit code where nothing is decided of what --fail-on asks for
 _FAIL_ON = ("slower", "different", "undecided")
 
@@ -36,6 +37,16 @@ def _fail_on(text: str) -> tuple[str, float]:
     if what not in _FAIL_ON or (share and what != "slower"):
         raise ValueError(f"{text!r} is not one of slower:3%, {', '.join(_FAIL_ON)}")
     return what, shared.read_share(share) if share else 0.0
+
+
+def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
+    """A value of both sides, or `x/y` for A and B."""
+
+    def read(text: str) -> tuple[T, ...]:
+        a, slash, b = text.partition("/")
+        return tuple(kind.convert(side, None, None) for side in (a, b if slash else a))
+
+    return shared.Parsed("text", read)
 
 
 @click.command()
@@ -68,11 +79,17 @@ def _fail_on(text: str) -> tuple[str, float]:
 @db_option("results/compare.sqlite")
 @shared.seed_option("Seed of the order of sides and arms.")
 @shared.json_option
-@click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")
-@click.option("--n-gpu-layers", help="Layers on the GPU; A/B as above.")
-@click.option("--n-ctx", help="Tokens of context; A/B as above.")
-@click.option("--flash-attention", help="auto, on or off; A/B as above.")
-@click.option("--kv-type", help="Type of the KV cache: f16, f32, bf16, q8_0, q5_0 or q4_0; A/B as above.")
+@click.option("--n-threads", type=_sides(shared.Whole(min=1)), help="CPU threads; 4/6 gives A four and B six.")
+@click.option("--n-gpu-layers", type=_sides(shared.Whole(min=-1)), help="Layers on the GPU; A/B as above.")
+@click.option("--n-ctx", type=_sides(shared.Whole(min=1)), help="Tokens of context; A/B as above.")
+@click.option(
+    "--flash-attention", type=_sides(click.Choice(["auto", "on", "off"])), help="auto, on or off; A/B as above."
+)
+@click.option(
+    "--kv-type",
+    type=_sides(click.Choice(get_args(KvType))),
+    help="Type of the KV cache: f16, f32, bf16, q8_0, q5_0 or q4_0; A/B as above.",
+)
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.
@@ -133,28 +150,8 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
 
 
 def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
-    """A's and B's settings: `x/y` sets them apart."""
-    sides: list[dict[str, Any]] = [{}, {}]
-    for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type"):
-        given = options[name]
-        if given is None:
-            continue
-        a, slash, b = given.partition("/")
-        for side, value in zip(sides, (a, b if slash else a), strict=True):
-            try:
-                side[name] = int(value) if name in _LEAST else value
-            except ValueError:
-                side[name] = None
-            if name in _LEAST and (side[name] is None or side[name] < _LEAST[name]):
-                hint = f"Give a number from {_LEAST[name]} on, or two like 4/6 for A and B."
-                raise InputError(f"--{name.replace('_', '-')} is {given!r}.", hint=hint)
-    try:
-        a, b = (msgspec.convert(side, EngineOptions) for side in sides)
-    except msgspec.ValidationError as error:
-        name = str(error).rpartition("$.")[2].rstrip("`")
-        raise InputError(
-            f"--{name.replace('_', '-')} is {options[name]!r}.", hint="`mlsd compare --help` names what there is."
-        ) from None
+    given = {name: options[name] for name in _OF_ENGINES if options[name] is not None}
+    a, b = (EngineOptions(**{name: sides[side] for name, sides in given.items()}) for side in (0, 1))
     return a, b
 
 

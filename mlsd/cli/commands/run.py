@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -328,11 +328,8 @@ def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None
 
 
 def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
-    repeats: dict[str, int] = defaultdict(int)
-    roles = {}
-    for slot in planned.slots():
-        repeats[slot.case_id] += 1
-        roles[slot.case_id] = slot.role
+    slots = list(planned.slots())
+    repeats, roles = Counter(slot.case_id for slot in slots), {slot.case_id: slot.role for slot in slots}
     cases = [
         {"id": case_id, "arm": case.arm, "role": roles[case_id], "trials": repeats[case_id], "case": case}
         for case_id, case in planned.cases().items()
