@@ -1,10 +1,12 @@
 """Records with every field set, so that a field without a column cannot hide behind a default."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import (
     Case,
     Conditions,
@@ -131,6 +133,11 @@ def failed(of: Case | None = None, **changes: Any) -> Trial:
         started_at="2026-03-01T12:00:00.000+00:00", reason="the worker was killed",
     )  # fmt: skip
     return msgspec.structs.replace(base, **changes)
+
+
+def quick_bench(target: Path, *drafts: Path, **fields: Any) -> BenchRequest:
+    """A bench of files on one thread."""
+    return bench_request(str(target), drafts=tuple(map(str, drafts)), engine=EngineOptions(n_threads=1), **fields)
 
 
 def store_trials(store: Store, run_id: int, trials: Iterable[Trial]) -> list[int]:

@@ -9,24 +9,16 @@ from mlsd.measure.parent.blocks import ALL, Choice, Experiment, RunOutcome, RunS
 from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
-from mlsd.planning.request import bench_request
-from mlsd.records import EngineOptions
 from mlsd.store.store import Store
+from tests.measure.examples import quick_bench
 
 
 def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[Job, ...]:
     """Two loads: a hybrid pair and an attention-only pair, each with a baseline and two gammas."""
     jobs: list[Job] = []
     for name in ("qwen35", "llama"):
-        request = bench_request(
-            target=str(folder / f"{name}.gguf"),
-            drafts=(str(folder / f"{name}-noise01.gguf"),),
-            gammas=(2, 4),
-            prompts=("factual",),
-            n_predict=n_predict,
-            repeats=repeats,
-            engine=EngineOptions(n_threads=1),
-        )
+        models = folder / f"{name}.gguf", folder / f"{name}-noise01.gguf"
+        request = quick_bench(*models, gammas=(2, 4), prompts=("factual",), n_predict=n_predict, repeats=repeats)
         jobs += plan_bench(request).loads
     return tuple(jobs)
 

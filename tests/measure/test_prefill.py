@@ -10,29 +10,20 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.errors import PromptError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.conversation import SavedPrompts
 from mlsd.planning.plan import plan_bench
-from mlsd.planning.prompts import find_prompt, load_prompt
-from mlsd.planning.request import bench_request
-from mlsd.records import EngineOptions, Trial
+from mlsd.records import Trial
+from tests.measure.examples import quick_bench
 
 DEPTH = 512
 
 
 def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
-    request = bench_request(
-        target=str(tiny / f"{target}.gguf"),
-        drafts=(str(tiny / f"{draft}.gguf"),),
-        drafters=("draft-model", *methods),
-        gammas=(3,),
-        depths=(0, DEPTH),
-        n_predict=12,
-        repeats=2,
-        engine=EngineOptions(n_threads=1),
-    )
+    settings = {"gammas": (3,), "depths": (0, DEPTH), "n_predict": 12, "repeats": 2}
+    models = tiny / f"{target}.gguf", tiny / f"{draft}.gguf"
+    request = quick_bench(*models, drafters=("draft-model", *methods), **settings)
     (job,) = plan_bench(request).loads
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         # Each plain output first, as what the others are judged by; no worker asks that of its order.
@@ -66,25 +57,9 @@ def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path) -> None:
             assert other.n_past == len(text) and (other.logits() == rows).all()
 
 
-def test_the_text_before_a_prompt_is_part_of_what_it_is() -> None:
-    plain, deep, deeper = load_prompt("code"), load_prompt("code@64"), find_prompt("code@128")
-    assert (deep.key, deep.depth, deep.text) == ("code@64", 64, plain.text)
-    assert len({prompt.sha256 for prompt in (plain, deep, deeper)}) == 3
-    assert len(load_prompt("code@16384").context) > 2 * 16_384
-    with pytest.raises(PromptError, match="no prompt called"):
-        load_prompt("nothing@64")
-
-
 def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny: Path) -> None:
-    request = bench_request(
-        target=str(tiny / "qwen35.gguf"),
-        drafters=("pld", "oracle"),
-        gammas=(3,),
-        depths=(DEPTH,),
-        n_predict=12,
-        repeats=2,
-        engine=EngineOptions(n_threads=1),
-    )
+    settings = {"gammas": (3,), "depths": (DEPTH,), "n_predict": 12, "repeats": 2}
+    request = quick_bench(tiny / "qwen35.gguf", drafters=("pld", "oracle"), **settings)
     (job,) = plan_bench(request).loads
     read = []
     with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:

@@ -7,26 +7,16 @@ import pytest
 
 from mlsd.analysis.results.frames import STORED
 from mlsd.errors import InputError, SuiteError
-from mlsd.models.library import LocalModel
-from mlsd.planning.plan import Plan, plan_bench, prepare_study
-from mlsd.planning.request import bench_request, study_request
+from mlsd.models.library import LocalModel, resolve_model
+from mlsd.planning.plan import plan_bench, prepare_study
+from mlsd.planning.request import bench_request, default_arms, study_request
 
 
-def plan(first_repeat: int = 0, **changes: object) -> Plan:
-    given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gammas": (1, 4)}
-    return plan_bench(bench_request(**{**given, **changes}), first=first_repeat)  # type: ignore[arg-type]
-
-
-def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:
-    cases = plan().cases().values()
-    assert sorted((case.arm, case.gamma) for case in cases) == [("ar", 0), ("sd", 1), ("sd", 4)]
-    assert {case.suite for case in cases} == {"bench"}
-
-
-def test_a_preset_brings_its_gamma_and_a_given_one_wins() -> None:
-    preset = ("pld:preset=smollm2",)
-    assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=None).cases().values()} == {0, 15}
-    assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=(3,)).cases().values()} == {0, 3}
+@pytest.mark.parametrize(("given", "gammas"), [(None, [0, 15]), ((3, 1), [0, 1, 3])])
+def test_a_preset_brings_its_gamma_and_given_ones_win(given: tuple[int, ...] | None, gammas: list[int]) -> None:
+    plan = plan_bench(bench_request("tiny-moe", drafters=("pld:preset=smollm2",), gammas=given))
+    assert sorted(case.gamma for case in plan.cases().values()) == gammas
+    assert plan.study_trials == {"bench": 3 * (len(gammas) - 1)} and plan.paired_baselines == 3
 
 
 def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Path) -> None:
@@ -99,3 +89,23 @@ def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> Non
         brought.append([ref.id.removeprefix("qwen3.5-") for ref in load.refs if ref.id not in here])
         here |= {ref.id: LocalModel(ref=ref, path=Path("x")) for ref in load.refs}
     assert brought == [["0.8b-q8_0"], ["4b-q8_0", "0.8b-q4_k_m"], ["2b-q8_0"], ["9b-q4_k_m"]]
+
+
+# --- what is tried when nobody chose ------------------------------------------------------------------------------
+
+
+def test_the_embedded_family_has_its_draft() -> None:
+    found = default_arms(resolve_model("tiny-moe"))
+    assert found.drafters == ("pld", "ngram-cache")
+    assert found.drafts == ("tiny-draft",)
+
+
+def test_a_draft_is_no_draft_of_itself_nor_of_another_vocabulary(tiny: Path) -> None:
+    assert default_arms(resolve_model("tiny-draft")).drafts == ()
+    assert "tiny-draft" not in default_arms(resolve_model(str(tiny / "llama.gguf"))).drafts
+
+
+def test_drafts_of_the_family_that_are_not_here_are_named(smollm2: Path) -> None:
+    found = default_arms(resolve_model("smollm2-135m"))
+    assert not set(found.drafts) & set(found.to_get)
+    assert all(id_.startswith("smollm2") for id_ in (*found.drafts, *found.to_get))

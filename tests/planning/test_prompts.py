@@ -51,10 +51,13 @@ def test_a_length_below_one_is_refused(n_tokens):
         prompts.exact_prompt("some text", n_tokens, by_byte)
 
 
+UNKNOWN = ("poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code", "nothing@64")
 ENDLESS = ("random-" + "9" * 5000, "length-" + "9" * 5000, "random-9999999", "length-99999", "code@1" + "@1" * 3000)
 
 
-@pytest.mark.parametrize("name", ["poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code", *ENDLESS])
+@pytest.mark.parametrize(
+    "name", ["poetry", "qa-0", "qa-99", "length-0", "length--5", "length-x", "", "Code", "nothing@64", *ENDLESS]
+)
 def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name):
     with pytest.raises(PromptError) as caught:
         prompts.load_prompt(name)
@@ -135,7 +138,7 @@ def test_a_chat_is_another_prompt_than_its_text_and_is_found_by_its_own_name():
         (True, False),
     ]
     deep = prompts.load_prompt("code+chat@100")
-    assert (deep.key, deep.chat, deep.depth) == ("code+chat@100", True, 100)
+    assert (deep.key, deep.chat, deep.depth, deep.text) == ("code+chat@100", True, 100, named["code"].text)
 
 
 def test_a_json_file_is_a_chat_that_can_be_asked_for_again(tmp_path):

@@ -25,12 +25,11 @@ from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand, known_models, plan_bench
-from mlsd.planning.request import bench_request
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef
 from mlsd.servers.open import load_of
 from mlsd.units import GB, GIB, MIB
-from tests.measure.examples import ENVIRONMENT
+from tests.measure.examples import ENVIRONMENT, quick_bench
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
 PUBLISHED_MB = {16: 11_453.25, 24: 17_179.89, 32: 22_906.50, 48: 38_654.71, 64: 51_539.61, 128: 103_079.22}
@@ -126,16 +125,8 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
 
 
 def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Job, LoadMemory]:
-    request = bench_request(
-        target=str(target),
-        drafts=tuple(map(str, drafts)),
-        drafters=drafters,
-        gammas=(2, 6),
-        prompts=("length-64",),
-        n_predict=32,
-        repeats=2,
-        engine=EngineOptions(n_threads=1),
-    )
+    asked = {"drafters": drafters, "gammas": (2, 6), "prompts": ("length-64",), "n_predict": 32, "repeats": 2}
+    request = quick_bench(target, *drafts, **asked)
     files, loads = {model.ref.id: model for model in request.files}, plan_bench(request).loads
     models = size_models(files, Library(), files)
     return loads[0], judge_loads(ask_memory(loads, models, request.engine)[1], mac_budget(16 * GIB))[0]

@@ -27,9 +27,10 @@ from mlsd.measure.worker.arms import Arms, Strategies
 from mlsd.models.library import Library
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import BenchRequest, bench_request
-from mlsd.records import EngineOptions, ModelRef
+from mlsd.records import ModelRef
 from tests.gguf_tools.adapters import write_adapter
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+from tests.measure.examples import quick_bench
 
 # Method, as it is asked for, and the targets it is tried on; a hybrid keeps snapshots, and its draft a ladder.
 ASKED = {
@@ -111,16 +112,8 @@ def _plain(options: ContextOptions) -> ContextOptions:
 
 
 def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> BenchRequest:
-    return bench_request(
-        target=str(target),
-        drafts=tuple(map(str, drafts)),
-        drafters=drafters,
-        gammas=(2, 5),
-        prompts=("length-64",),
-        n_predict=32,
-        repeats=1,
-        engine=EngineOptions(n_threads=1),
-    )
+    settings = {"gammas": (2, 5), "prompts": ("length-64",), "n_predict": 32, "repeats": 1}
+    return quick_bench(target, *drafts, drafters=drafters, **settings)
 
 
 @pytest.mark.parametrize(("asked", "name"), [(asked, name) for asked, names in ASKED.items() for name in names])
