@@ -1,7 +1,7 @@
 """A race: which arms of a load go on is asked of `trials.decisions` after every block, until all is decided."""
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.measure.parent.blocks import Choice
@@ -46,32 +46,23 @@ class Race(Choice):
         self._overhead: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
         self._earlier = tuple(earlier)
         self._trials: list[Measured] = list(self._earlier)
-        self._took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
-        self._n_taken = 0  # trials of this race
-        self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
-        self._anchors: dict[Question, str] = {}
+        self._anchors: dict[Question, str] = {}  # the first that led when one dropped out
         self.decisions: Mapping[Question, Decision] = {}
         self.stopped: Stop = "blocks"
 
     def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
-        self._time(measured[self._n_taken :])
+        self._time(measured[len(self._trials) - len(self._earlier) :])
         self._trials = [*self._earlier, *measured]
-        self._took_s |= {one.trial.case_id: _took_s(one.trial) for one in measured}
-        self._n_taken = len(measured)
         if self._trials:
-            self.decisions = self._judged()
+            self.decisions = decisions(self._trials, self._plan, self._anchors)
+            for question, decision in self.decisions.items():
+                if decision.leader is not None and len(decision.racing) < len(decision.standings):
+                    self._anchors.setdefault(question, decision.leader)
         coming = [block for block in left if block.repeat > self._repeat]
         blocks = [block for block in coming if block.repeat == coming[0].repeat]
-        cases = [slot.case for block in blocks for slot in block.slots]
-        self._planned = {name for case in cases if (name := self._plan.name(case)) is not None}
-        new = {self._plan.question(case) for case in cases if self._is_new(case)}
-        chosen = [
-            Block(slots=slots)
-            for block in blocks
-            if (slots := tuple(slot for slot in block.slots if self._goes_on(slot.case, new)))
-        ]
+        chosen = self._still_racing(blocks)
         if coming and all(self._plan.name(slot.case) is None for block in chosen for slot in block.slots):
             # A bench's arm that failed cannot win; of two servers it leaves the question open, as does no time at all.
             open_ = not self.decisions or (
@@ -100,46 +91,45 @@ class Race(Choice):
             overhead = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
             self._overhead = min(overhead, 1.0) if self._overhead is None else overhead
 
-    def _fitting(self, chosen: list[Block]) -> list[Block]:
-        """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
-        if self._goal.budget_s is None or not self._took_s:
-            return chosen
-        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Block]()
-        for blocks in grouped(chosen, lambda block: self._plan.question(block.slots[0].case)).values():
-            cases = [slot.case_id for block in blocks for slot in block.slots]
-            left_s -= (1 + (self._overhead or 0.0)) * sum(self._took_s.get(case_id, 0.0) for case_id in cases)
-            if left_s <= 0:
-                break
-            fitting += blocks
-        return fitting
+    def _still_racing(self, blocks: Sequence[Block]) -> list[Block]:
+        """What of these blocks may still win, with plain decoding; nothing of questions that are decided."""
+        cases = [slot.case for block in blocks for slot in block.slots]
+        planned = {name for case in cases if (name := self._plan.name(case)) is not None}
+        new = {self._plan.question(case) for case in cases if self._is_new(case)}
 
-    def _judged(self) -> dict[Question, Decision]:
-        found = decisions(self._trials, self._plan, self._anchors)
-        for group, decision in found.items():
-            if decision.leader is not None and len(decision.racing) < len(decision.standings):
-                self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
-        return found
+        def goes_on(case: Case) -> bool:
+            question, name = self._plan.question(case), self._plan.name(case)
+            decision = self.decisions.get(question)
+            if decision is None:  # nothing of it could be timed: it goes on where only the machine was in the way
+                return not any(is_unusable(one) for one in self._trials if self._plan.question(one.case) == question)
+            if question not in new and decision.done(self._goal.within, planned):
+                return False
+            return name is None or name in decision.racing or self._is_new(case)
+
+        racing = (tuple(slot for slot in block.slots if goes_on(slot.case)) for block in blocks)
+        return [Block(slots=slots) for slots in racing if slots]
 
     def _is_new(self, case: Case) -> bool:
         """Whether an arm has no standing and did not fail."""
         decision, name = self.decisions.get(self._plan.question(case)), self._plan.name(case)
-        known = name is None or (decision is not None and decision.of(name) is not None)
-        return not known and not self._failed(case)
-
-    def _goes_on(self, case: Case, new: Container[Question]) -> bool:
-        group, name = self._plan.question(case), self._plan.name(case)
-        decision = self.decisions.get(group)
-        if decision is None:  # nothing of it could be timed: it goes on where only the machine was in the way
-            return not any(is_unusable(one) for one in self._trials if self._plan.question(one.case) == group)
-        if group not in new and decision.done(self._goal.within, self._planned):
+        if name is None or (decision is not None and decision.of(name) is not None):
             return False
-        return name is None or name in decision.racing or self._is_new(case)
+        own = (one for one in self._trials if self._plan.name(one.case) == name and one.case.prompt == case.prompt)
+        return not any(map(is_unusable, own))
 
-    def _failed(self, case: Case) -> bool:
-        name, prompt = self._plan.name(case), case.prompt
-        return any(
-            self._plan.name(one.case) == name and one.case.prompt == prompt and is_unusable(one) for one in self._trials
-        )
+    def _fitting(self, chosen: list[Block]) -> list[Block]:
+        """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
+        if self._goal.budget_s is None or not self._trials:
+            return chosen
+        took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
+        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Block]()
+        for blocks in grouped(chosen, lambda block: self._plan.question(block.slots[0].case)).values():
+            cases = [slot.case_id for block in blocks for slot in block.slots]
+            left_s -= (1 + (self._overhead or 0.0)) * sum(took_s.get(case_id, 0.0) for case_id in cases)
+            if left_s <= 0:
+                break
+            fitting += blocks
+        return fitting
 
 
 def _took_s(trial: Trial) -> float:
