@@ -89,7 +89,7 @@ def find_build(name: str) -> Build:
         return _build(name, None, None)
     try:
         place = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
-        return _found(name, place)
+        return _build(name, *_found(name, place))
     except (OSError, RuntimeError, ValueError) as error:  # loops of links, names that no file can have
         raise InputError(f"{name} is not a build of llama.cpp: {error}.", hint=_HINT) from error
 
@@ -97,7 +97,8 @@ def find_build(name: str) -> Build:
 # --- what a name means --------------------------------------------------------------------------------------------
 
 
-def _found(name: str, place: Path) -> Build:
+def _found(name: str, place: Path) -> tuple[Path | None, Path | None]:
+    """The package of a build and the folder of its libraries, where they are not those installed here."""
     if place.suffix == ".whl" and place.is_file():
         sha256, here = digest(place), f"{sys.platform}-{platform.machine()}"
         for pin in pins():
@@ -109,28 +110,26 @@ def _found(name: str, place: Path) -> Build:
                     hint="Try it on such a machine.",
                 )
         unpacked = _unpacked(place, sha256)
-        if (unpacked / "llama_cpp").is_dir():
-            return _build(name, unpacked / "llama_cpp", None)
-        return _build(name, None, unpacked)
+        package = unpacked / "llama_cpp"
+        return (package, None) if package.is_dir() else (None, unpacked)
     if place.is_dir():
         if (place / "llama_cpp" / "llama_cpp.py").is_file():
-            return _build(name, place / "llama_cpp", None)
+            return place / "llama_cpp", None
         interpreters = (place / "bin" / "python", place / "Scripts" / "python.exe")
         inner = next((path for path in interpreters if path.is_file()), None)
         if inner is None or _libraries(place / "lib", "llama"):  # a prefix, of conda with an interpreter of its own
-            return _build(name, None, _folder_of(name, place))
-        if package := _package_of(inner):
-            return _build(name, package, None)
+            return None, _folder_of(name, place)
+        if own := _package_of(inner):
+            return own, None
         packages = sorted(inner.parent.parent.glob("lib/python*/site-packages"))
-        return _build(name, None, _folder_of(name, packages[0] if packages else place))
+        return None, _folder_of(name, packages[0] if packages else place)
     if place.is_file() and os.access(place, os.X_OK):
-        package = _package_of(place)
-        if package is None:
-            raise InputError(
-                f"{place} is not a Python interpreter with llama.cpp: it has no llama-cpp-python.",
-                hint=f"Install it there: {place} -m pip install llama-cpp-python.",
-            )
-        return _build(name, package, None)
+        if own := _package_of(place):
+            return own, None
+        raise InputError(
+            f"{place} is not a Python interpreter with llama.cpp: it has no llama-cpp-python.",
+            hint=f"Install it there: {place} -m pip install llama-cpp-python.",
+        )
     problem = "cannot be run" if place.is_file() else "does not exist"
     raise InputError(f"{name} is not a build of llama.cpp: it {problem}.", hint=_HINT)
 
@@ -297,9 +296,8 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
         known = None if fresh else read_json(path, BuildVerdict)
         if isinstance(known, BuildVerdict) and known.fits is not None:
             return msgspec.structs.replace(known, name=build.name)
-    verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint)
     try:
-        verdict = msgspec.structs.replace(verdict, fits=check_build(build))
+        verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint, fits=check_build(build))
     except MlsdError as error:
         hint = (
             "The build ends its process or never answers: a damaged file, one made for another processor, or a "
@@ -307,7 +305,7 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
             if isinstance(error, WorkerError)
             else error.hint
         )
-        return msgspec.structs.replace(verdict, problem=error.message, hint=hint)
+        return BuildVerdict(name=build.name, fingerprint=build.fingerprint, problem=error.message, hint=hint)
     with contextlib.suppress(InputError):  # a cache that cannot be written costs seconds the next time
         write_atomically(path, msgspec.json.encode(verdict).decode())
     return verdict

@@ -35,39 +35,36 @@ class ProbeCache:
 
     def get(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
         """The stored report, or that of a probe now, which is then stored if the model has a hash."""
-        return self._asked(ProbeReport, ref, options, model, None, fresh=fresh)
+        return self._answer(ProbeReport, ref, options, model, fresh=fresh)
 
     def check(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, question: Question) -> StrategyResult:
         """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
-        return self._asked(StrategyResult, ref, options, model, question)
+        return self._answer(StrategyResult, ref, options, model, question)
 
     def known(self, ref: ModelRef, options: ContextOptions) -> ProbeReport | None:
         """The stored report, if there is one."""
         return _read(self._path(ref, options), ProbeReport)
 
-    def _asked(
+    def _answer(
         self,
         kind: type[_Found],
         ref: ModelRef,
         options: ContextOptions,
         model: LlamaModel,
-        question: Question | None,
+        question: Question | None = None,
         *,
         fresh: bool = False,
     ) -> _Found:
-        key = model.path, options, question
-        known = None if fresh else self._answers.get(key)
-        if not isinstance(known, kind):
-            path = self._path(ref, options, question)
-            known = None if fresh else _read(path, kind)
-            if known is None:
-                ask = probe if question is None else partial(check, question=question)
-                known = cast("_Found", ask(partial(self._open, model), options))
-                if path is not None:
-                    with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
-                        write_atomically(path, msgspec.json.encode(known).decode())
-            self._answers[key] = known
-        return known
+        key, path = (model.path, options, question), self._path(ref, options, question)
+        known = None if fresh else self._answers.get(key) or _read(path, kind)
+        if known is None:
+            ask = probe if question is None else partial(check, question=question)
+            known = ask(partial(self._open, model), options)
+            if path is not None:
+                with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
+                    write_atomically(path, msgspec.json.encode(known).decode())
+        self._answers[key] = known
+        return cast("_Found", known)
 
     def _open(self, model: LlamaModel, options: ContextOptions) -> Context:
         context = open_context(model, options)

@@ -292,14 +292,13 @@ def _with_marks(name: str, find: LoadPrompt) -> Prompt:
     """What `find` has by a name without its marks, as a chat and at the depth that they ask for."""
     text, depth = _split_depth(name)
     plain, mark, switch = text.rpartition("+")
-    prompt = _as_chat(find(plain), switch) if mark and switch in _THINKS else find(text)
+    if mark and switch in _THINKS:
+        prompt = find(plain)
+        key, sha256 = f"{prompt.key}+{switch}", text_sha256(f"{switch} {prompt.sha256}")
+        prompt = msgspec.structs.replace(prompt, key=key, sha256=sha256, chat=True, think=_THINKS[switch])
+    else:
+        prompt = find(text)
     return deep_prompt(prompt, depth) if depth else prompt
-
-
-def _as_chat(prompt: Prompt, switch: str) -> Prompt:
-    key = f"{prompt.key}+{switch}"
-    sha256, think = text_sha256(f"{switch} {prompt.sha256}"), _THINKS[switch]
-    return msgspec.structs.replace(prompt, key=key, sha256=sha256, chat=True, think=think)
 
 
 def _split_depth(text: str) -> tuple[str, int]:
@@ -349,8 +348,8 @@ def shipped_prompt_sha256(name: str) -> str | None:
 
 
 def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
-    """The prompt behind the first `depth` tokens of the shipped deep text."""
-    context = _deep_text()[: _MOST_TOKEN_CHARACTERS * depth]
+    """The prompt behind the first `depth` tokens of the shipped deep text: passage, tasks, mlsd's code of one day."""
+    context = _shipped_bytes("deep.txt.gz").decode()[: _MOST_TOKEN_CHARACTERS * depth]
     return msgspec.structs.replace(
         prompt,
         key=f"{prompt.key}@{depth}",
@@ -358,11 +357,6 @@ def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
         context=context,
         depth=depth,
     )
-
-
-def _deep_text() -> str:
-    """The passage, the tasks, then mlsd's source code as it was on one day; the file never changes."""
-    return _shipped_bytes("deep.txt.gz").decode()
 
 
 def _passage() -> str:
@@ -452,13 +446,10 @@ def text_sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _shipped() -> dict[str, _PromptEntry]:
-    return _read_shipped(asset_path("prompts/prompts.toml"))
-
-
 @functools.cache
-def _read_shipped(place: Path) -> dict[str, _PromptEntry]:
-    return msgspec.toml.decode(place.read_bytes(), type=dict[str, dict[str, _PromptEntry]])["prompts"]
+def _shipped() -> dict[str, _PromptEntry]:
+    content = asset_path("prompts/prompts.toml").read_bytes()
+    return msgspec.toml.decode(content, type=dict[str, dict[str, _PromptEntry]])["prompts"]
 
 
 @functools.cache
