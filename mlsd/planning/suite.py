@@ -64,13 +64,6 @@ class Suite(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repeats: Annotated[int, Meta(ge=1, le=MOST_REPEATS)] = 3
     parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
 
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Every role the suite names, in order, once."""
-        named = [role for part in self.parts for role in part.targets]
-        named += [choice.draft for part in self.parts for choice in part.drafters if choice.draft]
-        return tuple(dict.fromkeys(named))
-
 
 class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which model plays which role."""

@@ -43,9 +43,9 @@ def test_seven_suites_ship_each_found_once_in_either_case_and_all_of_their_promp
 
 def test_a_suite_may_be_a_file_of_the_users(tmp_path):
     (suite,) = load_suites([str(write(tmp_path, GOOD))])
-    assert suite.name == "X"
-    assert suite.roles == ("moe-q4", "draft-small")
-    assert suite.parts[0].drafters[1].options == {"ngram": 3}
+    (part,) = suite.parts
+    assert (suite.name, part.targets, part.drafters[0].draft) == ("X", ("moe-q4",), "draft-small")
+    assert part.drafters[1].options == {"ngram": 3}
 
 
 def test_an_unknown_suite_is_refused_with_the_list_of_those_that_exist():
@@ -114,7 +114,9 @@ def test_profiles_ship_from_small_to_large_and_cover_every_role_or_say_why_not()
     profiles = load_profiles()
     macs = [f"mac-{gib}gb" for gib in (16, 32, 48, 64, 128)]
     assert list(profiles) == ["tiny", "smollm2", "synth", *macs, "study"]
-    roles = {role for suite in load_suites(suite_names()) for role in suite.roles} - set(load_manifest().models)
+    parts = [part for suite in load_suites(suite_names()) for part in suite.parts]
+    drafts = {choice.draft for part in parts for choice in part.drafters if choice.draft}
+    roles = ({role for part in parts for role in part.targets} | drafts) - set(load_manifest().models)
     for profile in profiles.values():
         assert set(profile.roles) | set(profile.left_out) == roles, profile.name
 

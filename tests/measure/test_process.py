@@ -1,16 +1,39 @@
-"""Contexts that cannot be are refused with what to give instead: from the header alone, or by llama.cpp's own plan."""
+"""What goes to a worker is checked before it starts, and what it says of an error reaches its caller whole."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from mlsd.errors import InputError
+from mlsd import errors
+from mlsd.errors import InputError, MlsdError, NativeError
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.messages import ModelJob
+from mlsd.measure.messages import Event, ModelJob, Refused
 from mlsd.measure.process import check_context
 from mlsd.measure.worker.footprints import check_memory
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MlsdError)]
+
+
+def received(error: MlsdError) -> MlsdError:
+    event = msgspec.json.decode(msgspec.json.encode(Refused.of(error)), type=Event)
+    assert isinstance(event, Refused)
+    return event.error()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_a_worker_arrives_with_all_of_its_fields(kind: type[MlsdError]) -> None:
+    own = {"code": -3, "log": ("no memory", "giving up")} if issubclass(kind, NativeError) else {}
+    error = kind("The call failed.", hint="Try again.", **own)
+    arrived = received(error)
+    assert type(arrived) is kind
+    assert vars(arrived) == vars(error)
+    assert str(arrived) == str(error)
+
+
+# --- contexts that cannot be, by the header alone or by llama.cpp's own plan --------------------------------------
 
 
 def job(path: Path, n_ctx: int | None) -> ModelJob:
