@@ -62,22 +62,10 @@ class Drift(Record, frozen=True, kw_only=True):
 
 
 def check_run(trials: Sequence[Trial], environment: Environment | None = None) -> list[QualityWarning]:
-    """Everything that speaks against a run."""
+    """Everything that speaks against a run: the machine, trials that do not count, and times that scatter."""
     conditions = [trial.conditions for trial in trials if trial.conditions is not None]
     measured = [trial for trial in trials if trial.status is not Status.FAILED]
-    return [
-        *condition_warnings(conditions, environment),
-        *_failures(trials),
-        *_native_failures(measured),
-        *_divergence(measured),
-        *_unstable_outputs(measured),
-        *_disturbed(measured),
-        *_other_invalid(measured),
-        *_not_the_methods(measured),
-        *_short_trials(measured),
-        *_wide_spread(measured),
-        *_drift(measured),
-    ]
+    return [*condition_warnings(conditions, environment), *_not_counted(trials, measured), *_scattered(measured)]
 
 
 # --- the machine ------------------------------------------------------------------------------------------------
@@ -186,7 +174,66 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
 _SETTLE = "Compare within blocks only; let the machine settle, raise --cool-down, and run again."
 
 
-def _drift(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+def _not_counted(trials: Sequence[Trial], measured: Sequence[Trial]) -> Iterator[QualityWarning]:
+    """Trials that failed, and of those that were measured the ones that are not what they should be."""
+    failed = [t for t in trials if t.status is Status.FAILED]
+    errors = Counter((t.reason or "no reason given").splitlines()[0] for t in failed)
+    for error, count in errors.most_common():
+        advice = "See `mlsd results --failed`; run again to retry."
+        yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
+    if failing := [t.failed_native_calls for t in measured if t.failed_native_calls]:
+        yield _warning(
+            "failed_native_calls",
+            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
+            "Do not use these trials; choose a rollback strategy that `mlsd doctor` reports as exact.",
+        )
+    for case_id, count in Counter(t.case_id for t in measured if _diverged(t)).items():
+        sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
+        advice = "The speed of a wrong output means nothing: run `mlsd doctor` on target and draft."
+        yield _warning("diverged", sentence, advice, case_id)
+    outputs = dict.fromkeys((t.case_id, t.tokens) for t in measured if t.losslessness and t.tokens)  # greedy
+    for case_id, count in Counter(case_id for case_id, _ in outputs).items():
+        if count > 1:
+            sentence = f"Greedy repeats of one case gave {count} different outputs."
+            advice = "The backend is not deterministic here; compare acceptance with care."
+            yield _warning("unstable_output", sentence, advice, case_id)
+    if n_hot := sum(t.status is Status.HOT for t in measured):
+        sentence = f"{n_hot} trials were measured while passes became slower, as each time that they were tried."
+        yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
+    if reasons := [t.reason for t in measured if t.status is Status.DISTURBED]:
+        sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
+        yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
+    invalid = [t for t in measured if t.status is Status.INVALID and not t.failed_native_calls and not _diverged(t)]
+    for reason, count in Counter(t.reason or "no reason given" for t in invalid).most_common():
+        sentence = f"{count} trials are not valid: {reason}"
+        yield _warning("invalid_trials", sentence, "Leave them out of any comparison.")
+    for case_id, count in Counter(t.case_id for t in measured if not t.timed).items():
+        sentence = f"{count} trials drafted inside the target: they measure acceptance, not speed."
+        yield _warning("not_timed", sentence, "Measure the same blocks with mode=sync to get a speed.", case_id)
+    fell_back = Counter((t.case_id, t.fell_back) for t in measured if t.fell_back is not None)
+    for (case_id, why), count in fell_back.items():
+        sentence = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
+        advice = "Treat them as mode=own: fewer tokens are accepted than with the target's memory."
+        yield _warning("sync_fallback", sentence, advice, case_id)
+
+
+def _scattered(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    """Times that are too short, spread over the repeats of a case, or drift over the run."""
+    if short := [t.decode_ns for t in trials if t.decode_ns is not None and t.decode_ns < SHORT_DECODE_NS]:
+        yield _warning(
+            "too_short",
+            f"{len(short)} of {len(trials)} trials decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms "
+            f"(the shortest for {min(short) / NS_PER_MS:.1f} ms).",
+            "Raise --n-predict: over so short a time any other process shows in the result.",
+        )
+    timed = ((trial.case_id, own) for trial in trials if (own := speed(trial)) is not None)
+    for case_id, repeats in grouped(timed, lambda one: one[0]).items():
+        speeds = [own for _, own in repeats]
+        spread = statistics.stdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
+        if spread >= SPREAD_LIMIT:
+            sentence = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
+            advice = "Add repeats (--repeats), or find out what disturbs the machine."
+            yield _warning("wide_spread", sentence, advice, case_id)
     if words := _trend_words("Plain decoding", baseline_drift(trials)):
         yield _warning("baseline_drift", words, _SETTLE)
     for width, points in anchor_points(trials).items():
@@ -203,101 +250,15 @@ def _trend_words(what: str, drift: Drift | None) -> str | None:
     )
 
 
-def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if n_hot := sum(t.status is Status.HOT for t in trials):
-        sentence = f"{n_hot} trials were measured while passes became slower, as each time that they were tried."
-        yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
-    if reasons := [t.reason for t in trials if t.status is Status.DISTURBED]:
-        sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
-        yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
-
-
-def _wide_spread(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    timed = ((trial.case_id, own) for trial in trials if (own := speed(trial)) is not None)
-    for case_id, repeats in grouped(timed, lambda one: one[0]).items():
-        speeds = [own for _, own in repeats]
-        spread = statistics.stdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
-        if spread >= SPREAD_LIMIT:
-            sentence = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
-            advice = "Add repeats (--repeats), or find out what disturbs the machine."
-            yield _warning("wide_spread", sentence, advice, case_id)
-
-
-def _short_trials(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if short := [t.decode_ns for t in trials if t.decode_ns is not None and t.decode_ns < SHORT_DECODE_NS]:
-        yield _warning(
-            "too_short",
-            f"{len(short)} of {len(trials)} trials decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms "
-            f"(the shortest for {min(short) / NS_PER_MS:.1f} ms).",
-            "Raise --n-predict: over so short a time any other process shows in the result.",
-        )
-
-
-def _failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    errors = Counter(
-        (trial.reason or "no reason given").splitlines()[0] for trial in trials if trial.status is Status.FAILED
-    )
-    for error, count in errors.most_common():
-        advice = "See `mlsd results --failed`; run again to retry."
-        yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
-
-
-def _native_failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if failing := [trial.failed_native_calls for trial in trials if trial.failed_native_calls]:
-        yield _warning(
-            "failed_native_calls",
-            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
-            "Do not use these trials; choose a rollback strategy that `mlsd doctor` reports as exact.",
-        )
-
-
-def _divergence(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    counts = Counter(t.case_id for t in trials if t.losslessness and t.losslessness.verdict == "diverged")
-    for case_id, count in counts.items():
-        sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
-        advice = "The speed of a wrong output means nothing: run `mlsd doctor` on target and draft."
-        yield _warning("diverged", sentence, advice, case_id)
-
-
-def _unstable_outputs(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    outputs = dict.fromkeys((t.case_id, t.tokens) for t in trials if t.losslessness and t.tokens)  # greedy
-    for case_id, n in Counter(case_id for case_id, _ in outputs).items():
-        if n > 1:
-            sentence = f"Greedy repeats of one case gave {n} different outputs."
-            advice = "The backend is not deterministic here; compare acceptance with care."
-            yield _warning("unstable_output", sentence, advice, case_id)
-
-
-def _other_invalid(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    reasons = Counter(
-        trial.reason or "no reason given"
-        for trial in trials
-        if trial.status is Status.INVALID
-        and not trial.failed_native_calls
-        and not (trial.losslessness and trial.losslessness.verdict == "diverged")
-    )
-    for reason, count in reasons.most_common():
-        sentence = f"{count} trials are not valid: {reason}"
-        yield _warning("invalid_trials", sentence, "Leave them out of any comparison.")
-
-
-def _not_the_methods(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    """Trials that measured something else than the method at its own speed."""
-    for case_id, count in Counter(trial.case_id for trial in trials if not trial.timed).items():
-        sentence = f"{count} trials drafted inside the target: they measure acceptance, not speed."
-        yield _warning("not_timed", sentence, "Measure the same blocks with mode=sync to get a speed.", case_id)
-    fell_back = Counter((t.case_id, t.fell_back) for t in trials if t.fell_back is not None)
-    for (case_id, why), count in fell_back.items():
-        sentence = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
-        advice = "Treat them as mode=own: fewer tokens are accepted than with the target's memory."
-        yield _warning("sync_fallback", sentence, advice, case_id)
-
-
 # --- inside -----------------------------------------------------------------------------------------------------
 
 
 def _warning(code: str, message: str, advice: str, case_id: str | None = None) -> QualityWarning:
     return QualityWarning(code=code, message=message, advice=advice, case_id=case_id)
+
+
+def _diverged(trial: Trial) -> bool:
+    return trial.losslessness is not None and trial.losslessness.verdict == "diverged"
 
 
 def _share(count: int, readings: Sequence[Conditions]) -> str:
