@@ -11,7 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
-from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
+from mlsd.records import Case, Environment, QualityWarning, Record
 from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
@@ -113,12 +113,14 @@ def compare(
             n_blocks, interrupted = 0, False
             first = max(next_repeat(store, side.environment, side.job.cases) for side in sides.values())
             for side in sides.values():
-                plan = plan_bench(side.request, first=first, side=side.role.removeprefix("0"))
-                side.job = msgspec.structs.replace(side.job, slots=plan.loads[0].slots)
+                (load,) = plan_bench(side.request, first=first, side=side.role.removeprefix("0")).loads
+                side.job = msgspec.structs.replace(side.job, slots=load.slots)
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
-                    side.run = runs.enter_context(_run(side, store, session, request.stopping, watcher))
+                    settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
+                    plan = _experiment(side, session, request.stopping)
+                    side.run = runs.enter_context(begun(plan, store, settings, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)
@@ -178,18 +180,14 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     return sides
 
 
-def _run(
-    side: _Side, store: Store, session: str, stopping: Stopping, watcher: Watcher
-) -> AbstractContextManager[OpenRun]:
-    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": stopping}
-    facts = tuple(model_facts(model.path, ref=model.ref) for model in side.request.files)
-    plan = Experiment(
+def _experiment(side: _Side, session: str, stopping: Stopping) -> Experiment:
+    build = {"build": side.build.label, "fingerprint": side.build.fingerprint}
+    return Experiment(
         loads=(side.job,),
         environment=side.environment,
-        facts=facts,
-        record={**record, "fingerprint": side.build.fingerprint},
+        facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
+        record={"command": COMMAND, "session": session, "role": side.role, "looks": stopping, **build},
     )
-    return begun(plan, store, RunSettings(keep_failed=True), watcher)  # earlier sessions stay as they are
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
@@ -235,29 +233,38 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
 
 
 def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
-    """Where the plain output of a side is not the first side's: a near tie, or another model; kept as a warning."""
+    """Where the plain output of a side is not the first side's: a near tie, or another model; stored as a warning."""
+
+    def output(side: _Side, case: Case) -> tuple[int, ...]:
+        found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, failed=False), rounds=False)
+        return next((stored.trial.tokens for stored in found), ())
+
     base = sides["0"]
     for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.run.n_run):
-        theirs = {slot.case.prompt: slot for slot in side.job.slots if slot.case.arm == "ar"}
+        theirs = {slot.case.prompt: slot.case for slot in side.job.slots if slot.case.arm == "ar"}
         for case in base.job.cases.values():
-            if case.arm != "ar" or not case.sampling.greedy or case.prompt not in theirs:
-                continue
-            own, other = _plain(store, base, case), _plain(store, side, theirs[case.prompt].case)
-            if own and other and own != other:
-                store.add_warnings(side.run.run_id, [_output_warning(base, side, case, own, other)])
-
-
-def _plain(store: Store, side: _Side, case: Case) -> tuple[int, ...]:
-    found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, failed=False), rounds=False)
-    return next((stored.trial.tokens for stored in found), ())
+            if case.arm == "ar" and case.sampling.greedy and case.prompt in theirs:
+                own, other = output(base, case), output(side, theirs[case.prompt])
+                if own and other and own != other:
+                    store.add_warnings(side.run.run_id, [_output_warning(base, side, case, own, other)])
 
 
 def _output_warning(
     base: _Side, side: _Side, case: Case, own: tuple[int, ...], other: tuple[int, ...]
 ) -> QualityWarning:
+    """What both builds say of what the other side wrote."""
+
+    def job(of: _Side) -> Job:
+        slots = [s for s in of.job.slots if s.case.arm == "ar" and s.case.prompt == case.prompt][:1]
+        prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
+        return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
+
     names = f"{case.prompt.key}: the plain output of {side.build.label} is not that of {base.build.label}"
     try:
-        judged = _read_both(base, side, case, own, other)
+        ours = read_logits(ReadJob(job=job(base), tokens=other), base.build.variables())
+        theirs = read_logits(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
+        rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
+        judged = of_other_build(other, own, rows[0], rows[1])
     except MlsdError as error:
         return QualityWarning(
             code=f"{OUTPUT}diverged",
@@ -275,17 +282,3 @@ def _output_warning(
         advice="Rounding chose; times compare." if near else "Speeds of two different models do not compare.",
         case_id=case.id,
     )
-
-
-def _read_both(base: _Side, side: _Side, case: Case, own: tuple[int, ...], other: tuple[int, ...]) -> Losslessness:
-    """Both builds asked about what the other side wrote."""
-
-    def job(of: _Side) -> Job:
-        slots = [s for s in of.job.slots if s.case.arm == "ar" and s.case.prompt == case.prompt][:1]
-        prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
-        return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
-
-    ours = read_logits(ReadJob(job=job(base), tokens=other), base.build.variables())
-    theirs = read_logits(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
-    rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
-    return of_other_build(other, own, rows[0], rows[1])
