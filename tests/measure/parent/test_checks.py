@@ -193,24 +193,23 @@ def took(wall_s: float, processor_s: float) -> Trial:
     return good(100 / wall_s, conditions=spans)
 
 
-def test_a_trial_that_waited_while_its_repeats_computed_is_disturbed() -> None:
-    found = disturbed([took(0.1, 0.1), took(6.07, 0.1), took(0.1, 0.1)])
-    assert list(found) == [1]
-    assert found[1].startswith("the worker waited for 6.0 of 6.1 s")
-    assert list(disturbed([took(6.07, 0.1), took(0.1, 0.1)])) == [0], "one other repeat is enough"
-
-
-def test_a_trial_that_computed_longer_or_a_device_that_never_computes_here_is_not() -> None:
-    assert not disturbed([took(5, 5), took(9, 9), took(5, 5)]), "a throttled processor"
-    assert not disturbed([took(5, 20), took(9, 36), took(5, 20)]), "on four threads"
-    assert not disturbed([took(5, 0.2), took(5.5, 0.2), took(5, 0.2)]), "scatter of a graphics device"
-
-
-def test_on_a_graphics_device_only_wall_time_counts_and_heat_is_named() -> None:
-    hot = [took(5, 0.2), took(8, 0.4), took(5, 0.2)]  # the processor polls for as long as the device works
-    assert not disturbed(hot)
-    found = disturbed(hot, on_device=True)
-    assert list(found) == [1] and found[1].startswith("heat, sleep or other work")
+@pytest.mark.parametrize(
+    ("spans_s", "on_device", "places", "words"),
+    [
+        ([(0.1, 0.1), (6.07, 0.1), (0.1, 0.1)], False, [1], "the worker waited for 6.0 of 6.1 s"),
+        ([(6.07, 0.1), (0.1, 0.1)], False, [0], "the worker waited for 6.0 of 6.1 s"),  # one other repeat is enough
+        ([(5, 5), (9, 9), (5, 5)], False, [], ""),  # a throttled processor
+        ([(5, 20), (9, 36), (5, 20)], False, [], ""),  # on four threads
+        ([(5, 0.2), (5.5, 0.2), (5, 0.2)], False, [], ""),  # scatter of a graphics device
+        ([(5, 0.2), (8, 0.4), (5, 0.2)], False, [], ""),
+        ([(5, 0.2), (8, 0.4), (5, 0.2)], True, [1], "heat, sleep or other work"),  # the processor polls meanwhile
+    ],
+)
+def test_a_trial_that_waited_is_disturbed_and_one_that_computed_longer_is_not(
+    spans_s: list[tuple[float, float]], on_device: bool, places: list[int], words: str
+) -> None:
+    found = disturbed([took(*span_s) for span_s in spans_s], on_device=on_device)
+    assert list(found) == places and all(reason.startswith(words) for reason in found.values())
 
 
 def test_on_a_graphics_device_the_one_trial_that_reads_the_prompt_is_not_disturbed() -> None:
