@@ -134,7 +134,7 @@ def test_shares_are_in_doubt_where_looking_changed_the_pass(tiny: Path, changes:
     assert made(**changes).in_doubt
     found = {"job": job(tiny / "llama.gguf"), "database": "", "case": None, "trials": ()}
     metal, cpu, sure = (
-        Breakdown(**found, shares=(made(**own),), backend=backend).doubt  # type: ignore[arg-type]
+        Breakdown(**found, shares=(made(**own),), backend=backend).why_in_doubt  # type: ignore[arg-type]
         for own, backend in ((changes, "Metal"), (changes, "CPU"), ({}, "Metal"))
     )
     assert "waits for the GPU" in (metal or "") and "other programs" in (cpu or "") and sure is None
