@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlsd.cli.output import say
 from mlsd.planning.question import Question
-from mlsd.records import Case, Record, Source
+from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.answers import DECIDED, Answer, Use
@@ -125,13 +125,15 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
 
 def trial_object(row: Measured) -> dict[str, Any]:
     """A trial: counts and total times, then each round."""
-    trial, whole = row.trial, row.whole
+    trial, whole, method = row.trial, row.whole, row.case.drafter
     verdict = trial.losslessness
     place = ("arm", "gamma", "block", "repeat", "status", "reason")
     times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
     return {
         "prompt": row.case.prompt.key,
-        **_of_method(row.case),
+        "drafter": method.name,
+        "draft": method.draft.id if method.draft else None,
+        "options": method.options,
         **{name: getattr(trial, name) for name in place},
         "decode_tok_s": speed(trial),
         "acceptance_rate": whole.acceptance_rate,
@@ -150,8 +152,3 @@ def trial_object(row: Measured) -> dict[str, Any]:
         "stats": trial.stats,
         "round_records": trial.rounds,
     }
-
-
-def _of_method(case: Case) -> dict[str, Any]:
-    spec = case.drafter
-    return {"drafter": spec.name, "draft": spec.draft.id if spec.draft else None, "options": spec.options}

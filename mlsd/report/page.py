@@ -114,30 +114,27 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     settings = [lambda study: result_tables.speedup_table(study.results)]
     deep = deep_arms(study.results)
     settings += [result_tables.depth_table] if deep else []
+    sides = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
+    compared = [one.answer for one in study.comparisons]
+    predicted, _ = attempt(lambda: study.predictions)
+    equations = equation_sentences(predicted) if predicted else ()
     sections = (
         section("warnings", "Warnings", study, record_tables.warning_table),
         section("answer", "Which setting to use", study, *best),
         section("machine", "Machine and models", study, *_MACHINE),
         study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
         section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
-        study.comparisons and _comparisons(study),
+        study.comparisons and section("compare", "Builds and settings side by side", study, *sides, text=compared),
         section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if deep else []),
         section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES),
         _costs(study),
         _experts(study),
-        section(
-            "fits", "The study's equations, and fits", study, *_FITS, text=_equations(study), figures=ROUND_FIGURES
-        ),
+        section("fits", "The study's equations, and fits", study, *_FITS, text=equations, figures=ROUND_FIGURES),
         section("claims", "Published claims", study, claim_table),
         section("audit", "Audit", study, record_tables.audit_table),
         section("trials", "Every trial", study, record_tables.trial_table),
     )
     return tuple(one for one in sections if one)
-
-
-def _equations(study: Study) -> tuple[str, ...]:
-    found, _ = attempt(lambda: study.predictions)
-    return equation_sentences(found) if found else ()
 
 
 def _costs(study: Study) -> Section:
@@ -153,12 +150,6 @@ def _experts(study: Study) -> Section:
     tables = [lambda _, one=one: machine_tables.share_table(one) for one in found]
     answers = [text for one in found for text in machine_tables.share_sentences(one)]
     return section("experts", title, study, *tables, text=answers, figures=[EXPERT_FIGURE])
-
-
-def _comparisons(study: Study) -> Section:
-    tables = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
-    answers = [one.answer for one in study.comparisons]
-    return section("compare", "Builds and settings side by side", study, *tables, text=answers)
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]

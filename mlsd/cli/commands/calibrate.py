@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.analysis.study.machine_findings import CalibrationFindings
     from mlsd.measure.parent.calibration import Breakdown, CalibrationResult
-    from mlsd.store.pass_shares import PassShares
 
 
 _MOST_DOUBT = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
@@ -290,18 +289,17 @@ def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any])
         rounds = (sums([one]) for trial in found.trials for one in trial.rounds)
         split = round_split([Measured(case, one, sums(one.rounds), 0) for one in found.trials], rounds)
     if as_json:
-        shares = [_share_object(one, found) for one in found.shares]
+        derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
+        shares = [
+            {"network": found.network(one), "record": one, **{name: getattr(one, name) for name in derived}}
+            for one in found.shares
+        ]
         print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})
         return
     _print_shares(found)
     if split is not None and found.case is not None:
         _print_rounds(split, found.case)
     note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
-
-
-def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:
-    derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
-    return {"network": found.network(shares), "record": shares, **{name: getattr(shares, name) for name in derived}}
 
 
 def _print_shares(found: Breakdown) -> None:

@@ -74,7 +74,11 @@ def results(ctx: click.Context, /, identity: str | None, view: str | None, kind:
         return
     study = open_study(options["db"], options["machine"], options["settings"])
     if view == "claims":
-        _claims(study, options["as_json"])
+        if options["as_json"]:
+            print_json(study.verdicts)
+            return
+        for verdict in study.verdicts:
+            _say_claim(verdict)
     elif view == "fits":
         _fits(study, options["target"], options["as_json"])
     else:
@@ -199,14 +203,6 @@ def _export(store: Store, kind: str, options: dict[str, Any]) -> None:
 
 
 # --- claims -------------------------------------------------------------------------------------------------------
-
-
-def _claims(study: Study, as_json: bool) -> None:
-    if as_json:
-        print_json(study.verdicts)
-        return
-    for verdict in study.verdicts:
-        _say_claim(verdict)
 
 
 def _say_claim(verdict: ClaimVerdict) -> None:

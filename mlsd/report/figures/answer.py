@@ -141,15 +141,16 @@ def speedup_over_depth(study: Study) -> Figure:
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
             right = [row for row in line if row.found.ratio is not None and not row.found.wrong]
-            look: dict[str, Any] = {"color": plot.color(index), **plot.dodged(ax, index, len(own))}
-            values = [row.found.ratio for row in right]
-            xs = [float(row.depth) for row in right]
-            ax.plot(xs, [one.value for one in values if one], marker=plot.marker(index), label=label, **look)
-            plot.intervals(ax, xs, values, capsize=2.5, linewidth=1.0, **look)
-            wrong = [row.depth for row in line if row.found.wrong]
-            if wrong:
-                cross: dict[str, Any] = {"marker": "x", "markersize": 8, "linestyle": "none", **look}
-                ax.plot(wrong, [0.0] * len(wrong), label=f"{label}: INVALID", clip_on=False, **cross)
+            plot.series(ax, [row.depth for row in right], [row.found.ratio for row in right], label, index, len(own))
+            if invalid := [row.depth for row in line if row.found.wrong]:
+                cross: dict[str, Any] = {
+                    "marker": "x",
+                    "markersize": 8,
+                    "linestyle": "none",
+                    "color": plot.color(index),
+                }
+                cross |= plot.dodged(ax, index, len(own))
+                ax.plot(invalid, [0.0] * len(invalid), label=f"{label}: INVALID", clip_on=False, **cross)
         ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
         ax.set(xlabel="tokens of other text before the prompt", ylabel="speedup over plain decoding", ylim=(0, None))
         plot.legend([ax], 1)

@@ -63,8 +63,7 @@ def _intervals(frame: pd.DataFrame, name: str) -> list[Interval]:
 def _line(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[str, Any]) -> None:
     """A column over another with its intervals, drawn faintly so that the values stay legible."""
     ax.plot(frame[x].astype(float), frame[y], label=label, **look)
-    faint: dict[str, Any] = {"color": look["color"], "alpha": 0.45, "linewidth": 0.8, "linestyle": "none"}
-    plot.intervals(ax, [float(value) for value in frame[x]], _intervals(frame, y), **faint)
+    plot.faint_intervals(ax, [float(value) for value in frame[x]], _intervals(frame, y), look["color"])
 
 
 @_drawing

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.compare.sessions import Comparison
@@ -17,7 +16,6 @@ from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.report.figures import draw
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.stats import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +65,8 @@ def build_curves(found: Comparison) -> Figure:
             left.axvline(step - 0.5, color=plot.color(i), linewidth=0.8, linestyle=":")
     changes = [(k, change) for k, *_, change in known if change is not None]
     ks, ratios = [k for k, _ in changes], [change for _, change in changes]
-    _with_intervals(right, ks, ratios, "B / A, 99.5 % in all", plot.look(1, markersize=3.5))
+    right.plot(ks, [one.value for one in ratios], **plot.look(1, markersize=3.5, label="B / A, 99.5 % in all"))
+    plot.faint_intervals(right, ks, ratios, plot.color(1))
     right.axhline(1.0, color=plot.INK, linewidth=0.8, linestyle="--")
     left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None), title="One target pass")
     right.set(xlabel="k, rows of the pass", ylabel="T(k) of B / of A", title="Below 1: B is faster")
@@ -90,12 +89,6 @@ def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
         ax.set_visible(False)
     plot.legend(axes[: len(shown)], 3)
     return figure
-
-
-def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:
-    """Values with their intervals, drawn faintly so that the values stay legible."""
-    ax.plot(xs, [y.value for y in ys], label=label, **look)
-    plot.intervals(ax, xs, ys, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 
 def roofline(bandwidth: pd.DataFrame) -> Figure:

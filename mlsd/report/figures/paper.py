@@ -62,13 +62,6 @@ def _draft(arm: ArmResult) -> str:
     return draft.id if draft else arm.case.drafter.name
 
 
-def _points(ax: Axes, xs: Sequence[float], arms: Sequence[ArmResult], index: int, count: int, label: str) -> None:
-    """Speedups of one of `count` series with their intervals, beside those of the others."""
-    look: dict[str, Any] = {"color": plot.color(index), **plot.dodged(ax, index, count)}
-    ax.plot(xs, [arm.ratio.value for arm in arms if arm.ratio], marker=plot.marker(index), label=label, **look)
-    plot.intervals(ax, xs, [arm.ratio for arm in arms], capsize=2.5, linewidth=1.0, **look)
-
-
 def _printed(
     ax: Axes, xs: Sequence[float], rows: Sequence[StudyRow], field: str, index: int | None, label: str = ""
 ) -> None:
@@ -111,7 +104,7 @@ def speedup_over_active(study: Study) -> Figure:
     for (ax,), own in parts:
         ax.set_xscale("log")
         for index, (label, arm) in enumerate(own):
-            _points(ax, [active[arm.case.target.id]], [arm], index, len(own), label)
+            plot.series(ax, [active[arm.case.target.id]], [arm.ratio], label, index, len(own))
         ours = _targets(study, [arm for _, arm in own])
         for row in study_rows(study):
             model = row.cells["target"]
@@ -130,7 +123,7 @@ def speedup_over_gamma(study: Study) -> Figure:
     figure, parts = plot.panels(lines, by=lambda line: _draft(line[0]))
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
-            _points(ax, [arm.case.gamma for arm in line], line, index, len(own), label)
+            plot.series(ax, [arm.case.gamma for arm in line], [arm.ratio for arm in line], label, index, len(own))
         _printed_over_gamma(study, ax, own, "speedup")
         _even(ax)
         ax.set(ylabel="speedup over plain decoding")
@@ -217,7 +210,7 @@ def prompt_length_sweep(study: Study) -> Figure:
             left.plot(xs, [a.tok_s or 0 for a in group], color=plot.color(index), label=label, **mark)
             plain = f"{group[0].case.target.id}, {PLAIN}{tokens}"
             left.plot(xs, [a.plain_tok_s or 0 for a in group], color=_GREY, linewidth=1.0, label=plain, **mark)
-            _points(right, xs, group, index, len(own), label)
+            plot.series(right, xs, [arm.ratio for arm in group], label, index, len(own))
         name = "moe_q4 + draft_0.8b, gamma 8; 256 and more: one caption"
         _printed(right, [float(row.cells["n_prompt"]) for row in sweep], sweep, "speedup", None, name)
         _even(right)

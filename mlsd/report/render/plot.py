@@ -147,6 +147,20 @@ def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], *
             ax.errorbar([x], [one.value], yerr=bars, **look)
 
 
+def series(
+    ax: Axes, xs: Sequence[float], found: Sequence[Interval | None], label: str, index: int, count: int = 1
+) -> None:
+    """Estimates with their intervals, of one of `count` series, beside those of the others."""
+    own: dict[str, Any] = {"color": color(index), **dodged(ax, index, count)}
+    ax.plot(xs, [one.value for one in found if one], marker=marker(index), label=label, **own)
+    intervals(ax, xs, found, capsize=2.5, linewidth=1.0, **own)
+
+
+def faint_intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], color: str) -> None:
+    """Intervals alone, so faint that the values stay legible."""
+    intervals(ax, xs, found, color=color, alpha=0.45, linewidth=0.8, linestyle="none")
+
+
 def look(index: int, **more: Any) -> dict[str, Any]:
     """Colour and marker of the series of that number, and what else its line has."""
     return {"color": color(index), "marker": marker(index), **more}

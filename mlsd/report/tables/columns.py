@@ -43,10 +43,6 @@ def _valid(arm: ArmResult) -> Cell:
     return Cell(text=f"{arm.n_valid} of {arm.n_trials}", sort=arm.n_valid / arm.n_trials, note=arm.why_not or "")
 
 
-def _pair(arm: ArmResult) -> Cell:
-    return text(f"{arm.case.target.id} + {arm.label}", note=arm.fell_back or "")
-
-
 def _options(arm: ArmResult) -> str | None:
     return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items()) or None
 
@@ -97,7 +93,10 @@ ARM: dict[str, Column[ArmResult]] = dict((
     _field("target", "target"),
     _field("prompt", "text"),
     _column("arm", lambda a: text(a.arm.name), "plain decoding, or a method with its draft and options", numeric=False),
-    _column("target + method", _pair, "the target, and a method with its draft and options", numeric=False),
+    _column(
+        "target + method", lambda a: text(f"{a.case.target.id} + {a.label}", note=a.fell_back or ""),
+        "the target, and a method with its draft and options", numeric=False,
+    ),
     _column(
         "setting", lambda a: text(a.setting, note=a.fell_back or ""), "a method with its draft, options and gamma",
         numeric=False,

@@ -150,7 +150,7 @@ def share_table(found: Mixture) -> Table:
         numbers("uniform (MoESD)", lambda row: number(row.uniform_amortization, 3), "the same, experts by MoESD"),
         numbers("time a token", time_cell, "T(k) / (k T(1)), median over repeats"),
         numbers("the study: 1/k", lambda row: number(row.claimed, 3), "all weights in every pass"),
-        id=f"experts-{_anchor(found.name)}",
+        id=f"experts-{''.join(c if c.isalnum() else '-' for c in found.name)}",
         note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
         "1 saves nothing.",
     )
@@ -185,7 +185,3 @@ def _fixed(estimate: Interval, digits: int) -> Cell:
         return number(estimate.value, digits)
     span = f"[{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
     return Cell(text=f"{estimate.value:.{digits}f} {span}", sort=estimate.value)
-
-
-def _anchor(label: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in label)

@@ -42,7 +42,11 @@ def pass_table(study: Study) -> Table:
 
 def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
     """Shares of profiled passes, each of a network by name."""
-    parts = [part for part in PARTS if any(part in one.parts_ns for _, one in profiled)]
+
+    def share(part: Part) -> Column[tuple[str, PassShares]]:
+        trace = "parts_ns / sum of parts_ns of profiled passes"
+        return numbers(_LABELS.get(part, part), lambda row: share_cell(row[1], part), trace)
+
     return table(
         "Where the time of a pass goes (profiled, no speeds)",
         profiled,
@@ -50,7 +54,7 @@ def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
         numbers("rows", lambda row: row[1].rows, "positions of the pass, each with an output"),
         numbers("depth", lambda row: row[1].depth, "positions in the context before it"),
         numbers("T", lambda row: number(row[1].plain_ns / 1e6, 3), "the fastest plain pass", unit="ms"),
-        *map(_share_column, parts),
+        *(share(part) for part in PARTS if any(part in one.parts_ns for _, one in profiled)),
         numbers(
             "no outputs",
             lambda row: percent(row[1].head_by_difference),
@@ -60,11 +64,6 @@ def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
         numbers("profiled / T", lambda row: number(row[1].inflation), "profiled over plain pass"),
         id="pass-shares",
     )
-
-
-def _share_column(part: Part) -> Column[tuple[str, PassShares]]:
-    trace = "parts_ns / sum of parts_ns of profiled passes"
-    return numbers(_LABELS.get(part, part), lambda row: share_cell(row[1], part), trace)
 
 
 def _network(study: Study, key: str, part: str | None) -> str:

@@ -145,10 +145,9 @@ def audit_table(study: Study) -> Table:
 
 def trial_table(study: Study) -> Table:
     """Every trial with its verdict; of very many, those that failed or are not valid and the latest."""
-    audited: dict[str, RowAudit] = (
-        {str(row.identity["label"]): row for row in study.audit.rows} if _finished(study) else {}
-    )
     frame = study.trials
+    finished = bool((frame["status"] != "failed").any())
+    audited = {str(row.identity["label"]): row for row in study.audit.rows} if finished else {}
     note = ""
     if len(frame) > MOST_TRIALS:
         doubtful = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
@@ -197,8 +196,8 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     )
 
 
-def _arm(row: Mapping[str, Any]) -> Cell:
-    return text(arm_named(row["drafter"], row["draft"], row.get("options") or "").name)
+def _arm(row: Mapping[str, Any]) -> str:
+    return arm_named(row["drafter"], row["draft"], row.get("options") or "").name
 
 
 _OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judged": "bad", "near_tie": "doubt"}
@@ -216,10 +215,6 @@ def _valid(row: Mapping[str, Any]) -> Cell:
     if row["status"] == "disturbed":
         return text("disturbed", "doubt", reason)
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
-
-
-def _finished(study: Study) -> bool:
-    return bool((study.trials["status"] != "failed").any())
 
 
 def _tie(value: Mapping[Any, Any]) -> str:
