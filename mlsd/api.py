@@ -58,11 +58,11 @@ def bench(
     A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
     local drafts that fit. The same call again adds repeats; `fresh` ignores earlier ones.
     """
-    asked = _asked(locals(), "db", "fresh")
+    fields = _fields(locals(), "db", "fresh")
     from mlsd.measure.parent import requests
     from mlsd.planning.request import bench_request
 
-    return requests.bench(bench_request(**asked), _path(db), fresh=fresh)
+    return requests.bench(bench_request(**fields), _path(db), fresh=fresh)
 
 
 def search(
@@ -83,10 +83,10 @@ def search(
     db: str | Path | None = None,
 ) -> TuneResult:
     """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
-    asked = _asked(locals(), "db", "settings")
+    fields = _fields(locals(), "db", "settings")
     from mlsd.measure.parent.tune import tune, tune_request
 
-    return tune(tune_request(**asked, trials=settings), _path(db))
+    return tune(tune_request(**fields, trials=settings), _path(db))
 
 
 def run(
@@ -109,7 +109,7 @@ def run(
 
     None leaves what the suites say.
     """
-    request = _study_request(_asked(locals(), "db", "fresh"))
+    request = _study_request(_fields(locals(), "db", "fresh"))
     from mlsd.measure.parent import requests
     from mlsd.measure.parent.blocks import RunSettings
 
@@ -132,7 +132,7 @@ def dry_run(
     db: str | Path | None = None,
 ) -> tuple[Plan, Forecast]:
     """What `run` would measure, and what that takes of time, memory and disk; nothing is measured."""
-    request = _study_request(_asked(locals(), "db"))
+    request = _study_request(_fields(locals(), "db"))
     from mlsd.measure.parent.forecast import plan_study
 
     prepared, forecast = plan_study(request, _path(db))
@@ -168,10 +168,10 @@ def server(
 
     With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
     """
-    asked = _asked(locals(), "db")
+    fields = _fields(locals(), "db")
     from mlsd.servers.open import ServerRequest, serve
 
-    return serve(ServerRequest(**asked), _path(db))
+    return serve(ServerRequest(**fields), _path(db))
 
 
 def calibrate(
@@ -188,10 +188,10 @@ def calibrate(
     db: str | Path | None = None,
 ) -> CalibrationResult:
     """Time passes over k tokens for every k of `rows`, and store them; of a mixture, its experts are counted, too."""
-    asked = _asked(locals(), "db")
+    fields = _fields(locals(), "db")
     from mlsd.measure.parent import calibration
 
-    return calibration.calibrate(**asked, db=_path(db))
+    return calibration.calibrate(**fields, db=_path(db))
 
 
 def open_study(db: str | Path | None = None, machine: str | None = None, settings: str | None = None) -> Study:
@@ -229,14 +229,14 @@ def write_report(study: Study, folder: str | Path = "report") -> Written:
     return page.write_report(study, Path(folder))
 
 
-def _asked(given: Mapping[str, Any], *others: str) -> dict[str, Any]:
+def _fields(given: Mapping[str, Any], *others: str) -> dict[str, Any]:
     """What a function was called with (its `locals`) but for `others`, as a request names and types it."""
-    asked = {name: _plain(value) for name, value in given.items() if name not in others}
-    if "stop_at_eog" in asked:
-        asked["ignore_eog"] = not asked.pop("stop_at_eog")
-    if "until" in asked:
-        asked["goal"] = _goal(asked.pop("until"), asked.pop("budget_s"))
-    return asked
+    fields = {name: _plain(value) for name, value in given.items() if name not in others}
+    if "stop_at_eog" in fields:
+        fields["ignore_eog"] = not fields.pop("stop_at_eog")
+    if "until" in fields:
+        fields["goal"] = _goal(fields.pop("until"), fields.pop("budget_s"))
+    return fields
 
 
 def _plain(value: Any) -> Any:
@@ -248,11 +248,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _study_request(asked: dict[str, Any]) -> StudyRequest:
+def _study_request(fields: dict[str, Any]) -> StudyRequest:
     from mlsd.planning.request import Overrides, study_request
 
-    named = {name: asked.pop(name) for name in ("suites", "profile", "models")}
-    return study_request(**named, overrides=Overrides(**asked))
+    named = {name: fields.pop(name) for name in ("suites", "profile", "models")}
+    return study_request(**named, overrides=Overrides(**fields))
 
 
 def _goal(until: Until, budget_s: float | None) -> Goal | None:

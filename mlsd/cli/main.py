@@ -197,8 +197,8 @@ _ALWAYS_KEPT = {  # what they store is stored by others, or by parts
 
 def _kept(argv: Sequence[str] | None) -> str:
     name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
-    kept = _ALWAYS_KEPT.get(name) or (_KEPT.get(name) if output.something_stored.is_set() else None)
-    return f"Interrupted: {kept or 'nothing was stored by this call; the same command starts again.'}"
+    stays = _ALWAYS_KEPT.get(name) or (_KEPT.get(name) if output.something_stored.is_set() else None)
+    return f"Interrupted: {stays or 'nothing was stored by this call; the same command starts again.'}"
 
 
 @contextmanager

@@ -76,12 +76,12 @@ def folded(text: str, columns: int | None) -> str:
         return text
     lines = []
     for line in text.split("\n"):
-        kept = _WHOLE.sub(lambda found: found[0].replace(" ", "\0"), line)
+        unbroken = _WHOLE.sub(lambda found: found[0].replace(" ", "\0"), line)
         indent = " " * (len(line) - len(line.lstrip()))
         wrap = textwrap.TextWrapper(
             columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
         )
-        lines += wrap.wrap(kept) or [""]
+        lines += wrap.wrap(unbroken) or [""]
     return "\n".join(lines).replace("\0", " ")
 
 

@@ -22,12 +22,11 @@ from mlsd.report.render import html, markdown, plot
 from mlsd.report.render.sections import Advice, Page, Section, picture, section
 from mlsd.report.render.table import Table
 from mlsd.report.tables import machine as machine_tables
-from mlsd.report.tables import machines, methods
+from mlsd.report.tables import methods
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables.claims import claim_table, next_step, of_the_study, scoreboard, verdict_line
-from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.equations import (
     equation_sentences,
     equation_table,
@@ -35,7 +34,7 @@ from mlsd.report.tables.equations import (
     traffic_sentences,
     traffic_table,
 )
-from mlsd.report.tables.passes import pass_table
+from mlsd.report.tables.sides import comparison_table, machine_table
 from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
 from mlsd.trials.answers import Answer, first_line
@@ -105,7 +104,7 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
         section("machine", "Machine and models", study, *_MACHINE),
         _costs(study),
         _experts(study),
-        section("passes", "Parts of a pass", study, pass_table),
+        section("passes", "Parts of a pass", study, methods.pass_table),
     )
 
 
@@ -122,7 +121,7 @@ def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
         section("warnings", "Warnings", study, record_tables.warning_table),
         section("answer", "Which setting to use", study, *best),
         section("machine", "Machine and models", study, *_MACHINE),
-        study.other_machines and section("machines", "Machines compared", study, machines.machine_table),
+        study.other_machines and section("machines", "Machines compared", study, machine_table),
         section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and section("compare", "Builds and settings side by side", study, *sides, text=compared),
         section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if deep else []),

@@ -15,6 +15,18 @@ def own_hub_cache(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
+@pytest.fixture
+def on(monkeypatch):
+    """Plan as on a machine of these facts."""
+
+    def on(**facts):
+        here = Environment(**{"host": "h", "os": "Linux", "machine": "x86_64", **facts})
+        monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: here)
+        return here
+
+    return on
+
+
 def run(*arguments: str):
     return CliRunner().invoke(command, [*arguments, "--dry-run"], catch_exceptions=False)
 
@@ -67,20 +79,16 @@ def test_overrides_change_the_plan():
     assert {case["case"]["n_predict"] for case in found["cases"]} == {8}
 
 
-def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatch):
-    small = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=8 << 30)
-    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: small)
+def test_a_load_larger_than_the_machine_is_named_before_anything_runs(on):
+    on(memory_bytes=8 << 30)
     text = run("A", "--profile", "study").stdout
     assert "does not fit: qwen3.5-35b-a3b-q8_0: 37." in text
     verdicts = [load["verdict"] for load in plan_json("A", "--profile", "study")["needs"]["memory"]]
     assert verdicts == ["does not fit"] * 2
 
 
-def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of_its_chip(monkeypatch):
-    mac = Environment(
-        host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, chip="Apple M2 Ultra", peak_bandwidth_gb_s=800.0
-    )
-    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: mac)
+def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of_its_chip(on):
+    on(os="macOS", machine="arm64", memory_bytes=192 << 30, chip="Apple M2 Ultra", peak_bandwidth_gb_s=800.0)
     needs = plan_json("A", "--profile", "study")["needs"]
     assert needs["time"]["sources"] == {"public rows": 18}
     share = 2_946_429_568 / 34_660_610_688
@@ -92,9 +100,8 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
 
 
 @pytest.mark.heavy
-def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(monkeypatch):
-    linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: linux)
+def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(on):
+    on(memory_bytes=64 << 30)
     text = run("A", "B", "C", "D", "F", "--profile", "mac-16gb").stdout
     assert "132 trials (108 study trials, 24 paired baselines)" in text
     assert re.search(r"time: .* \(.* to .*\); by public rows of M1, .*M4, M5", text)
@@ -102,18 +109,16 @@ def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_
     assert needs["time"]["seconds"] is None, "of another machine nothing is public"
 
 
-def test_a_plan_for_a_mac_knows_the_kernels_of_the_build_that_set_up_installs_there(monkeypatch):
-    linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: linux)
+def test_a_plan_for_a_mac_knows_the_kernels_of_the_build_that_set_up_installs_there(on, monkeypatch):
+    on(memory_bytes=64 << 30)
     times = [plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"]]
     monkeypatch.setattr("mlsd.measure.parent.forecast.installed_build", lambda place: 0)
     times.append(plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"])
     assert times[0] < times[1], "kernels made for verification take less"
 
 
-def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
-    here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.measure.parent.forecast.read_environment", lambda: here)
+def test_earlier_results_of_this_machine_give_the_time(on, tmp_path):
+    here = on(memory_bytes=64 << 30)
     from mlsd.models.library import Library
     from mlsd.planning.plan import known_models
     from mlsd.planning.suite import find_profile, load_suites

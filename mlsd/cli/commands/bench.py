@@ -90,7 +90,7 @@ def bench(
     search: int | None,
     budget_s: float | None,
     think: str | None,
-    **asked: Any,
+    **options: Any,
 ) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
@@ -102,12 +102,12 @@ def bench(
     With --search settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then
     the neighbours of the fastest race. The answer may be "off". The same search again continues from earlier trials.
     """
-    asked["think"] = None if think is None else think == "on"
+    options["think"] = None if think is None else think == "on"
     if search is not None:
-        return _search(ctx, target, search, budget_s, db, as_json, asked)
+        return _search(ctx, target, search, budget_s, db, as_json, options)
     from mlsd.planning.request import bench_request
 
-    request = bench_request(target, **asked | _defaults(ctx))
+    request = bench_request(target, **options | _defaults(ctx))
     if (found := request.default_arms) is not None:
         missing = "" if found.drafts else " No matching draft found."
         note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
@@ -181,7 +181,7 @@ def _search(
     budget_s: float | None,
     db: Path | None,
     as_json: bool,
-    asked: dict[str, Any],
+    options: dict[str, Any],
 ) -> list[ArmResult]:
     """The best gamma and options of a drafting method, or "off"."""
     from mlsd.cli.watch import make_watcher
@@ -191,11 +191,11 @@ def _search(
     from mlsd.trials.fields import arm_object
 
     shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
-    if len(asked["drafters"]) != 1:
+    if len(options["drafters"]) != 1:
         raise click.UsageError("--search takes one --drafter.")
     others = [name for name in ("n_predict", "repeats") if not shared.was_given(ctx, name)]  # a search has its own
-    own = {name: asked[name] for name in asked if name not in ("drafters", "gammas", "depths", "goal", *others)}
-    request = tune_request(target, asked["drafters"][0], trials=n_settings, budget_s=budget_s, **own)
+    own = {name: options[name] for name in options if name not in ("drafters", "gammas", "depths", "goal", *others)}
+    request = tune_request(target, options["drafters"][0], trials=n_settings, budget_s=budget_s, **own)
     with make_watcher(budget_s, open_ended=True) as watcher:
         result = tune(request, db, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:

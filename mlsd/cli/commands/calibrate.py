@@ -239,12 +239,12 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
             f"Warning: {min(sizes_mb)} MB may stay in a cache of {cache >> 20} MiB, which is then measured in place of "
             f"memory. Give --sizes-mb from {2 * cache // 1_000_000 + 1} on."
         )
-    asked = {name: options[name] for name in ("sizes_mb", "repeats", "read_mb", "engine")} | {
+    given = {name: options[name] for name in ("sizes_mb", "repeats", "read_mb", "engine")} | {
         "quants": options["quant"]
     }
     db = database_to_fill(db)
     with watching_steps("Measuring memory bandwidth") as watcher:
-        result = measure_bandwidth(db, watcher, **asked)
+        result = measure_bandwidth(db, watcher, **given)
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(
@@ -303,7 +303,7 @@ def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any])
 
 
 def _print_shares(found: Breakdown) -> None:
-    from mlsd.report.tables.passes import shares_table
+    from mlsd.report.tables.methods import shares_table
 
     print_table(shares_table([(found.network(shares), shares) for shares in found.shares]))
     note(
@@ -315,7 +315,7 @@ def _print_shares(found: Breakdown) -> None:
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:
-    from mlsd.report.tables.passes import kinds_table, round_table
+    from mlsd.report.tables.methods import kinds_table, round_table
 
     print_table(round_table(case, split))
     if split.found is not None or split.not_found is not None:

@@ -134,10 +134,10 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     a, b, target = words
     first, second = _engines(options)
     until = options["until"] is not None
-    asked = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
-    asked |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
-    bench = bench_request(target=target, engine=first, **asked)
-    other = bench_request(target=options["target_b"] or target, engine=second, **asked)
+    arms = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
+    arms |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
+    bench = bench_request(target=target, engine=first, **arms)
+    other = bench_request(target=options["target_b"] or target, engine=second, **arms)
     return CompareRequest(
         builds=(a, b),
         bench=bench,
@@ -171,7 +171,7 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
 def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared) -> None:
     from mlsd.folders import write_atomically
     from mlsd.report.render import markdown
-    from mlsd.report.tables.compare import comparison_table
+    from mlsd.report.tables.sides import comparison_table
 
     if options["output"] is not None:
         from mlsd.report.figures.machine import build_curves

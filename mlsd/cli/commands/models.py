@@ -118,20 +118,20 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
         entries = [library.manifest.find(model_id) for model_id in model_ids]
     else:
         entries = [entry for entry in library.manifest if library.locate(entry) is not None]
-    results, wrong = [], []
+    results, damaged = [], []
     for entry in entries:
         with byte_bars() as begin:
             files = library.check(entry, fresh=True, watch=begin)
         results.append({"id": entry.id, "files": [_file_object(file) for file in files]})
-        wrong += [f"{entry.id}: {file.path}" for file in files if file.right is False]
+        damaged += [f"{entry.id}: {file.path}" for file in files if file.right is False]
         if not as_json:
             for file in files:
                 say(f"{entry.id}: {_verdict(file)}")
     if as_json:
         print_json(results)
-    if wrong:
+    if damaged:
         raise HubError(
-            f"{len(wrong)} file(s) do not have their hash: {'; '.join(wrong)}.",
+            f"{len(damaged)} file(s) do not have their hash: {'; '.join(damaged)}.",
             hint="Delete them and run `mlsd models pull` again.",
         )
 

@@ -135,13 +135,13 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     library = None
     if options["pull"]:
         library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
-    asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
+    typed = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
     settings = RunSettings(fresh=options["fresh"], cool_down_s=options["cool_down_s"], seed=request.overrides.seed)
     if options["address"] is not None:
         if library is not None:
             for id_ in prepare_study(request).missing:
                 _pull(library, Watcher(), id_)
-        _run_lab(ctx, request, options, settings, asked, as_json=as_json)
+        _run_lab(ctx, request, options, settings, typed, as_json=as_json)
         return
     with make_watcher() as watcher:
         result = run_study(
@@ -150,7 +150,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
             settings=settings,
             watcher=watcher,
             keep_distance=_say_distance if options["distances"] else None,
-            options=asked,
+            options=typed,
             pull=None if library is None else partial(_pull, library, watcher),
         )
     say_warnings(result.warnings)
@@ -238,7 +238,7 @@ def _run_lab(
     request: StudyRequest,
     options: dict[str, Any],
     settings: RunSettings,
-    asked: dict[str, str],
+    typed: dict[str, str],
     *,
     as_json: bool,
 ) -> None:
@@ -254,7 +254,7 @@ def _run_lab(
             options["db"],
             settings=settings,
             watcher=watcher,
-            options=asked,
+            options=typed,
         )
     say_warnings(result.warnings)
     for refused in result.outcome.refused:

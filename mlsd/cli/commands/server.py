@@ -66,7 +66,7 @@ def server(
     tasks: Path | None,
     db: Path | None,
     as_json: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Measure the server at a URL with and without speculation, and compare its outputs; or compare two servers.
 
@@ -88,7 +88,7 @@ def server(
         target=servers[0] if launch else None,
         launch=launch,
         tasks=() if tasks is None else read_tasks(tasks),
-        **asked,
+        **options,
     )
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = serve(request, db, watcher)
@@ -96,19 +96,19 @@ def server(
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
     if not request.rivals and any(one.use not in DECIDED for one in result.answers if one.source == "server"):
         advice = (*advice, f"What decides it: {same_command(ctx, without=('repeats',), until=0.0)}")
-    apart = server_costs(result.trials)
+    engine = server_costs(result.trials)
     if as_json:
-        print_json(_object(result, apart, advice))
+        print_json(_object(result, engine, advice))
     else:
         _print(result)
-        for line in (*apart, *advice):
+        for line in (*engine, *advice):
             say(line)
         if result.stopped is not None:
             note(
                 f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping."
             )
-        kept = quoted(result.database)
-        note(f"Kept in {result.database}: mlsd report --db {kept}, mlsd audit --db {kept}.")
+        path = quoted(result.database)
+        note(f"Kept in {result.database}: mlsd report --db {path}, mlsd audit --db {path}.")
     for line in result.notes:
         note(f"NOTE  {line}")
     say_warnings([warning for warning in result.warnings if warning.code != "server"])
@@ -116,7 +116,7 @@ def server(
         ctx.exit(130)
 
 
-def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
+def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
     from mlsd.analysis.results import server_arms
     from mlsd.servers.judge import margin
     from mlsd.trials.fields import arm_object
@@ -138,7 +138,7 @@ def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> 
             for arm in result.results
         ],
         "notes": result.notes,
-        "engine": apart,
+        "engine": engine,
         "advice": advice,
         "deterministic": result.deterministic,
         **({} if result.base else {"answers": [answer_object(one) for one in result.answers]}),

@@ -54,8 +54,8 @@ def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
     where = f"{f' --profile {quoted(study.profile)}' if study.profile else ''} --db {quoted(study.source)}"
     open_ = Counter(name for one in verdicts if one.decision == "not decided yet" for name in _suites(one.claim)[0])
     if named := sorted(set(open_) & set(study.trials["suite"])):
-        alike = grouped(named, lambda suite: _changes(study, suite))
-        changes, suites = max(alike.items(), key=lambda item: sum(map(open_.__getitem__, item[1])))
+        by_changes = grouped(named, lambda suite: _changes(study, suite))
+        changes, suites = max(by_changes.items(), key=lambda item: sum(map(open_.__getitem__, item[1])))
         own = study.trials[study.trials["suite"].isin(suites)]
         return f"mlsd run {' '.join(suites)}{changes} --repeats {2 * (1 + int(own['repeat'].max()))}{where}"
     roles, here = _profile(study), set(study.trials["suite"])

@@ -9,7 +9,7 @@ import mlsd
 from mlsd.analysis.study.study import Study
 from mlsd.records import Round, Trial
 from mlsd.report.page import build
-from mlsd.report.tables.machines import machine_table
+from mlsd.report.tables.sides import machine_table
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, write
 
 OTHER = msgspec.structs.replace(MACHINE, host="b" * 16, chip="Apple M4 Pro", peak_bandwidth_gb_s=273.0)

@@ -13,8 +13,7 @@ from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
 from mlsd.report.tables.columns import effect_cell
-from mlsd.report.tables.methods import kind_table, timing_table
-from mlsd.report.tables.passes import pass_table
+from mlsd.report.tables.methods import kind_table, pass_table, timing_table
 from mlsd.report.tables.results import speedup_table
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.store import Store
