@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mlsd.formats.old_record import _with_status, convert
 from mlsd.formats.record import n_superseded, opened_record
 from mlsd.measure.parent.race import Race
 from mlsd.planning import plan
+from mlsd.planning.job import Block
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS, Environment
 from mlsd.store.rows import CalibrationPoint, environment_key
@@ -73,7 +75,12 @@ def test_a_race_that_dropped_an_arm_passes_its_own_check(
     mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "MOST_BLOCKS", 4)
-    monkeypatch.setattr(Race, "_goes_on", lambda race, case, new: case.gamma != 2 or race._repeat < 1)
+
+    def without_gamma_2(race: Race, blocks: Sequence[Block]) -> list[Block]:
+        left = (tuple(s for s in block.slots if s.case.gamma != 2 or race._repeat < 1) for block in blocks)
+        return [Block(slots=slots) for slots in left]
+
+    monkeypatch.setattr(Race, "_still_racing", without_gamma_2)
     db, file = tmp_path / "race.sqlite", tmp_path / "race.record.gz"
     methods = ("--drafter", "pld", "--drafter", "oracle", "--gamma", "1,2", "--prompt", "code", "--prompt", "copy")
     asked = ("bench", "tiny-dense", *methods, "--n-predict", 8, "--n-threads", 1, "--until", "decided", "--db", db)
