@@ -73,9 +73,14 @@ def run() -> Iterator[Result]:
         yield from speculative(programs["llama-speculative-simple"], gamma)
 
 
-def said(arguments: Sequence[object]) -> str:
-    """What a program writes. Libraries compiled by others load a processor's kernels only by this variable."""
-    kernels = Path(library()._lib._name).with_name("libggml-cpu.so")
+def libraries() -> Path:
+    """The folder of the libraries that the binding loads."""
+    return Path(library()._lib._name).parent
+
+
+def output_of(arguments: Sequence[object]) -> str:
+    """What a program prints. Libraries compiled by others load a processor's kernels only by this variable."""
+    kernels = libraries() / "libggml-cpu.so"
     env = os.environ | ({"GGML_BACKEND_PATH": str(kernels)} if kernels.exists() else {})
     done = subprocess.run([*map(str, arguments)], check=True, capture_output=True, text=True, errors="replace", env=env)
     return done.stdout + done.stderr
@@ -84,13 +89,13 @@ def said(arguments: Sequence[object]) -> str:
 def built() -> dict[str, Path]:
     """The two programs, from a folder that keeps what was built before."""
     version = metadata.version("llama-cpp-python")
-    folder, libraries = cache_dir() / "peers" / version, Path(library()._lib._name).parent
+    folder = cache_dir() / "peers" / version
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(os.environ["LLAMA_CPP_SOURCE"]) if "LLAMA_CPP_SOURCE" in os.environ else fetched(folder, version)
     (folder / "CMakeLists.txt").write_text(BUILD, encoding="utf-8")
     targets = ("llama-bench", "llama-speculative-simple")
     configure: list[str | Path] = ["cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release"]
-    configure += [f"-DSOURCE={source}", f"-DLIBRARIES={libraries}", f"-DCMAKE_BUILD_RPATH={libraries}"]
+    configure += [f"-DSOURCE={source}", f"-DLIBRARIES={libraries()}", f"-DCMAKE_BUILD_RPATH={libraries()}"]
     build: list[str | Path] = ["cmake", "--build", folder / "build", "-j", "2", "--target", *targets]
     for command in (configure, build):
         subprocess.run(command, check=True, stdout=sys.stderr)
@@ -118,7 +123,7 @@ def plain(program: Path, path: Path) -> Iterator[Result]:
     arguments += ["-r", "1", "-t", "1"]
 
     def theirs() -> float:
-        return float(re.findall(r'"avg_ts": ([\d.]+)', said([*arguments, "-o", "json"]))[0])
+        return float(re.findall(r'"avg_ts": ([\d.]+)', output_of([*arguments, "-o", "json"]))[0])
 
     with LlamaModel(path) as model:
         base = ContextOptions(n_ctx=-(-(DEPTH + N_PLAIN + 1) // 256) * 256, n_threads=1)
@@ -172,7 +177,7 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
     heard: list[Counts] = []
 
     def theirs() -> float:
-        heard.append(counts(said(arguments)))
+        heard.append(counts(output_of(arguments)))
         return heard[-1].tok_s
 
     with ExitStack() as stack:

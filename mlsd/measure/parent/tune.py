@@ -171,13 +171,8 @@ class _Search:
     def __init__(
         self, request: TuneRequest, space: Space, store: Store, environment: Environment, plan: SessionPlan
     ) -> None:
-        self._request, self._space, self._store, self._environment, self._plan = (
-            request,
-            space,
-            store,
-            environment,
-            plan,
-        )
+        self._request, self._space, self._plan = request, space, plan
+        self._store, self._environment = store, environment
         own = find_method(request.drafter.name).read(request.drafter)
         self._defaults = {name: getattr(own, name) for name in space if name != _GAMMA and hasattr(own, name)}
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
