@@ -18,7 +18,6 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -34,13 +33,14 @@ from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
+from mlsd.analysis.results.frames import TRIALS
 from mlsd.analysis.results.round_split import RoundSplit
 from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
 from mlsd.engine.probe import StrategyResult
-from mlsd.formats.tables import column_kind, trial_table
+from mlsd.formats.tables import COLUMNS
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
@@ -69,8 +69,7 @@ from mlsd.records import (
 from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
 from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass, TrialFilter
-from mlsd.store.store import Store
+from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass
 from mlsd.trials.fields import ARM, Kind
 from tools.data_reference import comments
 
@@ -154,10 +153,11 @@ Planned = _object(
 
 def _listed_trial() -> Any:
     """A row of `mlsd results --trials` and of `--format`."""
-    types: dict[str, Any] = {"text": str, "integer": int, "number": float, "flag": bool}
-    with TemporaryDirectory() as folder, Store.open(Path(folder) / "study.sqlite") as store:
-        columns = trial_table(store, TrialFilter()).columns
-    return msgspec.defstruct("ListedTrial", [(name, types[column_kind(name)] | None) for name in columns])
+    types: dict[str, Any] = {"string": str, "Int64": int, "float64": float, "boolean": bool}
+    kinds = dict.fromkeys(COLUMNS, str) | dict.fromkeys(("draft_prefill_ns", "load_ns", "rows"), int)
+    kinds |= dict.fromkeys(("temperature", "acceptance_by_position"), float) | dict.fromkeys(("timed", "control"), bool)
+    kinds |= {column.name: types[column.dtype] for column in TRIALS}
+    return msgspec.defstruct("ListedTrial", [(name, kinds[name] | None) for name in COLUMNS])
 
 
 Arms = _object(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mlsd.errors import InputError, StoreError, TableError
-from mlsd.formats import write_file
+from mlsd.formats.exports import write_file
 from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
 from mlsd.outside import check_regular, read_file

@@ -1,55 +1,13 @@
-"""The flat tables of trials and rounds that several formats share, with the kind of every column."""
+"""The flat table of trials that several formats share."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from mlsd.records import CONTROLS, Case, Environment
+from mlsd.records import CONTROLS, Case
 from mlsd.store.rows import Run, StoredTrial, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import PARTS, share, speed
-
-Kind = Literal["text", "integer", "number", "flag"]
-
-_TEXT = {
-    "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "reason",
-    "started_at", "rollback_target", "rollback_draft", "verdict", "fell_back",
-}  # fmt: skip
-_FLAGS = ("valid", "timed")
-_NUMBERS = {"tolerance", "worst_gap", "differences_per_1000"}
-_ADDED: dict[str, Kind] = {
-    "target_sha256": "text",
-    "workload": "text",
-    "temperature": "number",
-    "control": "flag",  # a bound that nobody can use
-    "decode_tok_s": "number",  # tokens after the first / time from the first to the last
-    "acceptance_rate": "number",  # accepted / proposed
-    "accepted_of_output": "number",  # accepted / committed
-    "acceptance_by_position": "number",  # the chance of each drafted token that gives this MGL
-    "mgl": "number",  # committed / rounds
-    "host": "text",
-    "chip": "text",
-    "backend": "text",
-    "llama_cpp_build": "text",
-    "comparability_key": "text",  # rows with different keys must not be averaged or compared
-}
-
-
-def column_kind(column: str) -> Kind:
-    """What a column of either table holds."""
-    if column in _ADDED:
-        return _ADDED[column]
-    if column in _FLAGS:
-        return "flag"
-    return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
-
-
-class RowStream(NamedTuple):
-    """Columns and streamed rows, for a frame."""
-
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
-
 
 _SUMMED = ("rounds", "proposed", "accepted", "committed", "rows")
 COLUMNS = (
@@ -57,23 +15,27 @@ COLUMNS = (
     "n_predict", "block_id", "block", "repeat", "position", "status", "valid", "reason", "started_at", "n_prompt",
     "n_tokens", "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft",
     "failed_native_calls", "verdict", "peak_rss_bytes", "timed", "fell_back", "tolerance", "worst_gap",
-    "differences_per_1000", *_SUMMED, *PARTS, *_ADDED,
+    "differences_per_1000", *_SUMMED, *PARTS,
+    "target_sha256", "workload", "temperature",
+    "control",  # a bound that nobody can use
+    "decode_tok_s",  # tokens after the first / time from the first to the last
+    "acceptance_rate",  # accepted / proposed
+    "accepted_of_output",  # accepted / committed
+    "acceptance_by_position",  # the chance of each drafted token that gives this MGL
+    "mgl",  # committed / rounds
+    "host", "chip", "backend", "llama_cpp_build",
+    "comparability_key",  # rows with different keys must not be averaged or compared
 )  # fmt: skip
 
 
-def trial_table(store: Store, chosen: TrialFilter = ALL) -> RowStream:
-    """One row a trial: its summary, the rates derived from it, and what it may be compared with."""
-    return table_of(store.trials(chosen, rounds=False), store.cases(), store.runs())
+def trial_rows(store: Store, chosen: TrialFilter = ALL) -> Iterator[dict[str, Any]]:
+    """One row a trial, by column: its summary, the rates derived from it, and what it may be compared with."""
+    return rows_of(store.trials(chosen, rounds=False), store.cases(), store.runs())
 
 
-def table_of(trials: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> RowStream:
+def rows_of(trials: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """The same of some trials."""
-    return RowStream(COLUMNS, _rows(trials, cases, {run.id: run.environment for run in runs}))
-
-
-def _rows(
-    trials: Iterable[StoredTrial], cases: Mapping[str, Case], environments: Mapping[int, Environment]
-) -> Iterator[tuple[Any, ...]]:
+    environments = {run.id: run.environment for run in runs}
     keys: dict[tuple[str, str], str] = {}
     for stored in trials:
         trial, case, environment = stored.trial, cases[stored.trial.case_id], environments[stored.run_id]
@@ -81,7 +43,7 @@ def _rows(
         mgl, sd = whole and whole.mgl, case.arm == "sd"
         if (place := (trial.case_id, stored.environment_key)) not in keys:
             keys[place] = comparability_key(case, stored.environment_key)
-        yield (
+        values = (
             stored.id, stored.run_id, stored.environment_key, trial.case_id, case.suite, trial.arm, case.target.id,
             case.drafter.name, draft and draft.id, case.gamma, case.prompt.key, case.n_predict, stored.block_id,
             trial.block, trial.repeat, trial.position, trial.status.value, trial.valid, trial.reason, trial.started_at,
@@ -97,8 +59,4 @@ def _rows(
             rate_of(mgl, "position", trial.gamma or None) if mgl and sd else None, mgl, environment.host,
             environment.chip, environment.backend, environment.llama_cpp_build, keys[place],
         )  # fmt: skip
-
-
-def dict_rows(table: RowStream) -> Iterator[dict[str, Any]]:
-    """The rows of a table with their column names."""
-    return (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        yield dict(zip(COLUMNS, values, strict=True))

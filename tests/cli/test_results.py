@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 import mlsd as mlsd_library
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
-from mlsd.formats import EXPORTS
+from mlsd.formats.exports import EXPORTS
 from mlsd.records import QualityWarning
 from mlsd.report.render import terminal
 from mlsd.report.tables.equations import equation_table

@@ -13,7 +13,7 @@ from mlsd.analysis.results import frames
 from mlsd.analysis.study.study import read_study
 from mlsd.cli.main import cli
 from mlsd.formats.record import write_record
-from mlsd.formats.tables import trial_table
+from mlsd.formats.tables import trial_rows
 from mlsd.records import Round
 from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
@@ -67,7 +67,7 @@ def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, s
     with Store.open(path, read_only=True) as store:
         assert said in store.impossible[1].sentence and set(store.impossible) == {1}
         assert [stored.id for stored in store.trials(TrialFilter(superseded=True))] == [2, 3]
-        assert {row[0] for row in trial_table(store).rows} == {2, 3}
+        assert {row["trial_id"] for row in trial_rows(store)} == {2, 3}
         assert sum(one.n_trials for one in store.measured_cases()) == 2
         assert len(frames.trials(store)) == 2
         assert len(frames.outcomes(store)) == 1
@@ -100,7 +100,7 @@ def test_rounds_that_were_not_summed_up_take_their_trial_with_them_where_they_ar
     with Store.open(path, read_only=True) as store:
         assert [stored.id for stored in store.trials()] == [2, 3]
         assert set(store.impossible) == {1}
-        assert [row[0] for row in trial_table(store).rows] == [2, 3]
+        assert [row["trial_id"] for row in trial_rows(store)] == [2, 3]
     with Store.open(path, read_only=True) as store:
         assert any("trial 1" in problem for problem in store.check())
 

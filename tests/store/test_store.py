@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import SchemaError, StoreError
-from mlsd.formats.tables import trial_table
+from mlsd.formats.tables import trial_rows
 from mlsd.limits import LOCK_S
 from mlsd.records import QualityWarning, Sampling, Status, Trial
 from mlsd.store import schema
@@ -121,8 +121,7 @@ def test_figures_of_the_machine_come_back_by_their_kind(store: Store, run_id: in
 
 def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
     store.add(run_id, [trial(decode_ns=None, timed=False)], supersede=False)
-    table = trial_table(store)
-    (row,) = (dict(zip(table.columns, values, strict=True)) for values in table.rows)
+    (row,) = trial_rows(store)
     assert [row[f"{part}_ns"] for part in ("decode", "draft", "verify", "rollback", "sample", "other")] == [None] * 6
     assert row["accepted"] == sum(r.accepted for r in ROUNDS)
 
@@ -141,8 +140,7 @@ def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path:
     connection.close()
     with Store.open(path, create=False) as store:
         first, third = (s.trial for s in store.trials(TrialFilter(failed=False)))
-        table = trial_table(store)
-        summary = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        summary = list(trial_rows(store))
     assert (first.rollback_draft, first.fell_back) == ("checkpoint", "a state of another layout, not sync: at all")
     assert (third.rollback_draft, third.fell_back) == ("inplace", None)
     assert (first.timed, third.timed) == (True, False)
@@ -168,7 +166,7 @@ def test_a_block_is_what_one_process_measured_and_supersedes_what_was_measured_o
     assert [(s.block_id, s.run_id, s.trial.status) for s in store.trials()] == [(second.block_id, 2, Status.HOT)] * 2
     assert store.blocks(ENVIRONMENT)[1, 2].whole  # type: ignore[index]
     assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3, 4]
-    assert len(list(trial_table(store).rows)) == 2
+    assert len(list(trial_rows(store))) == 2
     store.add(store.begin_run(OTHER_HOST, {}, seed=7), lost)
     assert len(list(store.trials())) == 4, "another machine supersedes nothing"
 
@@ -277,8 +275,7 @@ def test_filters_narrow_the_choice(store: Store, run_id: int) -> None:
 def test_the_summary_sums_the_rounds_of_each_trial(store: Store, run_id: int) -> None:
     store.add(run_id, [trial()], supersede=False)
     store.add(run_id, [failed(case(8))], supersede=False)
-    table = trial_table(store)
-    speculative, broken = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    speculative, broken = trial_rows(store)
     for name in ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "sample_ns", "other_ns"):
         assert speculative[name] == sum(getattr(r, name) for r in ROUNDS), name
     assert (speculative["rounds"], speculative["n_tokens"], speculative["verdict"]) == (2, 8, "near_tie")

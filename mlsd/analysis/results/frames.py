@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.errors import AnalysisError
-from mlsd.formats.tables import RowStream, dict_rows, table_of
+from mlsd.formats.tables import rows_of
 from mlsd.records import Case
 from mlsd.store.rows import Run, StoredTrial
 from mlsd.store.store import Store
@@ -111,11 +111,11 @@ def trials(store: Store) -> pd.DataFrame:
 
 def of_trials(stored: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> pd.DataFrame:
     """The same of some of them."""
-    return typed_frame(_trial_rows(table_of(stored, cases, runs), cases), TRIALS)
+    return typed_frame(_trial_rows(rows_of(stored, cases, runs), cases), TRIALS)
 
 
-def _trial_rows(table: RowStream, cases: Mapping[str, Case]) -> Iterator[tuple[Any, ...]]:
-    for row in dict_rows(table):
+def _trial_rows(rows: Iterable[dict[str, Any]], cases: Mapping[str, Case]) -> Iterator[tuple[Any, ...]]:
+    for row in rows:
         case, parts = cases[row["case_id"]], [row[part] for part in PARTS]
         row |= {
             "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd import formats
 from mlsd.cli.database import note_left_out, open_study, reading, study_options
 from mlsd.cli.options import json_option, output_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import AnalysisError, InputError, StoreError
-from mlsd.formats.tables import dict_rows, trial_table
+from mlsd.formats.exports import EXPORTS, export, write_file
+from mlsd.formats.tables import trial_rows
 from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
 from mlsd.store.rows import StoredTrial, TrialFilter
 from mlsd.store.store import Store
@@ -37,7 +37,7 @@ _OF_STUDIES = ("machine", "settings")
     "--fits", "view", flag_value="fits", help="The study's equations with measured inputs; cost models, T(k)."
 )
 @click.option("--target", help="Only this target, with --fits.")
-@click.option("--format", "kind", type=click.Choice(formats.EXPORTS), help="Write trials for other programs.")
+@click.option("--format", "kind", type=click.Choice(tuple(EXPORTS)), help="Write trials for other programs.")
 @output_option("File of --format [default: standard output].", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--suite", help="Only trials of this suite.")
@@ -131,7 +131,7 @@ def _trials(store: Store, options: dict[str, Any]) -> None:
     from mlsd.cli.watch import say_warnings
     from mlsd.trials.arms import options_text
 
-    listed, cases = list(dict_rows(trial_table(store, _chosen(options)))), store.cases()
+    listed, cases = list(trial_rows(store, _chosen(options))), store.cases()
     runs = [run for run in store.runs() if run.plan.get("suites")]  # others calibrate
     note_left_out(store)
     if options["as_json"]:
@@ -194,8 +194,8 @@ def _export(store: Store, kind: str, options: dict[str, Any]) -> None:
             raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
         if output.samefile(store.path):
             raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")
-    write = partial(formats.export, store, kind, chosen=_chosen(options))
-    count = write(sys.stdout.buffer) if output is None else formats.write_file(output, write)
+    write = partial(export, store, kind, chosen=_chosen(options))
+    count = write(sys.stdout.buffer) if output is None else write_file(output, write)
     note_left_out(store)
     note(f"{count} {'tests' if kind == 'llama-bench' else 'trials'} written{f' to {output}' if output else ''}.")
     if count == 0:
