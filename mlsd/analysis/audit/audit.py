@@ -1,14 +1,15 @@
 """The audit of a table: every rule on every row, the worst finding is the row's verdict.
 
-A rule asks one question of one row: a pure function (row, context) -> Finding, or None where the table does not say
+A rule asks one question of one row: a pure function (row, context) -> Found, or None where the table does not say
 enough. `impossible` is said only when a bound that any program must obey is broken by more than rounding and noise can
 explain, by most of the row's repeats as well; columns and counts that merely disagree are a slip of bookkeeping, and
-`suspicious`. Rows of which it is known that they are wrong are judged, and judge nobody. How often a verdict is wrong:
+`suspicious`. Rows of which it is known that they are false are judged, and judge nobody. How often a verdict is false:
 `python -m benchmarks truth`.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 from mlsd.analysis.audit.implied import (
     MOST_A_ROUND,
@@ -40,9 +41,6 @@ from mlsd.analysis.audit.rows import (
 from mlsd.formats.printed import Printed, exact
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
-Rule = Callable[[AuditRow, AuditContext], RuleFinding | None]
-Found = tuple[bool, dict[str, float], str]  # whether it is doubtful, the figures that decide, a sentence
-
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
 SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
@@ -53,21 +51,45 @@ COINCIDENCE = 5e-3  # chance, of a case or of the table, below which equal repea
 SHALLOW = 4096  # tokens of context up to which a plain pass is not much slower than an empty one's
 FEWEST_COPIES = 2  # pairs of settings with one rate
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
+_IDENTITY = (
+    "table", "label", "target", "chip", "drafter", "draft", "options", "gamma", "prompt", "n_prompt", "n_predict",
+    "repeat",
+)  # fmt: skip
+
+
+class Found(NamedTuple):
+    """What a rule found of a row; `ask` is a question to the author, though nothing is doubted."""
+
+    kind: Literal["possible", "ask", "suspicious", "impossible"]
+    figures: dict[str, float]  # that decide, units in their names
+    sentence: str  # without its stop
+
+
+Rule = Callable[[AuditRow, AuditContext], Found | None]
 
 
 def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
     """Ask all rules of one row. Rules that do not apply leave no finding; a row that no rule bounds is not judged."""
-    findings = tuple(found for rule in RULES if (found := rule(row, context)) is not None)
+    findings = tuple(_finding(rule.__name__, found) for rule in RULES if (found := rule(row, context)) is not None)
     verdicts: list[Credibility] = [found.verdict for found in findings if not found.ask]
     verdict: Credibility = max(verdicts, key=SEVERITY.__getitem__, default="not judged")
+    identity = {name: value for name in _IDENTITY if (value := getattr(row, name)) not in (None, "")}
     missing = what_is_missing(row, context) if verdict == "not judged" else ()
-    return RowAudit(identity=identity(row), verdict=verdict, findings=findings, missing=missing)
+    return RowAudit(identity=identity, verdict=verdict, findings=findings, missing=missing)
+
+
+def _finding(rule: str, found: Found) -> RuleFinding:
+    kind, figures, text = found
+    if kind == "ask":  # it may begin with the name of a program
+        return RuleFinding(rule=rule, figures=figures, sentence=text + "." * (text[-1] not in ".?"), ask=True)
+    text = text[0].upper() + text[1:] + (": this cannot be true." if kind == "impossible" else ".")
+    return RuleFinding(rule=rule, verdict=kind, figures=figures, sentence=text)
 
 
 def can_be(row: AuditRow, context: AuditContext) -> bool:
     """Whether no bound that any program must obey is broken."""
     found = (rule(row, context) for rule in BOUNDS)
-    return all(one is None or one.verdict != "impossible" for one in found)
+    return all(one is None or one.kind != "impossible" for one in found)
 
 
 def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
@@ -97,57 +119,46 @@ def audit(source: str, *contexts: AuditContext) -> Audit:
     return Audit(source=source, rows=rows, notes=notes)
 
 
-_IDENTITY = (
-    "table", "label", "target", "chip", "drafter", "draft", "options", "gamma", "prompt", "n_prompt", "n_predict",
-    "repeat",
-)  # fmt: skip
-
-
-def identity(row: AuditRow) -> dict[str, str | int]:
-    """What the source states of the row's case."""
-    return {name: value for name in _IDENTITY if (value := getattr(row, name)) not in (None, "")}
-
-
 # --- bounds that any program obeys ------------------------------------------------------------------------------
 
+Excess = tuple[float, dict[str, float], str]  # above 1 where a bound is broken; the figures, and both sides in words
 
-def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+
+def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Found | None:
     """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
     longest, target = longest_round_ms(row, context), least_target_ms(row, context)
-    if not row.speculative or longest is None or target is None:
-        return None
-    if row.mgl is None and row.acceptance is None:
+    if not row.speculative or longest is None or target is None or (row.mgl or row.acceptance) is None:
         return None
     drafting = least_draft_ms(row, context)
 
-    def bound(faster: float, plain: float | None) -> tuple[float, dict[str, float], str]:
+    def bound(faster: float, plain: float | None) -> Excess:
         (one, how), round_ms = target if plain is None else (1e3 / plain, ""), longest / faster
         excess = (one + drafting) / round_ms
         figures = {"round_ms": round_ms, "target_pass_ms": one, "draft_ms": drafting, "too_short_by": excess}
         facts = f"a round took at most {_ms(round_ms)} ms, one target pass {_ms(one)} ms{how}"
         return excess, figures, facts + (f" and its drafts {_ms(drafting)} ms" if drafting else "")
 
-    return _bounded("round_shorter_than_its_parts", row, context, bound)
+    return _bounded(row, context, bound)
 
 
-def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Found | None:
     """Are the bytes a round must move under the peak bandwidth of the memory?"""
     longest, n_bytes, peak = longest_round_ms(row, context), least_round_bytes(row, context), context.peak(row)
     if longest is None or n_bytes is None or peak is None:
         return None
     moved = "is said to move" if row.bytes_claimed is not None else "moves at least"
 
-    def bound(faster: float, plain: float | None) -> tuple[float, dict[str, float], str]:
+    def bound(faster: float, plain: float | None) -> Excess:
         round_ms = longest / faster
         needed = n_bytes / round_ms / 1e6
         figures = {"needed_gb_s": needed, "peak_gb_s": peak, "round_gb": n_bytes / 1e9, "round_ms": round_ms}
         facts = f"a round {moved} {n_bytes / 1e9:.1f} GB in {_ms(round_ms)} ms, {needed:.0f} GB/s of the {peak:.0f}"
         return needed / peak, figures, f"{facts} that the memory has"
 
-    return _bounded("more_bandwidth_than_the_chip", row, context, bound)
+    return _bounded(row, context, bound)
 
 
-def speedup_above_mgl(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Found | None:
     """Is speedup at most MGL? A round costs one target pass or more, so it cannot gain more than it commits."""
     most, least = most_committed(row), least_speedup(row, context)
     if not row.speculative or least is None:
@@ -156,24 +167,19 @@ def speedup_above_mgl(row: AuditRow, context: AuditContext) -> RuleFinding | Non
         if least <= MOST_A_ROUND:
             return None
         facts = f"the speedup is {least:.4g}, no round commits more than {MOST_A_ROUND:.0f} tokens"
-        return _impossible("speedup_above_mgl", {"speedup": least, "mgl_at_most": MOST_A_ROUND}, facts)
+        return Found("impossible", {"speedup": least, "mgl_at_most": MOST_A_ROUND}, facts)
 
-    def bound(faster: float, plain: float | None) -> tuple[float, dict[str, float], str]:
+    def bound(faster: float, plain: float | None) -> Excess:
         speedup = least if plain is None else faster * (least_speedup(row, context, plain) or 0.0)
         claimed = speedup if row.speedup is None or plain is not None else row.speedup.value
         figures = {"speedup": claimed, "mgl_at_most": most, "above_by": speedup / most}
         facts = f"the speedup is {claimed:.2f}, a round commits at most {most:.2f} tokens{reading(row, speedup)}"
         return speedup / most, figures, facts
 
-    return _bounded("speedup_above_mgl", row, context, bound)
+    return _bounded(row, context, bound)
 
 
-def _bounded(
-    rule: str,
-    row: AuditRow,
-    context: AuditContext,
-    bound: Callable[[float, float | None], tuple[float, dict[str, float], str]],
-) -> RuleFinding:
+def _bounded(row: AuditRow, context: AuditContext, bound: Callable[[float, float | None], Excess]) -> Found:
     """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
 
     `bound` says by how much it is broken where the row is so much faster, over its fastest baseline or another plain
@@ -186,36 +192,33 @@ def _bounded(
     far = POOLED_SLACK if row.pooled_mgl else IMPOSSIBLE_SDS * context.noise
     doubtful = excess > 1.0 + visible
     if excess * context.typical(row) > 1.0 + far and doubtful:
-        return _impossible(rule, figures, facts)
-    mean = context.case_mean(row) if not doubtful else None
-    if mean is not None:
-        of_mean, mean_figures, mean_facts = bound(mean.faster, mean.plain)
-        if of_mean > 1.0 + visible * mean.error:
+        return Found("impossible", figures, facts)
+    if not doubtful and (mean := context.case_mean(row)) is not None:
+        faster, plain, error = mean
+        of_mean, mean_figures, mean_facts = bound(faster, plain)
+        if of_mean > 1.0 + visible * error:
             doubtful, figures, facts = True, mean_figures, f"in the mean of its repeats {mean_facts}"
-    sentence = facts[0].upper() + facts[1:]
     if not doubtful and excess > 1.0:
-        sentence += ", within the noise"
+        facts += ", within the noise"
     why = "means over unequal prompts" if row.pooled_mgl else "noise"
-    return _judged(rule, doubtful, figures, sentence, f": too much, but {why} might explain it")
+    return _judged(doubtful, figures, facts, f": too much, but {why} might explain it")
 
 
 # --- figures that must agree ------------------------------------------------------------------------------------
 
 
-def figures_disagree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def figures_disagree(row: AuditRow, context: AuditContext) -> Found | None:
     """Do counts and columns that say one thing agree: rounds, tokens and rates; tok/s, ms a token and speedup?"""
-    counts = counts_agree(row, context)
-    if counts is not None and counts.verdict != "possible":
+    counts = _counts(row, context)
+    if counts is not None and counts.kind != "possible":
         return counts
-    worst = max(_columns(row, context), key=lambda one: one[0], default=None)
-    if worst is None or worst[0] <= BOOKKEEPING_RATIO:
+    ratio, words, figures = max(_columns(row, context), key=lambda one: one[0], default=(1.0, "", {}))
+    if ratio <= BOOKKEEPING_RATIO:
         return counts
-    apart, words, figures = worst
-    sentence = f"{words[0].upper() + words[1:]}: they differ by a factor of {apart:.3f}"
-    return _judged("figures_disagree", True, figures | {"apart_by": apart}, sentence)
+    return _judged(True, figures | {"apart_by": ratio}, f"{words}: they differ by a factor of {ratio:.3f}")
 
 
-def counts_agree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def _counts(row: AuditRow, context: AuditContext) -> Found | None:
     """Do MGL, acceptance, rounds and tokens describe one and the same output? tokens = rounds + accepted.
 
     A token a round more or less is a question of what is counted; what remains beyond it cannot be.
@@ -223,17 +226,14 @@ def counts_agree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     if row.n_output is not None and row.n_predict is not None and row.n_output > row.n_predict:
         figures = {"n_output": float(row.n_output), "n_predict": float(row.n_predict)}
         sentence = f"The output has {row.n_output} tokens where {row.n_predict} were allowed"
-        return _judged("figures_disagree", True, figures, sentence, ": the last round was counted past the end")
+        return _judged(True, figures, sentence, ": the last round was counted past the end")
     mgl = tokens_a_round(row)
     if not row.speculative or (row.gamma is None and (row.acceptance is None or row.acceptance_of != "output")):
         return None
     if mgl is None:
         found = whole_counts(row)
-        if found is None:
-            return None
-        fits, figures, sentence = found
-        return _judged("figures_disagree", not fits and context.exact_counts, figures, sentence)
-    spans = spans_by_meaning(row)
+        return found if found is None or context.exact_counts else found._replace(kind="possible")
+    spans = _spans_by_meaning(row)
     slack = 1.0 + tail(row)  # the last round may commit tokens past the end, by less than gamma
     beyond = {of: max(mgl.low / (most * slack), least / (mgl.high * slack)) for of, (least, most) in spans.items()}
     meaning = min(beyond, key=beyond.__getitem__)
@@ -241,14 +241,14 @@ def counts_agree(row: AuditRow, context: AuditContext) -> RuleFinding | None:
     figures = {"mgl_stated": mgl.value, "mgl_at_most": most, "mgl_at_least": least}
     facts = f"The row states {mgl.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     if mgl.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
-        return _impossible("figures_disagree", figures, facts)
+        return Found("impossible", figures, facts)
     if row.acceptance is not None and meaning != "proposed" and row.acceptance_of is None:
         facts += f" if the rate is {WORDS[meaning]}"
     why = ": they count different things, the bonus token perhaps"
-    return _judged("figures_disagree", beyond[meaning] > BOOKKEEPING_RATIO, figures, facts, why)
+    return _judged(beyond[meaning] > BOOKKEEPING_RATIO, figures, facts, why)
 
 
-def spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
+def _spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
     """Least and most tokens a round that rate and gamma allow, by the meaning of the rate.
 
     A share of output tokens decides both ends. The others do where drafts have full length; else they bound from above,
@@ -276,69 +276,62 @@ def whole_counts(row: AuditRow) -> Found | None:
     ``accepted / (gamma rounds - missing) = acceptance`` and ``rounds + accepted = tokens`` give
     ``rounds = (tokens + acceptance missing) / (1 + acceptance gamma)``, which must be whole.
     """
-    if row.acceptance is None or not row.fixed_length or not row.n_predict or not row.gamma:
+    rate, gamma, n = row.acceptance, row.gamma, row.n_predict
+    if rate is None or not row.fixed_length or not n or not gamma or "proposed" not in row.meanings:
         return None
-    if "proposed" not in row.meanings:
-        return None
-    gamma, n = row.gamma, row.n_predict
     # A program may count the first token or not, run past the end, or propose less in the last gamma tokens.
     run_past = [(total, 0) for total in range(max(1, n - 1), n + gamma + 1)]
     stop_short = [(max(1, n - 1), missing) for missing in range(1, gamma * (gamma + 1) // 2 + 1)]
     for total, missing in run_past + stop_short:
-        fewest = (total + row.acceptance.high * missing) / (1 + row.acceptance.high * gamma)
-        most = (total + row.acceptance.low * missing) / (1 + row.acceptance.low * gamma)
-        rounds = math.ceil(fewest - 1e-9)
-        if rounds <= most + 1e-9:
+        rounds = math.ceil((total + rate.high * missing) / (1 + rate.high * gamma) - 1e-9)
+        if rounds <= (total + rate.low * missing) / (1 + rate.low * gamma) + 1e-9:
             figures = {"tokens": float(total), "rounds": float(rounds), "accepted": float(total - rounds)}
             sentence = f"{rounds} rounds and {total - rounds} accepted tokens give {total} tokens at this rate"
-            return True, figures, sentence
-    figures = {"acceptance": row.acceptance.value, "n_predict": float(n), "gamma": float(gamma)}
-    rate = 100 * row.acceptance.value
-    return False, figures, f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {rate:.3f} %"
+            return Found("possible", figures, sentence)
+    figures = {"acceptance": rate.value, "n_predict": float(n), "gamma": float(gamma)}
+    sentence = f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {100 * rate.value:.3f} %"
+    return Found("suspicious", figures, sentence)
 
 
 def _columns(row: AuditRow, context: AuditContext) -> Iterator[tuple[float, str, dict[str, float]]]:
-    """By what factor columns that say the same thing are apart, in words and figures.
+    """By what factor columns that say the same thing differ, in words and figures.
 
     A speedup may be a ratio to the repeat's own baseline, to any mean or to any median of them.
     """
-    if row.tok_s is not None and row.ms_per_token is not None and row.tok_s.low > 0 and row.ms_per_token.low > 0:
-        by_ms = row.ms_per_token.inverse.scaled(1e3)
-        words = f"tok_s is {row.tok_s.value:g}, ms_per_token {row.ms_per_token.value:g} is {by_ms.value:.4g} tok/s"
-        yield _apart(row.tok_s, by_ms), words, {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
-    reach = context.agreeing_baselines(row) if row.speculative and row.speedup is not None else None
-    if row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
+    tok_s, ms, speedup, rate = row.tok_s, row.ms_per_token, row.speedup, row.acceptance
+    if tok_s is not None and ms is not None and tok_s.low > 0 and ms.low > 0:
+        by_ms = ms.inverse.scaled(1e3)
+        words = f"tok_s is {tok_s.value:g}, ms_per_token {ms.value:g} is {by_ms.value:.4g} tok/s"
+        yield _ratio_between(tok_s, by_ms), words, {"tok_s": tok_s.value, "ms_per_token": ms.value}
+    reach = context.agreeing_baselines(row) if row.speculative and speedup is not None else None
+    if speedup is not None and tok_s is not None and reach is not None and reach[0] > 0:
         slowest, fastest = reach
-        low, high = row.tok_s.low / fastest, row.tok_s.high / slowest
+        low, high = tok_s.low / fastest, tok_s.high / slowest
         over = f"{fastest:.3g}" if slowest > 0.99 * fastest else f"{slowest:.3g} to {fastest:.3g}"
-        words = f"speedup is {row.speedup.value:.4g}, tok_s {row.tok_s.value:g} over the plain {over} is {low:.3g}"
+        words = f"speedup is {speedup.value:.4g}, tok_s {tok_s.value:g} over the plain {over} is {low:.3g}"
         words += f" to {high:.3g}" if high > 1.02 * low else ""
-        figures = {"speedup": row.speedup.value, "tok_s": row.tok_s.value, "baseline_tok_s": fastest}
-        yield _apart(row.speedup, Printed(value=low, low=low, high=high, digits=row.tok_s.digits)), words, figures
-    if row.acceptance is not None and row.n_accepted is not None and row.n_proposed and row.acceptance_of == "proposed":
+        figures = {"speedup": speedup.value, "tok_s": tok_s.value, "baseline_tok_s": fastest}
+        yield _ratio_between(speedup, Printed(value=low, low=low, high=high, digits=tok_s.digits)), words, figures
+    if rate is not None and row.n_accepted is not None and row.n_proposed and row.acceptance_of == "proposed":
         counted = exact(row.n_accepted / row.n_proposed)
-        words = f"acceptance is {row.acceptance.value:.4g}, {row.n_accepted} of {row.n_proposed} is {counted.value:.4g}"
-        yield _apart(row.acceptance, counted), words, {"acceptance": row.acceptance.value}
+        words = f"acceptance is {rate.value:.4g}, {row.n_accepted} of {row.n_proposed} is {counted.value:.4g}"
+        yield _ratio_between(rate, counted), words, {"acceptance": rate.value}
 
 
-def _apart(one: Printed, other: Printed) -> float:
+def _ratio_between(one: Printed, other: Printed) -> float:
     """By what factor two intervals miss each other; 1 when they meet."""
-    gaps = [a.low / b.high for a, b in ((one, other), (other, one)) if b.high > 0]
-    return max([1.0, *gaps])
+    return max([1.0, *(a.low / b.high for a, b in ((one, other), (other, one)) if b.high > 0)])
 
 
 # --- rows against their table -----------------------------------------------------------------------------------
 
 
-def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Found | None:
     """Is throughput independent of acceptance? Equal work takes equal time, so accepted tokens must show in tok/s."""
-    if not row.sound or not row.speculative or row.acceptance is None:
+    if not row.comparable or not row.speculative or row.acceptance is None:
         return None
     found = [one for one in (_round_of_its_work(row, context), _slope(row, context)) if one is not None]
-    if not found:
-        return None
-    doubtful, figures, sentence = max(found, key=lambda one: one[0])
-    return _judged("speed_ignores_acceptance", doubtful, figures, sentence)
+    return max(found, key=lambda one: one.kind == "suspicious", default=None)
 
 
 def _round_of_its_work(row: AuditRow, context: AuditContext) -> Found | None:
@@ -350,7 +343,7 @@ def _round_of_its_work(row: AuditRow, context: AuditContext) -> Found | None:
     figures = {"round": found[1], "typical_round": typical, "acceptance": row.acceptance.value, "differs_by": ratio}
     sentence = f"A round of this row took {found[1] / typical:.2f} times what rounds of the same work in the table take"
     doubtful = ratio > max(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise)
-    return doubtful, figures, sentence + ": speed does not follow acceptance as it must" * doubtful
+    return _judged(doubtful, figures, sentence, ": speed does not follow acceptance as it must")
 
 
 def _slope(row: AuditRow, context: AuditContext) -> Found | None:
@@ -367,10 +360,10 @@ def _slope(row: AuditRow, context: AuditContext) -> Found | None:
     sentence = f"Over {slope.n_cases} cases speed goes with the {slope.value:.2f}th power of the tokens a round commits"
     doubtful = max(low - slope.value, slope.value - high) > SUSPICIOUS_SDS * slope.error
     why = f" (standard error {slope.error:.2f}), not the first: acceptance did not make it, or drafts are shorter"
-    return doubtful, figures, sentence + why * doubtful
+    return _judged(doubtful, figures, sentence, why)
 
 
-def runs_of_one_setting_apart(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def runs_of_one_setting_apart(row: AuditRow, context: AuditContext) -> Found | None:
     """Does a run lie near its repeats, and a plain run near others of its target and depth?
 
     Depths that are not stated are taken as equal.
@@ -378,37 +371,33 @@ def runs_of_one_setting_apart(row: AuditRow, context: AuditContext) -> RuleFindi
     paces, own = context.repeated_paces.get(row.case), row.pace
     if not row.speculative and row.tok_s is not None:
         paces, own = context.baseline_speeds.get((*row.host, row.n_prompt, *row.run_of)), row.tok_s.value or None
-    if not row.sound or paces is None or own is None or len(paces) < 2 or (row.speculative and row.repeat is None):
+    if not row.comparable or not paces or own is None or len(paces) < 2 or (row.speculative and row.repeat is None):
         return None
-    typical = median_of_others(paces, own)
-    ratio = max(own / typical, typical / own)
+    faster = own / median_of_others(paces, own)
     what = "A round of this run went" if row.speculative else "This plain run went"
-    sentence = f"{what} {own / typical:.2f} times as fast as the others of its setting"
-    doubtful = ratio > _same_case(context)
-    return _judged("runs_of_one_setting_apart", doubtful, {"times_as_fast": own / typical}, sentence)
+    sentence = f"{what} {faster:.2f} times as fast as the others of its setting"
+    return _judged(max(faster, 1 / faster) > _same_case(context), {"times_as_fast": faster}, sentence)
 
 
 def _same_case(context: AuditContext) -> float:
     return max(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise)
 
 
-def figures_copied(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def figures_copied(row: AuditRow, context: AuditContext) -> Found | None:
     """Do repeats print one time, or lengths of draft one rate, oftener than noise and digits allow?"""
-    if not row.sound:
+    if not row.comparable:
         return None
-    times, rates = _equal_times(row, context), _copied_rate(row, context)
-    for found in (rates, times):
-        if found is not None and (found[0] or found is times):
-            return _judged("figures_copied", *found)
-    capped = _capped(row, context)
-    return None if capped is None else RuleFinding(rule="figures_copied", figures={}, sentence=capped, ask=True)
+    rate = _copied_rate(row, context)
+    return (
+        rate if rate is not None and rate.kind == "suspicious" else _equal_times(row, context) or _capped(row, context)
+    )
 
 
 def _equal_times(row: AuditRow, context: AuditContext) -> Found | None:
     times = context.repeated_times.get(row.case) if row.repeat is not None and row.printed_time else None
     if times is None:
         return None
-    equal, n = times[row.printed_time], len(context.repeats[row.case])
+    equal, n = times[row.printed_time], times.total()
     chance = min(1.0, math.comb(n, equal) * context.chance_of_equal(row) ** (equal - 1))
     figures = {"equal_repeats": float(equal - 1), "chance": chance, "chance_over_the_table": context.chance_of_copies}
     sentence = (
@@ -416,13 +405,13 @@ def _equal_times(row: AuditRow, context: AuditContext) -> Found | None:
     )
     doubtful = equal > 1 and (chance <= COINCIDENCE or (equal == n and context.chance_of_copies <= COINCIDENCE))
     more = f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables"
-    return doubtful, figures, sentence + more * (doubtful and chance > COINCIDENCE)
+    return _judged(doubtful, figures, sentence, more * (chance > COINCIDENCE))
 
 
 def _copied_rate(row: AuditRow, context: AuditContext) -> Found | None:
     """Is one acceptance printed for several lengths of draft that run at other speeds, oftener than chance does that?
 
-    Longer drafts of equal text accept a smaller share; two that happen to print alike are counted against how finely
+    Longer drafts of equal text accept a smaller share; two that happen to print the same are counted against how finely
     the rates are printed. A cap that makes the lengths equal makes the speeds equal too, and is asked about instead.
     """
     cases, copies, expected = context.copied_rates
@@ -433,27 +422,23 @@ def _copied_rate(row: AuditRow, context: AuditContext) -> Found | None:
         f"{100 * row.acceptance.value:.4g} % is printed for other lengths of draft, which run at another speed, too: "
         f"{copies} such pairs in the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
     )
-    return copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= COINCIDENCE, figures, sentence
+    return _judged(copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= COINCIDENCE, figures, sentence)
 
 
-def _capped(row: AuditRow, context: AuditContext) -> str | None:
+def _capped(row: AuditRow, context: AuditContext) -> Found | None:
     """A question where two lengths of draft have one rate and one speed: the longer is capped, or a row was copied."""
-    if not row.speculative or not row.gamma or row.tok_s is None or row.acceptance is None:
-        return None
-    if not 0 < row.acceptance.value < 1 or row.acceptance.digits < 2:
+    if not row.speculative or not row.gamma or not row.fine_rate:
         return None
     for other in context.shorter_drafts_of_one_rate(row):
         speeds = sorted(one.tok_s.value for one in (row, other) if one.tok_s is not None)
         if len(speeds) > 1 and speeds[1] <= SAME_SPEED_RATIO * speeds[0]:
-            return (
-                f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
-                "is the draft capped, or a row copied?"
-            )
+            same = f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed"
+            return Found("ask", {}, f"{same}: is the draft capped, or a row copied?")
     return None
 
 
-def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> RuleFinding | None:
-    """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a wrong counter or one model for both is likely.
+def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Found | None:
+    """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a false counter or one model for both is likely.
 
     Not where the output was compared with plain decoding.
     """
@@ -465,19 +450,18 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> RuleFinding
         proposed = row.n_predict * row.gamma / (1.0 + row.gamma * rate)
     if 0.0 < rate < 1.0 or proposed < FEWEST_PROPOSED:
         return None
-    sentence = f"{100 * rate:.2f} % of proposed tokens were accepted"
-    return _judged("all_or_nothing_accepted", True, {"acceptance": rate}, sentence)
+    return _judged(True, {"acceptance": rate}, f"{100 * rate:.2f} % of proposed tokens were accepted")
 
 
-def output_is_a_loop(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def output_is_a_loop(row: AuditRow, context: AuditContext) -> Found | None:
     """Does the output repeat a few tokens to its end? What is accepted of that says nothing of text: ask."""
     if row.loop is None or not row.speculative:
         return None
     sentence = f"The last third of the output repeats {row.loop} tokens: acceptance of a loop says nothing of text"
-    return RuleFinding(rule="output_is_a_loop", figures={"period": float(row.loop)}, sentence=f"{sentence}.", ask=True)
+    return Found("ask", {"period": float(row.loop)}, sentence)
 
 
-def arms_do_not_match(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def arms_do_not_match(row: AuditRow, context: AuditContext) -> Found | None:
     """Do both arms of a ratio come from one engine, one file and one token count? Another prompt is not doubted.
 
     It is asked about where another program decodes the file plainly much faster than the row's own plain run.
@@ -487,17 +471,17 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> RuleFinding | Non
     other = row.baseline_target or another_file(row, context)
     if other is not None:
         sentence = f"The speedup is over a plain run of {other}, another file than {row.target}"
-        return _judged("arms_do_not_match", True, {}, sentence, ": the ratio is not what speculation gained")
-    plain = [r for r in context.sound if r.host == row.host and not r.speculative] if row.claims_ratio else []
+        return _judged(True, {}, sentence, ": the ratio is not what speculation gained")
+    plain = [r for r in context.comparable if r.host == row.host and not r.speculative] if row.claims_ratio else []
     differing = []
-    engines, lengths = {r.engine for r in plain}, {r.n_predict for r in plain}
+    engines, lengths = {one.engine for one in plain}, {one.n_predict for one in plain}
     if row.engine is not None and engines and not engines & {None, row.engine}:
         differing.append(f"program ({min(map(str, engines))} against {row.engine})")
     if row.n_predict is not None and lengths and not lengths & {None, row.n_predict}:
         differing.append("token count")
     if differing:
         sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
-        return _judged("arms_do_not_match", True, {"differences": float(len(differing))}, sentence)
+        return _judged(True, {"differences": float(len(differing))}, sentence)
     return _faster_elsewhere(row, context)
 
 
@@ -510,61 +494,52 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
         if chip != row.chip or not same_model(target, row.target) or not speeds:
             continue
         low, high = row.tok_s.low / max(s.high for s in speeds), row.tok_s.high / min(s.low for s in speeds)
-        if _apart(row.speedup, Printed(value=low, low=low, high=high, digits=row.tok_s.digits)) <= BOOKKEEPING_RATIO:
+        over = Printed(value=low, low=low, high=high, digits=row.tok_s.digits)
+        if _ratio_between(row.speedup, over) <= BOOKKEEPING_RATIO:
             return target
     return None
 
 
-def _faster_elsewhere(row: AuditRow, context: AuditContext) -> RuleFinding | None:
-    own = context.baseline(row) if row.program is not None and context.programs - {row.program} else None
-    if own is None:
-        return None
-    others = [r for r in context.baselines(row) if r.program not in (None, row.program) and r.n_prompt == row.n_prompt]
-    speeds = {r.program: r.tok_s.value for r in others if r.tok_s is not None}
+def _faster_elsewhere(row: AuditRow, context: AuditContext) -> Found | None:
+    own = context.baseline(row) if row.program is not None else None
+    others = [one for one in context.baselines(row) if one.program not in (None, row.program)]
+    speeds = {one.program: one.tok_s.value for one in others if one.tok_s is not None and one.n_prompt == row.n_prompt}
     program = max(speeds, key=speeds.__getitem__, default=None)
-    if program is None or (ratio := speeds[program] / own.mean.value) <= _same_case(context):
+    if own is None or program is None or (ratio := speeds[program] / own.mean.value) <= _same_case(context):
         return None
-    sentence = (
-        f"{program} decodes the same file plainly {ratio:.2f} times as fast as {row.program}: "
-        "how much of the gain is left over the faster plain run?"
-    )
-    return RuleFinding(rule="arms_do_not_match", figures={"faster_by": ratio}, sentence=sentence, ask=True)
+    plainly = f"{program} decodes the same file plainly {ratio:.2f} times as fast as {row.program}"
+    return Found("ask", {"faster_by": ratio}, f"{plainly}: how much of the gain is left over the faster plain run?")
 
 
-def slower_than_the_machine(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def slower_than_the_machine(row: AuditRow, context: AuditContext) -> Found | None:
     """Is a plain run as fast as its chip should decode that model? A ratio to one that is not is too high: ask."""
     deep = (row.n_prompt or 0) + (row.n_output or row.n_predict or 0) > SHALLOW
     baseline = context.baseline(row) if row.claims_ratio else None
     own = row.tok_s if not row.speculative else None if baseline is None else baseline.fastest
     should = None if row.chip is None or own is None or deep else plain_speed(row.target, row.chip)
-    if own is None or should is None:
+    if own is None or should is None or (row.speculative and own.high >= should.low):
         return None
     figures = {"plain_tok_s": own.value, "least_expected_tok_s": should.low, "most_expected_tok_s": should.high}
     run = f"{own.value:.4g} tok/s of {row.target} on an {row.chip}"
     span = f"the {should.low:.3g} to {should.high:.3g} that public rows lead to expect"
-    if own.high >= should.low:
-        sentence = f"{run}, plain, lies {'above' if own.low > should.high else 'within'} {span}."
-        return (
-            None if row.speculative else RuleFinding(rule="slower_than_the_machine", figures=figures, sentence=sentence)
-        )
     if row.speculative:
-        sentence = f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high."
-    else:
+        sentence = f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high"
+    elif own.high < should.low:
         sentence = f"{run}, plain, lies below {span}: is it hot, busy, on battery, or was it computed otherwise?"
-    return RuleFinding(rule="slower_than_the_machine", figures=figures, sentence=sentence, ask=True)
+    else:
+        return _judged(False, figures, f"{run}, plain, lies {'above' if own.low > should.high else 'within'} {span}")
+    return Found("ask", figures, sentence)
 
 
-def trial_not_valid(row: AuditRow, context: AuditContext) -> RuleFinding | None:
+def trial_not_valid(row: AuditRow, context: AuditContext) -> Found | None:
     """Did every native call succeed, is the output lossless, and can counts, times and tokens be at all?"""
     if row.cannot_be is not None:
-        return _impossible("trial_not_valid", {}, row.cannot_be)
+        return Found("impossible", {}, row.cannot_be)
     if row.failed_native_calls:
         figures = {"failed_native_calls": float(row.failed_native_calls)}
         facts = f"{row.failed_native_calls} native calls failed, and a call that fails decodes nothing"
-        return _impossible("trial_not_valid", figures, facts)
-    if row.invalid_reason:
-        return _judged("trial_not_valid", True, {}, f"It is not valid: {row.invalid_reason}")
-    return None
+        return Found("impossible", figures, facts)
+    return Found("suspicious", {}, f"It is not valid: {row.invalid_reason}") if row.invalid_reason else None
 
 
 # The rules that may say `impossible`.
@@ -587,15 +562,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _judged(rule: str, doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> RuleFinding:
+def _judged(doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> Found:
     """Possible, or suspicious for a reason that goes on from the sentence."""
-    verdict: Credibility = "suspicious" if doubtful else "possible"
-    return RuleFinding(rule=rule, verdict=verdict, figures=figures, sentence=f"{sentence}{why if doubtful else ''}.")
-
-
-def _impossible(rule: str, figures: dict[str, float], facts: str) -> RuleFinding:
-    sentence = f"{facts[0].upper() + facts[1:]}: this cannot be true."
-    return RuleFinding(rule=rule, verdict="impossible", figures=figures, sentence=sentence)
+    return Found("suspicious" if doubtful else "possible", figures, sentence + why * doubtful)
 
 
 def _ms(value: float) -> str:

@@ -3,6 +3,8 @@
 Each figure is taken at the end of its interval that favours the row; None where the table does not say enough.
 """
 
+import re
+
 from mlsd.analysis.audit.plain_speed import least_pass_ms
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.formats.printed import Printed
@@ -15,7 +17,7 @@ MOST_A_ROUND = 256.0  # tokens of a round of which nothing is said: look-ups on 
 
 def tokens_a_round(row: AuditRow) -> Printed | None:
     """MGL as printed, else the output's tokens over its rounds."""
-    if row.mgl is not None or row.rounds is None or row.n_output is None or row.rounds.low <= 0:
+    if row.mgl is not None or row.rounds is None or not row.n_output or row.rounds.low <= 0:
         return row.mgl
     return row.rounds.inverse.scaled(row.n_output)
 
@@ -26,11 +28,8 @@ def most_committed(row: AuditRow) -> float | None:
     """
     if not row.speculative:
         return 1.0
-    if row.mgl is not None:
-        return row.mgl.high
-    tokens = row.n_output or row.n_predict
-    if row.rounds is not None and tokens and row.rounds.low > 0:
-        return tokens / row.rounds.low
+    if (stated := tokens_a_round(row)) is not None:
+        return stated.high
     if row.acceptance is None:
         return None if row.gamma is None else row.gamma + 1.0
     readings = most_by_meaning(row)
@@ -108,10 +107,18 @@ def tail(row: AuditRow) -> float:
     return row.gamma / (row.n_predict - 1) if row.gamma and row.n_predict and row.n_predict > 1 else 0.0
 
 
+# One pass of the draft proposes a whole block; one of a tree a whole level.
+_BLOCKS = re.compile(r"dflash|dspark|block|medusa|hydra|parallel|pard(?![a-z])")
+_TREES = re.compile(r"tree|eagle-?2|sequoia|specinfer")
+
+
 def least_draft_passes(row: AuditRow) -> float:
     """The fewest passes of its draft that a round needs."""
-    mgl = tokens_a_round(row)
-    return row.draft_passes(least_proposed(row), 0.0 if mgl is None else max(0.0, mgl.low - 1.0))
+    mgl, proposed = tokens_a_round(row), least_proposed(row)
+    named = f"{row.drafter} {row.draft or ''}".lower()
+    if _BLOCKS.search(named):
+        return min(1.0, proposed)
+    return min(proposed, max(0.0, mgl.low - 1.0) if mgl is not None else 0.0) if _TREES.search(named) else proposed
 
 
 def least_draft_ms(row: AuditRow, context: AuditContext) -> float:

@@ -4,6 +4,7 @@ A study is one TOML file in this folder. Tables hold strings, so that no printed
 `context` adds what the rules need: the memory's peak, the bytes of a pass, the cost of a draft token.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def context(study: PublishedStudy) -> AuditContext:
         rows=rows,
         peak_gb_s=None if machine is None else machine.peak_gb_s,
         pass_bytes=pass_bytes,
-        draft_token_ms=draft_token_ms(study, AuditContext(rows=rows)),
+        draft_token_ms=draft_token_ms(study, rows),
         notes=(f"Source: {study.address} ({study.date}).", study.verdict.strip(), *study.notes, *sources),
     )
 
@@ -152,18 +153,21 @@ def _with_drafting(row: AuditRow, study: PublishedStudy) -> AuditRow:
     return row
 
 
-def draft_token_ms(study: PublishedStudy, baselines: AuditContext) -> dict[str, float]:
+def draft_token_ms(study: PublishedStudy, rows: Iterable[AuditRow]) -> dict[str, float]:
     """Least time of one draft token: the printed speed of the same model, scaled by bytes where the file differs.
 
     A pass takes a fixed time plus the time to read its bytes, so it shrinks by less than its bytes do.
     """
     sizes = {model.id: model.pass_bytes for model in study.models}
+    fastest: dict[str, float] = {}
+    for row in rows:
+        if row.comparable and not row.speculative and row.tok_s is not None:
+            fastest[row.target] = max(row.tok_s.high, fastest.get(row.target, 0.0))
     result = {}
     for model in study.models:
-        timed = [row.tok_s.high for row in baselines.plain_runs(model.draft_timed_as or "") if row.tok_s is not None]
-        if timed:
-            own, other = sizes[model.id], sizes[model.draft_timed_as or ""]
-            result[model.id] = 1e3 / max(timed) * (min(1.0, own / other) if own and other else 1.0)
+        if model.draft_timed_as in fastest:
+            own, other = sizes[model.id], sizes[model.draft_timed_as]
+            result[model.id] = 1e3 / fastest[model.draft_timed_as] * (min(1.0, own / other) if own and other else 1.0)
     return result
 
 

@@ -34,9 +34,6 @@ ONE_DEPTH = 0.03  # plain passes of prompts that differ by more compare in other
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
-# One pass of the draft proposes a whole block; one of a tree a whole level.
-_BLOCKS = re.compile(r"dflash|dspark|block|medusa|hydra|parallel|pard(?![a-z])")
-_TREES = re.compile(r"tree|eagle-?2|sequoia|specinfer")
 _LLAMA_CPP = re.compile(r"llama[-_. ]?(?:bench|cli|cpp|server|speculative|swap)|lcpp|ggml|ollama|kobold")
 LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
 SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
@@ -99,21 +96,14 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
         return self.drafter in CONTROLS or LOOKUPS.search(f"{self.drafter} {self.draft}".lower()) is not None
 
     @property
-    def sound(self) -> bool:
-        """Whether it is known of nothing that it is wrong: only such rows are compared with each other."""
+    def comparable(self) -> bool:
+        """Whether nothing is known to be false of it: only such rows are compared with each other."""
         return not (self.failed_native_calls or self.invalid_reason or self.cannot_be)
 
     @property
     def engine(self) -> str | None:
         """What decodes under the program: llama.cpp under any of its programs, else the program itself."""
         return "llama.cpp" if self.program and _LLAMA_CPP.search(self.program.lower()) else self.program
-
-    def draft_passes(self, proposed: float, accepted: float) -> float:
-        """The fewest passes of a draft that propose so many tokens, of which so many are accepted."""
-        named = f"{self.drafter} {self.draft or ''}".lower()
-        if _BLOCKS.search(named):
-            return min(1.0, proposed)
-        return min(accepted, proposed) if _TREES.search(named) else proposed
 
     @property
     def meanings(self) -> tuple[Meaning, ...]:
@@ -139,12 +129,19 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
         return tuple(figure.value for figure in (self.tok_s, self.ms_per_token) if figure is not None)
 
     @property
-    def pair(self) -> tuple[object, ...]:
-        return (*self.pair_but_gamma, self.gamma)
+    def fine_rate(self) -> bool:
+        """Whether its rate is printed so that two equal ones mean something, beside a speed."""
+        rate = self.acceptance
+        return self.tok_s is not None and rate is not None and 0 < rate.value < 1 and rate.digits >= 2
 
     @property
-    def pair_but_gamma(self) -> tuple[object, ...]:
-        return (self.target, self.chip, self.drafter, self.draft, self.options)
+    def pair(self) -> tuple[object, ...]:
+        return (self.target, self.chip, self.drafter, self.draft, self.options, self.gamma)
+
+    @property
+    def drafting(self) -> tuple[object, ...]:
+        """What rows share that differ in the length of their drafts, or in repeat."""
+        return (*self.pair[:-1], self.prompt, self.n_prompt)
 
     @property
     def long_output(self) -> int | None:
@@ -191,14 +188,6 @@ class Baseline(Record, frozen=True, kw_only=True):
         return self.fastest.high * self.margin
 
 
-class CaseMean(Record, frozen=True, kw_only=True):
-    """The mean of a row's repeats over the mean of its baselines."""
-
-    faster: float  # than the row itself
-    plain: float  # tok/s
-    error: float  # of the ratio, in deviations of one repeat
-
-
 class Slope(Record, frozen=True, kw_only=True):
     """Log speed against log MGL over the prompts of equal work: 1 where rounds of equal work take equal time."""
 
@@ -226,16 +215,16 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return max((one.peak_bandwidth_gb_s for one in held if one.peak_bandwidth_gb_s), default=None)
 
     @cached_property
-    def sound(self) -> tuple[AuditRow, ...]:
+    def comparable(self) -> tuple[AuditRow, ...]:
         """The rows that others may be compared with."""
-        return tuple(row for row in (*self.rows, *self.beside) if row.sound)
+        return tuple(row for row in (*self.rows, *self.beside) if row.comparable)
 
     # --- repeats and their noise
 
     @cached_property
     def repeats(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Rows of each case that were measured more than once."""
-        groups = grouped((row for row in self.sound if row.repeat is not None), lambda row: row.case)
+        groups = grouped((row for row in self.comparable if row.repeat is not None), lambda row: row.case)
         return {case: rows for case, rows in groups.items() if len(rows) > 1}
 
     @cached_property
@@ -248,7 +237,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 squares, freedom = squares + statistics.variance(logs) * (len(logs) - 1), freedom + len(logs) - 1
         if freedom:
             return squares, freedom
-        printed = [row.relative_sd for row in self.sound if not row.speculative and row.relative_sd is not None]
+        printed = [row.relative_sd for row in self.comparable if not row.speculative and row.relative_sd is not None]
         return sum(2.0 * sd**2 for sd in printed), 2 * len(printed)
 
     @cached_property
@@ -295,8 +284,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def copied_rates(self) -> tuple[set[tuple[object, ...]], int, float]:
         """Cases of two draft lengths with one rate and two speeds, how many such pairs there are and chance gives."""
         expected, copies = 0.0, list[tuple[AuditRow, AuditRow]]()
-        for rows in self.settings.values():
-            first = {row.gamma: row for row in reversed(rows) if row.gamma and _rate_is_fine(row)}
+        fine = (row for row in self.comparable if row.speculative and row.gamma and row.fine_rate)
+        for rows in grouped(fine, lambda row: row.drafting).values():
+            first = {row.gamma: row for row in reversed(rows)}
             for pair in combinations(first.values(), 2):
                 rates = [row.acceptance for row in pair if row.acceptance is not None]
                 expected += min(1.0, max(rate.high - rate.low for rate in rates) / RATE_SPREAD)
@@ -310,31 +300,27 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         paces, own = self.repeated_paces.get(row.case), row.pace
         return 1.0 if paces is None or own is None else min(1.0, paces[(len(paces) - 1) // 4] / own)
 
-    def case_mean(self, row: AuditRow) -> CaseMean | None:
-        paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
-        if not row.sound or paces is None or own is None or baseline is None:
-            return None
-        error = math.sqrt(1 / len(paces) + 1 / baseline.n)
-        plain = baseline.mean.value * baseline.margin
-        return CaseMean(faster=self._mean_paces[row.case] / own, plain=plain, error=error)
+    def case_mean(self, row: AuditRow) -> tuple[float, float, float] | None:
+        """The mean of a row's repeats over the mean of its baselines.
 
-    @cached_property
-    def _mean_paces(self) -> dict[tuple[object, ...], float]:
-        return {case: statistics.fmean(paces) for case, paces in self.repeated_paces.items()}
+        How much faster it is than the row itself, its plain speed in tok/s, and the error in deviations of one repeat.
+        """
+        paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
+        if not row.comparable or paces is None or own is None or baseline is None:
+            return None
+        plain, error = baseline.mean.value * baseline.margin, math.sqrt(1 / len(paces) + 1 / baseline.n)
+        return statistics.fmean(paces) / own, plain, error
 
     # --- baselines
 
     @cached_property
     def plain(self) -> Mapping[tuple[str, str | None], list[AuditRow]]:
         """AR rows with a speed, by target and chip."""
-        plain = (row for row in self.sound if not row.speculative and row.tok_s is not None)
+        plain = (row for row in self.comparable if not row.speculative and row.tok_s is not None)
         return grouped(plain, lambda row: row.host)
 
     def baselines(self, row: AuditRow) -> list[AuditRow]:
         return self.plain.get(row.host, [])
-
-    def plain_runs(self, model: str) -> list[AuditRow]:
-        return [row for (target, _), rows in self.plain.items() if target == model for row in rows]
 
     @cached_property
     def _judged_by(self) -> dict[tuple[object, ...], Baseline | None]:
@@ -384,11 +370,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return min(figure.low for figure in choices), max(figure.high for figure in choices)
 
     @cached_property
-    def programs(self) -> set[str]:
-        """Those that decoded plain rows."""
-        return {row.program for rows in self.plain.values() for row in rows if row.program is not None}
-
-    @cached_property
     def baseline_speeds(self) -> Mapping[tuple[object, ...], list[float]]:
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds: dict[tuple[object, ...], list[float]] = {}
@@ -418,21 +399,15 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     # --- rounds of equal work
 
     @cached_property
-    def settings(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
-        """Speculative rows that differ in the length of their drafts, or in repeat."""
-        rows = (row for row in self.sound if row.speculative)
-        return grouped(rows, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
-
-    @cached_property
-    def _by_rate(self) -> Mapping[tuple[object, ...], dict[int, list[AuditRow]]]:
-        """Rows of a setting with one rate, by the length of their drafts."""
-        found = grouped((row for rows in self.settings.values() for row in rows if row.gamma), _rate_of_setting)
-        return {key: grouped(rows, lambda row: row.gamma or 0) for key, rows in found.items()}
+    def _of_one_rate(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
+        """Speculative rows of which the same share was accepted, by what they share beside the length of drafts."""
+        rows = (row for row in self.comparable if row.speculative and row.gamma)
+        return grouped(rows, lambda row: (*row.drafting, row.acceptance))
 
     def shorter_drafts_of_one_rate(self, row: AuditRow) -> Iterator[AuditRow]:
-        """Rows of the same setting with shorter drafts of which the same share was accepted."""
-        for gamma, rows in self._by_rate.get(_rate_of_setting(row), {}).items():
-            yield from rows if gamma < (row.gamma or 0) else ()
+        """Rows with shorter drafts that differ in nothing else, of which the same share was accepted."""
+        same = self._of_one_rate.get((*row.drafting, row.acceptance), ())
+        return (other for other in same if (other.gamma or 0) < (row.gamma or 0))
 
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
@@ -449,7 +424,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _rounds(self) -> Mapping[tuple[object, ...], list[tuple[AuditRow, float]]]:
         groups: dict[tuple[object, ...], list[tuple[AuditRow, float]]] = {}
-        for row in self.sound:
+        for row in self.comparable:
             if row.speculative and (found := self.round_passes(row)) is not None:
                 groups.setdefault(found[0], []).append((row, found[1]))
         return groups
@@ -469,46 +444,34 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         import numpy as np
 
         rows = [
-            (str(work), str((row.prompt, row.n_prompt)), str(row.case), baseline.mean.value,
+            ((str(work), str((row.prompt, row.n_prompt)), str(row.case)), baseline.mean.value,
              (math.log(committed.value), math.log(length), math.log(committed.high / committed.low)))
             for work, items in self._rounds.items()
             for row, length in items
             if work == row.pair and (baseline := self.baseline(row)) and (committed := row.committed) is not None
         ]  # fmt: skip
-        typical = {w: statistics.median(one[3] for one in own) for w, own in grouped(rows, lambda one: one[0]).items()}
-        near = [
-            one for one in rows if abs(math.log(one[3] / typical[one[0]])) <= math.log(1.0 + ONE_DEPTH + self.noise)
-        ]
-        cases = grouped(near, lambda one: one[:3])
-        alone = Counter(work for work, *_ in cases)
-        kept = {key: own for key, own in cases.items() if alone[key[0]] > 1}
-        if len(kept) < 2 + len({work for work, *_ in kept}):
+        plain = {
+            work: statistics.median(one[1] for one in own) for work, own in grouped(rows, lambda r: r[0][0]).items()
+        }
+        reach = math.log(1.0 + ONE_DEPTH + self.noise)
+        cases = grouped((one for one in rows if abs(math.log(one[1] / plain[one[0][0]])) <= reach), lambda one: one[0])
+        several = Counter(work for work, *_ in cases)
+        cases = {key: own for key, own in cases.items() if several[key[0]] > 1}
+        freedom = len(cases) - len({work for work, *_ in cases})
+        if freedom < 2:
             return None
-        work, prompt, _ = map(np.array, zip(*kept, strict=True))
-        n = np.array([len(own) for own in kept.values()])
-        x, round_, width = np.array([np.mean([logs for *_, logs in own], axis=0) for own in kept.values()]).T
-        y = x - round_
-        for one in set(work):
-            for each in (x, y):
-                each[work == one] -= each[work == one].mean()
-        spread, freedom = float(np.sum(x**2)), len(x) - len(set(work))
+        work, prompt = (np.unique(names, return_inverse=True)[1] for names in list(zip(*cases, strict=True))[:2])
+        n = np.array([len(own) for own in cases.values()])
+        x, round_, width = np.array([np.mean([logs for *_, logs in own], axis=0) for own in cases.values()]).T
+        x, y = (of - (np.bincount(work, of) / np.bincount(work))[work] for of in (x, x - round_))
+        spread = float(np.sum(x**2))
         if spread < max(0.02, 50 * float(np.sum(width**2 / 12))):
             return None
         value = float(np.sum(x * y)) / spread
-        shared = sum(float(np.sum(x[prompt == one])) ** 2 / int(n[prompt == one][0]) for one in set(prompt))
-        weight = float(np.sum(x**2 / n)) + shared
+        first = np.unique(prompt, return_index=True)[1]
+        weight = float(np.sum(x**2 / n) + np.sum(np.bincount(prompt, x) ** 2 / n[first]))
         variance = max(self.noise**2 * weight / spread, float(np.sum((y - value * x) ** 2)) / freedom)
         return Slope(value=value, error=math.sqrt(variance / spread), n_cases=len(x))
-
-
-def _rate_of_setting(row: AuditRow) -> tuple[object, ...]:
-    return (*row.pair_but_gamma, row.prompt, row.n_prompt, row.acceptance)
-
-
-def _rate_is_fine(row: AuditRow) -> bool:
-    """Whether the row's rate is printed so that two equal ones mean something, beside a speed."""
-    rate = row.acceptance
-    return row.tok_s is not None and rate is not None and 0 < rate.value < 1 and rate.digits >= 2
 
 
 def chance_of_more(n: int, expected: float) -> float:

@@ -228,7 +228,7 @@ def _is_whole(row: AuditRow, shift: float) -> bool | None:
         None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
     )
     found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
-    return None if found is None else found[0]
+    return None if found is None else found.kind == "possible"
 
 
 def _with_knowledge(
@@ -244,7 +244,7 @@ def _with_knowledge(
             continue
         sizes = {m.id: m.pass_bytes for m in study.models if m.pass_bytes is not None}
         in_print = published.context(study).draft_token_ms
-        draft_ms = in_print | published.draft_token_ms(study, AuditContext(rows=rows))
+        draft_ms = in_print | published.draft_token_ms(study, rows)
         peak_gb_s = peak_gb_s or study.machine.peak_gb_s
         taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
         notes += (f"Chip and models are those of {study.title}: {taken}.",)

@@ -68,7 +68,7 @@ def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
 
 def refuted_in(context: AuditContext) -> dict[int, str]:
     """The same of a context of trials."""
-    found = (row.label for row in context.sound if not can_be(row, context))
+    found = (row.label for row in context.comparable if not can_be(row, context))
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in found}
 
 

@@ -84,7 +84,7 @@ def _audit(store: Store) -> tuple[Counter[str], list[Problem]]:
             contexts = database_contexts(store, key)
         except AnalysisError:  # nothing but failed trials
             continue
-        result, valid = audit(key, *contexts), {row.label for context in contexts for row in context.sound}
+        result, valid = audit(key, *contexts), {row.label for context in contexts for row in context.comparable}
         counts.update(row.verdict for row in result.rows)
         for row in result.rows:
             for finding in row.findings:
