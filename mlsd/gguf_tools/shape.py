@@ -55,45 +55,23 @@ class Shape(Record, frozen=True, kw_only=True):
         return (layer + 1) % self.full_attention_interval != 0
 
     @property
+    def is_qwen35(self) -> bool:
+        return self.architecture in ("qwen35", "qwen35moe")
+
+    @property
     def writable(self) -> bool:
         return not (self.architecture == "qwen3moe" and self.n_ff_shared)
 
     @property
     def keys(self) -> dict[str, Any]:
         """What llama.cpp reads of its header: the architecture's own keys, without their prefix."""
-        keys: dict[str, Any] = {
-            "vocab_size": self.n_vocab,
-            "block_count": self.n_layers + self.n_mtp_blocks,
-            "context_length": self.n_ctx_train,
-            "embedding_length": self.n_embd,
-            "attention.head_count": self.n_head,
-            "attention.head_count_kv": self.n_head_kv,
-            "attention.key_length": self.head_dim,
-            "attention.value_length": self.head_dim,
-            "attention.layer_norm_rms_epsilon": float(self.rms_eps),
-            "rope.dimension_count": self.rope_dim or self.head_dim,
-            "rope.freq_base": float(self.rope_base),
+        values = msgspec.structs.asdict(self) | {
+            "n_blocks": self.n_layers + self.n_mtp_blocks,
+            "n_rotated": self.rope_dim or self.head_dim,
+            "rope_sections": list(self.rope_sections or ()),
         }
-        if self.n_ff:
-            keys["feed_forward_length"] = self.n_ff
-        if self.rope_sections:
-            keys["rope.dimension_sections"] = list(self.rope_sections)
-        if self.conv_kernel:
-            keys["ssm.conv_kernel"] = self.conv_kernel
-            keys["ssm.state_size"] = self.state_size
-            keys["ssm.group_count"] = self.n_groups
-            keys["ssm.time_step_rank"] = self.n_state_heads
-            keys["ssm.inner_size"] = self.inner_size
-        if self.full_attention_interval:
-            keys["full_attention_interval"] = self.full_attention_interval
-        if self.n_mtp_blocks:
-            keys["nextn_predict_layers"] = self.n_mtp_blocks
-        if self.n_experts:
-            keys["expert_count"] = self.n_experts
-            keys["expert_used_count"] = self.n_experts_used
-            keys["expert_feed_forward_length"] = self.n_ff_expert
-            keys["expert_shared_feed_forward_length"] = self.n_ff_shared
-        return keys
+        lines = ",".join(own for part, own in _KEYS.items() if values[part]).split(",")
+        return {key: values[field] for key, field in map(str.split, lines)}
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -106,212 +84,96 @@ class Shape(Record, frozen=True, kw_only=True):
         return sum(tensor.n_weights for tensor in self.tensors)
 
 
+# What a model must have -> its keys, and which number each says.
+_KEYS = {
+    "n_embd": """vocab_size n_vocab, block_count n_blocks, context_length n_ctx_train, embedding_length n_embd,
+        attention.head_count n_head, attention.head_count_kv n_head_kv, attention.key_length head_dim,
+        attention.value_length head_dim, attention.layer_norm_rms_epsilon rms_eps, rope.dimension_count n_rotated,
+        rope.freq_base rope_base""",
+    "n_ff": "feed_forward_length n_ff",
+    "rope_sections": "rope.dimension_sections rope_sections",
+    "conv_kernel": """ssm.conv_kernel conv_kernel, ssm.state_size state_size, ssm.group_count n_groups,
+        ssm.time_step_rank n_state_heads, ssm.inner_size inner_size""",
+    "full_attention_interval": "full_attention_interval full_attention_interval",
+    "n_mtp_blocks": "nextn_predict_layers n_mtp_blocks",
+    "n_experts": """expert_count n_experts, expert_used_count n_experts_used, expert_feed_forward_length n_ff_expert,
+        expert_shared_feed_forward_length n_ff_shared""",
+}
+# The tensors of each part: name and widths, the length of a row first.
+_PARTS = {
+    "outer": "token_embd.weight n_embd n_vocab, output_norm.weight n_embd",
+    "head": "output.weight n_embd n_vocab",
+    "norm": "attn_norm.weight n_embd",
+    "post norm": "post_attention_norm.weight n_embd",
+    "ffn norm": "ffn_norm.weight n_embd",
+    "falcon-h1's ffn norm": "ffn_norm n_embd",  # it alone names this tensor without a suffix
+    "attention": """attn_q.weight n_embd queries, attn_k.weight n_embd keys, attn_v.weight n_embd keys,
+        attn_output.weight heads n_embd""",
+    "biases": "attn_q.bias queries, attn_k.bias keys, attn_v.bias keys",
+    "head norms": "attn_q_norm.weight head_dim, attn_k_norm.weight head_dim",
+    # Gated DeltaNet, the recurrent mixer of qwen35.
+    "delta net": """attn_qkv.weight n_embd channels, attn_gate.weight n_embd inner_size,
+        ssm_conv1d.weight conv_kernel channels, ssm_dt.bias n_state_heads, ssm_a n_state_heads,
+        ssm_beta.weight n_embd n_state_heads, ssm_alpha.weight n_embd n_state_heads, ssm_norm.weight state_size,
+        ssm_out.weight inner_size n_embd""",
+    # Mamba-2, the recurrent half of a falcon-h1 block.
+    "mamba": """ssm_in.weight n_embd projected, ssm_conv1d.weight conv_kernel channels, ssm_conv1d.bias channels,
+        ssm_dt.bias n_state_heads, ssm_a one n_state_heads, ssm_d one n_state_heads,
+        ssm_out.weight inner_size n_embd""",
+    "ffn": "ffn_gate.weight n_embd n_ff, ffn_up.weight n_embd n_ff, ffn_down.weight n_ff n_embd",
+    "experts": """ffn_gate_inp.weight n_embd n_experts, ffn_gate_exps.weight n_embd n_ff_expert n_experts,
+        ffn_up_exps.weight n_embd n_ff_expert n_experts, ffn_down_exps.weight n_ff_expert n_embd n_experts""",
+    "shared expert": """ffn_gate_inp_shexp.weight n_embd, ffn_gate_shexp.weight n_embd n_ff_shared,
+        ffn_up_shexp.weight n_embd n_ff_shared, ffn_down_shexp.weight n_ff_shared n_embd""",
+    "next token": """nextn.eh_proj.weight n_embd_twice n_embd, nextn.enorm.weight n_embd, nextn.hnorm.weight n_embd,
+        nextn.shared_head_norm.weight n_embd""",
+}
+
+
 def _tensors(shape: Shape) -> Iterator[Tensor]:
-    yield Tensor(name="token_embd.weight", dims=(shape.n_embd, shape.n_vocab))
-    yield Tensor(name="output_norm.weight", dims=(shape.n_embd,))
-    if not shape.tied_embeddings:
-        yield Tensor(name="output.weight", dims=(shape.n_embd, shape.n_vocab))
-    for layer in range(shape.n_layers + shape.n_mtp_blocks):
-        for name, dims in _block(shape, layer):
-            yield Tensor(name=f"blk.{layer}.{name}", dims=dims)
+    heads, channels = shape.n_head * shape.head_dim, shape.inner_size + 2 * shape.n_groups * shape.state_size
+    widths = msgspec.structs.asdict(shape) | {
+        "one": 1,
+        "n_embd_twice": 2 * shape.n_embd,
+        "heads": heads,
+        "queries": 2 * heads if shape.is_qwen35 else heads,  # with a gate for each head
+        "keys": shape.n_head_kv * shape.head_dim,
+        "channels": channels,
+        "projected": shape.inner_size + channels + shape.n_state_heads,
+    }
+    parts = [("", ("outer",) if shape.tied_embeddings else ("outer", "head"))]
+    parts += [(f"blk.{layer}.", _block(shape, layer)) for layer in range(shape.n_layers + shape.n_mtp_blocks)]
+    for prefix, own in parts:
+        for line in ",".join(_PARTS[part] for part in own).split(","):
+            name, *dims = line.split()
+            yield Tensor(name=f"{prefix}{name}", dims=tuple(widths[width] for width in dims))
 
 
-_Part = tuple[str, tuple[int, ...]]
-
-
-def _block(shape: Shape, layer: int) -> Iterator[_Part]:
-    n_embd = shape.n_embd
-    yield "attn_norm.weight", (n_embd,)
-    if shape.architecture in ("qwen35", "qwen35moe"):
-        yield "post_attention_norm.weight", (n_embd,)
-        yield from _delta_net(shape) if shape.is_recurrent(layer) else _attention(shape, gated=True)
-    else:
-        # falcon-h1 alone names this tensor without a suffix.
-        suffix = "" if shape.architecture == "falcon-h1" else ".weight"
-        yield f"ffn_norm{suffix}", (n_embd,)
-        if shape.architecture == "falcon-h1":
-            yield from _mamba(shape)
-        yield from _attention(shape, gated=False)
-    yield from _experts(shape) if shape.n_experts else _feed_forward(n_embd, shape.n_ff, "")
-    if layer >= shape.n_layers:
-        yield "nextn.eh_proj.weight", (2 * n_embd, n_embd)
-        yield "nextn.enorm.weight", (n_embd,)
-        yield "nextn.hnorm.weight", (n_embd,)
-        yield "nextn.shared_head_norm.weight", (n_embd,)
-
-
-def _attention(shape: Shape, *, gated: bool) -> Iterator[_Part]:
-    """Softmax attention; `gated` doubles the query projection: a gate for each head.
-
-    All kinds of Qwen3 normalise queries and keys; Qwen2 adds biases to them and to the values.
-    """
-    n_embd, width, width_kv = shape.n_embd, shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
-    yield "attn_q.weight", (n_embd, 2 * width if gated else width)
-    yield "attn_k.weight", (n_embd, width_kv)
-    yield "attn_v.weight", (n_embd, width_kv)
-    yield "attn_output.weight", (width, n_embd)
-    if shape.architecture == "qwen2":
-        yield "attn_q.bias", (width,)
-        yield "attn_k.bias", (width_kv,)
-        yield "attn_v.bias", (width_kv,)
-    if shape.architecture.startswith("qwen3"):
-        yield "attn_q_norm.weight", (shape.head_dim,)
-        yield "attn_k_norm.weight", (shape.head_dim,)
-
-
-def _delta_net(shape: Shape) -> Iterator[_Part]:
-    """Gated DeltaNet, the recurrent mixer of qwen35."""
-    n_embd, values = shape.n_embd, shape.inner_size
-    channels = 2 * shape.n_groups * shape.state_size + values
-    yield "attn_qkv.weight", (n_embd, channels)
-    yield "attn_gate.weight", (n_embd, values)
-    yield "ssm_conv1d.weight", (shape.conv_kernel, channels)
-    yield "ssm_dt.bias", (shape.n_state_heads,)
-    yield "ssm_a", (shape.n_state_heads,)
-    yield "ssm_beta.weight", (n_embd, shape.n_state_heads)
-    yield "ssm_alpha.weight", (n_embd, shape.n_state_heads)
-    yield "ssm_norm.weight", (shape.state_size,)
-    yield "ssm_out.weight", (values, n_embd)
-
-
-def _mamba(shape: Shape) -> Iterator[_Part]:
-    """Mamba-2, the recurrent half of a falcon-h1 block."""
-    channels = shape.inner_size + 2 * shape.n_groups * shape.state_size
-    yield "ssm_in.weight", (shape.n_embd, shape.inner_size + channels + shape.n_state_heads)
-    yield "ssm_conv1d.weight", (shape.conv_kernel, channels)
-    yield "ssm_conv1d.bias", (channels,)
-    yield "ssm_dt.bias", (shape.n_state_heads,)
-    yield "ssm_a", (1, shape.n_state_heads)
-    yield "ssm_d", (1, shape.n_state_heads)
-    yield "ssm_out.weight", (shape.inner_size, shape.n_embd)
-
-
-def _experts(shape: Shape) -> Iterator[_Part]:
-    n_embd, width, count = shape.n_embd, shape.n_ff_expert, shape.n_experts
-    yield "ffn_gate_inp.weight", (n_embd, count)
-    yield "ffn_gate_exps.weight", (n_embd, width, count)
-    yield "ffn_up_exps.weight", (n_embd, width, count)
-    yield "ffn_down_exps.weight", (width, n_embd, count)
-    if shape.n_ff_shared:
-        yield "ffn_gate_inp_shexp.weight", (n_embd,)
-        yield from _feed_forward(n_embd, shape.n_ff_shared, "_shexp")
-
-
-def _feed_forward(n_embd: int, width: int, suffix: str) -> Iterator[_Part]:
-    yield f"ffn_gate{suffix}.weight", (n_embd, width)
-    yield f"ffn_up{suffix}.weight", (n_embd, width)
-    yield f"ffn_down{suffix}.weight", (width, n_embd)
+def _block(shape: Shape, layer: int) -> tuple[str, ...]:
+    """The parts of a block."""
+    is_falcon, is_delta_net = shape.architecture == "falcon-h1", shape.is_qwen35 and shape.is_recurrent(layer)
+    has = {
+        "norm": True,
+        "post norm": shape.is_qwen35,
+        "ffn norm": not shape.is_qwen35 and not is_falcon,
+        "falcon-h1's ffn norm": is_falcon,
+        "mamba": is_falcon,
+        "delta net": is_delta_net,
+        "attention": not is_delta_net,
+        "biases": shape.architecture == "qwen2",
+        "head norms": shape.architecture.startswith("qwen3") and not is_delta_net,
+        "ffn": not shape.n_experts,
+        "experts": shape.n_experts,
+        "shared expert": shape.n_experts and shape.n_ff_shared,
+        "next token": layer >= shape.n_layers,
+    }
+    return tuple(part for part, present in has.items() if present)
 
 
 # --- shapes by name ---------------------------------------------------------------------------------------------------
 
 
 TINY_VOCAB = 512
-
-_TINY_QWEN = Shape(
-    name="qwen35",
-    architecture="qwen35",
-    n_layers=8,
-    n_embd=64,
-    n_vocab=TINY_VOCAB,
-    n_head=2,
-    n_head_kv=1,
-    head_dim=64,
-    n_ff=192,
-    full_attention_interval=4,
-    conv_kernel=4,
-    state_size=32,
-    n_groups=2,
-    n_state_heads=4,
-    inner_size=128,
-    rope_dim=32,
-    rope_sections=(6, 5, 5, 0),
-)
-_TINY_LLAMA = Shape(
-    name="llama",
-    architecture="llama",
-    n_layers=6,
-    n_embd=64,
-    n_vocab=TINY_VOCAB,
-    n_head=2,
-    n_head_kv=1,
-    head_dim=64,
-    n_ff=192,
-)
-_EXPERTS: dict[str, Any] = {"n_ff": 0, "n_experts": 16, "n_experts_used": 4, "n_ff_expert": 64}
-
-
-def _like(shape: Shape, architecture: Architecture, **changed: Any) -> Shape:
-    return msgspec.structs.replace(shape, **{"name": architecture, "architecture": architecture, **changed})
-
-
-# Eight recurrent or parallel blocks are enough for layer subsets, few enough for thousands of tokens a second.
-TINY: dict[str, Shape] = {
-    "qwen35": _TINY_QWEN,
-    "qwen35moe": _like(_TINY_QWEN, "qwen35moe", **_EXPERTS, n_ff_shared=64),
-    "llama": _TINY_LLAMA,
-    "falcon-h1": _like(
-        _TINY_LLAMA,
-        "falcon-h1",
-        n_layers=4,
-        conv_kernel=4,
-        state_size=128,
-        n_groups=1,
-        n_state_heads=4,
-        inner_size=128,
-    ),
-}
-
-# A mixture large enough that its passes cost more than anything around them, and a draft that costs next to nothing:
-# what a loop prints that does not check its passes (suite G). Both have the tokens of the tiny models.
-RANDOM: dict[str, Shape] = {
-    "random-moe": _like(
-        _TINY_QWEN,
-        "qwen35moe",
-        name="random-moe",
-        n_layers=16,
-        n_embd=768,
-        n_head=6,
-        n_head_kv=2,
-        head_dim=128,
-        n_ff=0,
-        n_experts=32,
-        n_experts_used=4,
-        n_ff_expert=320,
-        n_ff_shared=2048,
-        state_size=128,
-        n_groups=6,
-        n_state_heads=12,
-        inner_size=1536,
-        rope_dim=64,
-        rope_sections=(11, 11, 10, 0),
-    ),
-    "random-draft": _like(_TINY_LLAMA, "llama", name="random-draft", n_layers=1),
-}
-
-# Attention-only Qwen models: biases on queries, keys and values; normalised heads; experts. Written only by name.
-TINY_ATTENTION: dict[str, Shape] = {
-    "qwen2": _like(_TINY_LLAMA, "qwen2", head_dim=32),
-    "qwen3": _like(_TINY_LLAMA, "qwen3"),
-    "qwen3moe": _like(_TINY_LLAMA, "qwen3moe", **_EXPERTS),
-}
-
-
-def _hybrid(n_state_heads: int, architecture: Architecture = "qwen35") -> dict[str, Any]:
-    """What all sizes of Qwen3.5 share, without vision tower and multi-token-prediction block."""
-    return {
-        "architecture": architecture,
-        "full_attention_interval": 4,
-        "conv_kernel": 4,
-        "state_size": 128,
-        "n_groups": 16,
-        "n_state_heads": n_state_heads,
-        "inner_size": 128 * n_state_heads,
-        "n_ctx_train": 262_144,
-        "rope_dim": 64,
-        "rope_base": 1e7,
-        "rope_sections": (11, 11, 10, 0),
-    }
 
 
 def _shape(
@@ -337,6 +199,57 @@ def _shape(
         n_vocab=n_vocab,
         **more,
     )
+
+
+def _like(shape: Shape, architecture: Architecture, **changed: Any) -> Shape:
+    return msgspec.structs.replace(shape, **{"name": architecture, "architecture": architecture, **changed})
+
+
+def _delta_net(n_state_heads: int, state_size: int = 128, n_groups: int = 16) -> dict[str, Any]:
+    """Recurrent mixers in three of four blocks."""
+    sizes = {"state_size": state_size, "n_groups": n_groups, "inner_size": state_size * n_state_heads}
+    return {"full_attention_interval": 4, "conv_kernel": 4, "n_state_heads": n_state_heads, **sizes}
+
+
+_ROPE: dict[str, Any] = {"rope_dim": 64, "rope_sections": (11, 11, 10, 0)}
+_TINY_ROPE: dict[str, Any] = {"rope_dim": 32, "rope_sections": (6, 5, 5, 0)}
+_EXPERTS: dict[str, Any] = {"n_ff": 0, "n_experts": 16, "n_experts_used": 4, "n_ff_expert": 64}
+_MAMBA: dict[str, Any] = {"conv_kernel": 4, "state_size": 128, "n_groups": 1, "n_state_heads": 4, "inner_size": 128}
+_TINY_QWEN = _shape(
+    "qwen35", 8, 64, 192, (2, 1, 64), TINY_VOCAB, "qwen35", **_delta_net(4, state_size=32, n_groups=2), **_TINY_ROPE
+)
+_TINY_LLAMA = _shape("llama", 6, 64, 192, (2, 1, 64), TINY_VOCAB)
+# Eight recurrent or parallel blocks are enough for layer subsets, few enough for thousands of tokens a second.
+TINY: dict[str, Shape] = {
+    "qwen35": _TINY_QWEN,
+    "qwen35moe": _like(_TINY_QWEN, "qwen35moe", **_EXPERTS, n_ff_shared=64),
+    "llama": _TINY_LLAMA,
+    "falcon-h1": _like(_TINY_LLAMA, "falcon-h1", n_layers=4, **_MAMBA),
+}
+# Attention-only Qwen models: biases on queries, keys and values; normalised heads; experts. Written only by name.
+TINY_ATTENTION: dict[str, Shape] = {
+    "qwen2": _like(_TINY_LLAMA, "qwen2", head_dim=32),
+    "qwen3": _like(_TINY_LLAMA, "qwen3"),
+    "qwen3moe": _like(_TINY_LLAMA, "qwen3moe", **_EXPERTS),
+}
+
+_RANDOM_MIXTURE = {"n_experts": 32, "n_experts_used": 4, "n_ff_expert": 320, "n_ff_shared": 2048}
+_RANDOM_MIXERS = {**_delta_net(12, n_groups=6), **_ROPE}
+# A mixture large enough that its passes cost more than anything around them, and a draft that costs next to nothing:
+# what a loop prints that does not check its passes (suite G). Both have the tokens of the tiny models.
+RANDOM: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        _shape("random-moe", 16, 768, 0, (6, 2, 128), TINY_VOCAB, "qwen35moe", **_RANDOM_MIXERS, **_RANDOM_MIXTURE),
+        _like(_TINY_LLAMA, "llama", name="random-draft", n_layers=1),
+    )
+}
+
+
+def _hybrid(n_state_heads: int, architecture: Architecture = "qwen35") -> dict[str, Any]:
+    """What all sizes of Qwen3.5 share, without vision tower and multi-token-prediction block."""
+    trained = {"n_ctx_train": 262_144, "rope_base": 1e7}
+    return {"architecture": architecture, **_delta_net(n_state_heads), **_ROPE, **trained}
 
 
 _TIED: dict[str, Any] = {"tied_embeddings": True}
