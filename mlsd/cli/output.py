@@ -207,17 +207,10 @@ def _byte_lines(step: str) -> OnBytes:
 
 
 @contextmanager
-def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callable[[str, int], None] | None]:
-    """A bar of bytes written, on a terminal only; yields what takes the name and the bytes of a piece, else None."""
+def byte_progress(label: str) -> Iterator[OnBytes | None]:
+    """A bar of bytes, on a terminal only; yields its counter, else None."""
     if not shows_progress():
         yield None
         return
     with byte_bars() as begin:
-        count, done = begin(label), 0
-
-        def add(name: str, n_bytes: int) -> None:
-            nonlocal done
-            done += n_bytes
-            count(done, total_bytes)
-
-        yield add
+        yield begin(label)

@@ -141,8 +141,8 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
         "channels": channels,
         "projected": shape.inner_size + channels + shape.n_state_heads,
     }
-    parts = [("", ("outer",) if shape.tied_embeddings else ("outer", "head"))]
-    parts += [(f"blk.{layer}.", _block(shape, layer)) for layer in range(shape.n_layers + shape.n_mtp_blocks)]
+    parts = [(f"blk.{layer}.", _block(shape, layer)) for layer in range(shape.n_layers + shape.n_mtp_blocks)]
+    parts.insert(0, ("", ("outer",) if shape.tied_embeddings else ("outer", "head")))
     for prefix, own in parts:
         for line in ",".join(_PARTS[part] for part in own).split(","):
             name, *dims = line.split()

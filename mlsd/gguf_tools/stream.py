@@ -1,9 +1,7 @@
 """A GGUF file being written: metadata first, then tensor after tensor, never more than a piece of one in memory."""
 
-import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFValueType
 
+from mlsd.errors import InputError
 from mlsd.folders import replacing
 from mlsd.gguf_tools.shape import SYNTHETIC
 from mlsd.gguf_tools.tensor import Tensor
+from mlsd.hashes import OnBytes
 
 _U64 = struct.Struct("<Q")
 _ARRAY_HEAD = struct.Struct("<IIQ")
-
-Progress = Callable[[str, int], None]  # (tensor name, bytes just written)
 
 
 class Writer(gguf.GGUFWriter):  # type: ignore[misc]  # the package is untyped
@@ -52,68 +50,50 @@ def _pack_array(values: Any, item_type: GGUFValueType | None) -> bytes | None:
     return _ARRAY_HEAD.pack(GGUFValueType.ARRAY, item_type, len(values)) + items
 
 
-class TensorStream:
-    """Takes the tensors' data in the order in which they were announced."""
-
-    def __init__(self, writer: gguf.GGUFWriter, announced: Sequence[Tensor], progress: Progress | None) -> None:
-        self._writer = writer
-        self._file: BinaryIO = writer.fout[0]
-        self._announced = list(announced)
-        self._next = 0
-        self._progress = progress
-        writer.write_padding(self._file, self._file.tell())
-
-    def write(self, pieces: Iterable[npt.NDArray[Any]]) -> None:
-        """Write the next announced tensor from consecutive pieces of its data."""
-        tensor = self._announced[self._next]
-        self._next += 1
-        written = 0
-        for piece in pieces:
-            # The buffer is handed over as it is: no copy of a piece is made.
-            self._file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
-            written += piece.nbytes
-            if self._progress:
-                self._progress(tensor.name, piece.nbytes)
-        if written != tensor.n_bytes:
-            raise ValueError(f"{tensor.name} has {written} bytes of data where {tensor.n_bytes} were announced")
-        self._writer.write_padding(self._file, tensor.n_bytes)
-
-    def leave_hole(self) -> None:
-        """Leave the next announced tensor unwritten: a hole in a sparse file, which reads as zeros."""
-        tensor = self._announced[self._next]
-        self._next += 1
-        self._file.truncate(self._file.seek(tensor.n_bytes, os.SEEK_CUR))
-        self._writer.write_padding(self._file, tensor.n_bytes)
-
-    def check_complete(self) -> None:
-        if self._next != len(self._announced):
-            raise ValueError(f"{len(self._announced) - self._next} announced tensors were not written")
-
-
-@contextmanager
-def new_gguf(
+def write_gguf(
     path: Path,
     architecture: str,
-    announced: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     describe: Callable[[gguf.GGUFWriter], None],
+    data: Callable[[Tensor], Iterable[npt.NDArray[Any]]] | None,
     *,
-    progress: Progress | None = None,
-) -> Iterator[TensorStream]:
-    """Create `path` with the metadata that `describe` adds, whole or not at all. Raises: InputError."""
+    made_from: Path | None = None,
+    on_bytes: OnBytes | None = None,
+) -> None:
+    """Write `path` with the metadata that `describe` adds, whole or not at all.
+
+    `data` gives a tensor's data in consecutive pieces; without it each tensor is a hole in a sparse file, which reads
+    as zeros. Raises: InputError, also where `path` is the file that it is `made_from`.
+    """
+    if made_from is not None and path.exists() and path.samefile(made_from):
+        raise InputError(f"{path} cannot be written onto itself.", hint="Give another output file.")
+    done, n_bytes = 0, sum(tensor.n_bytes for tensor in tensors)
     with replacing(path, "Check the folder, its permissions and space.", make_folder=True) as part:
         writer = Writer(part, architecture)
         try:
             describe(writer)
-            for tensor in announced:
+            for tensor in tensors:
                 writer.add_tensor_info(
                     tensor.name, tensor.dims[::-1], np.dtype(np.float32), tensor.n_bytes, raw_dtype=tensor.type
                 )
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
-            stream = TensorStream(writer, announced, progress)
-            yield stream
-            stream.check_complete()
+            file: BinaryIO = writer.fout[0]
+            writer.write_padding(file, file.tell())
+            for tensor in tensors:
+                end = file.tell() + tensor.n_bytes
+                if data is None:
+                    file.truncate(file.seek(end))
+                for piece in data(tensor) if data is not None else ():
+                    # The buffer is handed over as it is: no copy of a piece is made.
+                    file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+                    done += piece.nbytes
+                    if on_bytes:
+                        on_bytes(done, n_bytes)
+                if file.tell() != end:
+                    raise ValueError(f"{tensor.name} has {file.tell() - end:+} bytes of data over what was announced")
+                writer.write_padding(file, tensor.n_bytes)
         finally:
             writer.close()
 

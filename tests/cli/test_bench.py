@@ -11,7 +11,7 @@ from msgspec import structs
 
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
@@ -236,8 +236,7 @@ def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_random(folder / "wide.gguf", wide, seed=1)
     write_random_eagle3(folder / "width.gguf", Source(folder / "wide.gguf"), (1, 3, 5))
     # No shape of mlsd's is a qwen2; the header alone is read.
-    with new_gguf(folder / "qwen2.gguf", "qwen2", [], lambda writer: writer.add_block_count(0)) as _:
-        pass
+    write_gguf(folder / "qwen2.gguf", "qwen2", [], lambda writer: writer.add_block_count(0), None)
     return folder
 
 

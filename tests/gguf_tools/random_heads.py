@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import add_keys, new_gguf
+from mlsd.gguf_tools.stream import add_keys, write_gguf
 from mlsd.gguf_tools.synthetic.write import Floats, generator, random_weights
 from mlsd.gguf_tools.tensor import Tensor
 
@@ -171,8 +171,6 @@ def _write(
     mask: int | None = None,
     fixed: Mapping[str, Floats] = MappingProxyType({}),
 ) -> None:
-    announced = [_stored(Tensor(name=name, dims=dims)) for name, dims in parts]
-
     def describe(writer: gguf.GGUFWriter) -> None:
         add_keys(writer, architecture, keys, name=f"mlsd random {architecture}, seed {seed}", origin={"seed": seed})
         other = [key for key in target.keys() if not key.startswith("tokenizer.")]  # noqa: SIM118  # no mapping
@@ -180,13 +178,13 @@ def _write(
         if mask is not None:
             writer.add_mask_token_id(mask)
 
-    with new_gguf(path, architecture, announced, describe) as stream:
-        for tensor in announced:
-            if tensor.name == "d2t":
-                stream.write([_map(tensor, seed, _n_vocab(target))])
-            else:
-                weights = fixed[tensor.name] if tensor.name in fixed else random_weights(tensor, seed)
-                stream.write([gguf.quants.quantize(weights, tensor.type)])
+    def data(tensor: Tensor) -> list[npt.NDArray[Any]]:
+        if tensor.name == "d2t":
+            return [_map(tensor, seed, _n_vocab(target))]
+        weights = fixed[tensor.name] if tensor.name in fixed else random_weights(tensor, seed)
+        return [gguf.quants.quantize(weights, tensor.type)]
+
+    write_gguf(path, architecture, [_stored(Tensor(name=name, dims=dims)) for name, dims in parts], describe, data)
 
 
 def _stored(tensor: Tensor) -> Tensor:

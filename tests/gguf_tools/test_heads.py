@@ -11,7 +11,7 @@ import pytest
 from mlsd.errors import MlsdError, ModelFileError, UnsupportedError
 from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.tensor import Tensor
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
@@ -40,11 +40,10 @@ def rewrite(head: Source, path: Path, changed: Mapping[str, Any] | None = None, 
             elif value is not None:
                 writer.add_uint32(key, value)
 
-    with new_gguf(path, head.architecture, [*kept, *new], describe) as stream:
-        for tensor in kept:
-            stream.write([head.data(tensor.name)])
-        for tensor in new:
-            stream.write([data[tensor.name]])
+    def read(tensor: Tensor) -> list[np.ndarray]:
+        return [data[tensor.name] if tensor.name in data else head.data(tensor.name)]
+
+    write_gguf(path, head.architecture, [*kept, *new], describe, read)
     return Source(path)
 
 

@@ -5,7 +5,7 @@ from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.read import model_facts, weigh
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.surgery.edit import keep_layers
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.tensor import Tensor
@@ -76,9 +76,7 @@ def split(path, folder, n_first):
             writer.add_uint16("split.no", number)
             writer.add_uint16("split.count", 2)
 
-        with new_gguf(place, source.architecture, tensors, describe) as stream:
-            for tensor in tensors:
-                stream.write(source.pieces(tensor))
+        write_gguf(place, source.architecture, tensors, describe, source.pieces)
     return places
 
 

@@ -55,8 +55,8 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
     correlation = choose_correlation(plan, options["router_shared"])
     written: dict[str, Any] = {}
     if output is not None and not dry_run:
-        with byte_progress("Writing", plan.weight.total.n_bytes) as progress:
-            write_synthetic(output, plan, seed=options["seed"], router_correlation=correlation, progress=progress)
+        with byte_progress("Writing") as on_bytes:
+            write_synthetic(output, plan, seed=options["seed"], router_correlation=correlation, on_bytes=on_bytes)
         written = {"path": str(output), "file_bytes": output.stat().st_size}
     if as_json:
         print_json({**_figures(plan), **written})
@@ -110,8 +110,8 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
     With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
     (NAME-other). The same seed gives the same bytes.
     """
-    with byte_progress("Writing") as progress:
-        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, progress=progress))
+    with byte_progress("Writing") as on_bytes:
+        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, on_bytes=on_bytes))
     if as_json:
         print_json({"files": files})
         return
@@ -142,8 +142,8 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
     that `mlsd models list` shows; its quantization is kept.
     """
     source = Path(shared.model_file(model).path)
-    with byte_progress("Writing", source.stat().st_size) as progress:
-        perturb(source, output, noise=std, seed=seed, progress=progress)
+    with byte_progress("Writing") as on_bytes:
+        perturb(source, output, noise=std, seed=seed, on_bytes=on_bytes)
     n_bytes, sha256 = output.stat().st_size, file_sha256(output)
     if as_json:
         print_json({"path": str(output), "n_bytes": n_bytes, "sha256": sha256, "noise": std, "seed": seed})
@@ -210,8 +210,8 @@ def subset(
 
 
 def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found: LayersFound | None = None) -> None:
-    with byte_progress("Writing", edit.n_bytes) as progress:
-        write_edit(source, edit, output, progress=progress)
+    with byte_progress("Writing") as on_bytes:
+        write_edit(source, edit, output, on_bytes=on_bytes)
     n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
     n_of_model = sum(tensor.n_bytes for tensor in source.tensors)
     n_layers = trunk_layers(source)
@@ -260,9 +260,8 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
     from mlsd.drafters.lookup.suffix_store import build_store
 
     file = shared.model_file(target)
-    total = sum(path.stat().st_size for path in texts if path.is_file())
-    with byte_progress("Reading", total) as progress:
-        header = build_store(texts, Path(file.path), file.ref, output, progress)
+    with byte_progress("Reading") as on_bytes:
+        header = build_store(texts, Path(file.path), file.ref, output, on_bytes)
     print_store(output, header, as_json)
 
 

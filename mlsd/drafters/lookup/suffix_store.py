@@ -6,7 +6,7 @@ page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError
 from mlsd.folders import replacing
+from mlsd.hashes import OnBytes
 from mlsd.outside import check_regular
 from mlsd.records import ModelRef, Record
 
@@ -209,11 +210,11 @@ def build_store(
     model_path: Path,
     model: ModelRef,
     out: Path,
-    on_bytes: Callable[[str, int], None] | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> StoreHeader:
     """Tokenize `texts`, each a document, with the model's vocabulary, sort the tokens and write `out`.
 
-    `on_bytes` receives the name of a file and how many bytes of it were read. Raises: InputError, ModelFileError.
+    Raises: InputError, ModelFileError.
     """
     if not out.parent.is_dir():
         raise InputError(f"There is no folder {out.parent}.", hint="Make it first.")
@@ -221,12 +222,14 @@ def build_store(
         if not path.is_file():
             raise InputError(f"There is no text file {path}.")
     parts: list[Tokens] = []
+    done, total = 0, sum(path.stat().st_size for path in texts)
     with LlamaModel(model_path, n_gpu_layers=0, vocab_only=True) as loaded:
         for path in texts:
             for piece, n_bytes in _pieces(path):
                 parts.append(np.array(loaded.tokenize(piece, add_special=False), dtype=np.int32))
+                done += n_bytes
                 if on_bytes is not None:
-                    on_bytes(path.name, n_bytes)
+                    on_bytes(done, total)
             parts.append(np.array([SEPARATOR], dtype=np.int32))
         sha256 = vocabulary_sha256(loaded)
         n_vocab = loaded.vocabulary.n_tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,11 @@ from mlsd.folders import cache_dir, unwritable
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.tensor import Tensor
-from mlsd.hashes import file_sha256
+from mlsd.hashes import OnBytes, file_sha256
 from mlsd.records import Record
 
 if TYPE_CHECKING:
     import gguf
-
-    from mlsd.gguf_tools.stream import Progress
 
 
 HYBRIDS = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
@@ -46,7 +44,7 @@ class TensorPiece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
     tensor: Tensor
-    source: str | None  # name in the old file, whose first bytes are taken; None: zeros, or what `made` gives
+    source: str | None = None  # name in the old file, whose first bytes are taken; None: zeros, or what `made` gives
     made: Callable[[], Bytes] | None = None  # its bytes, computed when they are written
 
 
@@ -210,7 +208,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
             tensor = Tensor(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
-            piece = TensorPiece(tensor=tensor, source=None)
+            piece = TensorPiece(tensor=tensor)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
     return msgspec.structs.replace(
@@ -238,22 +236,33 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
 
 
 def write_edit(
-    source: Source, edit: Edit, target: Path, *, progress: Progress | None = None, hollow: bool = False
+    source: Source, edit: Edit, target: Path, *, on_bytes: OnBytes | None = None, hollow: bool = False
 ) -> None:
     """Write the edited model, or a sparse file of its size, whole or not at all. Raises: InputError."""
-    if target.exists() and target.samefile(source.path):
-        raise InputError(f"{target} cannot be cut onto itself.", hint="Give another output file.")
+    import numpy as np
 
-    from mlsd.gguf_tools.stream import new_gguf
+    from mlsd.gguf_tools.stream import write_gguf
 
-    with new_gguf(
-        target, source.architecture, [piece.tensor for piece in edit.pieces], describe(source, edit), progress=progress
-    ) as stream:
-        for piece in edit.pieces:
-            if hollow:
-                stream.leave_hole()
-            else:
-                stream.write(_data(source, piece))
+    pieces = {piece.tensor.name: piece for piece in edit.pieces}
+
+    def data(tensor: Tensor) -> list[Bytes]:
+        piece = pieces[tensor.name]
+        if piece.made is not None:
+            return [piece.made()]
+        if piece.source is not None:
+            return [source.data(piece.source)[: tensor.n_bytes]]
+        # A block of zero bytes is a block of zero weights in every type: its scale is zero.
+        return [np.zeros(tensor.n_bytes, dtype=np.uint8)]
+
+    write_gguf(
+        target,
+        source.architecture,
+        [piece.tensor for piece in edit.pieces],
+        describe(source, edit),
+        None if hollow else data,
+        made_from=source.path,
+        on_bytes=on_bytes,
+    )
 
 
 def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
@@ -271,20 +280,6 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
             writer.add_key_value(key, value, kind, item_type)
 
     return write
-
-
-def _data(source: Source, piece: TensorPiece) -> Iterator[Bytes]:
-    wanted = piece.tensor.n_bytes
-    if piece.made is not None:
-        yield piece.made()
-        return
-    if piece.source is None:
-        import numpy as np
-
-        # A block of zero bytes is a block of zero weights in every type: its scale is zero.
-        yield np.zeros(wanted, dtype=np.uint8)
-        return
-    yield source.data(piece.source)[:wanted]
 
 
 def _trunk(source: Source) -> int:

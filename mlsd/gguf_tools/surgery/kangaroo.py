@@ -183,12 +183,12 @@ def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[Te
         prefix = f"blk.{block}." if part in _PARTS else ""
         tensor = Tensor(name=f"{prefix}{part}", dims=adapter.shape(name)[::-1], type=kind)
         n_head = heads.get(name, 0) if source.architecture == "llama" else 0
-        yield TensorPiece(tensor=tensor, source=None, made=partial(_made, adapter, name, n_head, kind))
+        yield TensorPiece(tensor=tensor, made=partial(_made, adapter, name, n_head, kind))
     # What else a block of the model has is zero, and so adds nothing.
     for part, tensor in own.items():
         if part not in _PARTS and part.endswith((".weight", ".bias")):
             zeros = msgspec.structs.replace(tensor, name=f"blk.{block}.{part}", type=_zero_type(tensor))
-            yield TensorPiece(tensor=zeros, source=None)
+            yield TensorPiece(tensor=zeros)
 
 
 def _made(adapter: Adapter, name: str, n_head: int, kind: gguf.GGMLQuantizationType) -> Bytes:

@@ -4,6 +4,7 @@ Every block's scale is multiplied by 1 + noise * N(0, 1), which multiplies all i
 asked for in any type, where noise below a quantization step would be lost or blown up by quantizing again.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -11,9 +12,11 @@ import numpy as np
 
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.source import Bytes, Floats, Source
-from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.synthetic.blocks import LAYOUTS
 from mlsd.gguf_tools.synthetic.write import generator
+from mlsd.gguf_tools.tensor import Tensor
+from mlsd.hashes import OnBytes
 
 _Type = gguf.GGMLQuantizationType
 
@@ -23,7 +26,7 @@ _SCALES = {kind: (layout.scale, 1 if layout.offset is None else 2) for kind, lay
 _SCALES |= {_Type.IQ4_XS: (0, 1), _Type.Q3_K: (108, 1)}
 
 
-def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress: Progress | None = None) -> None:
+def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, on_bytes: OnBytes | None = None) -> None:
     """Write a copy of the model `source` whose weights differ by the fraction `noise` (standard deviation).
 
     Repeatable byte for byte from `seed`. Raises: InputError for a noise below 0 or over 1, or a file written over
@@ -31,8 +34,6 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
     """
     if not 0 <= noise <= 1:
         raise InputError(f"A noise of {noise:g} is not a fraction of a weight.", hint="Give a number from 0 to 1.")
-    if target.exists() and target.samefile(source):
-        raise InputError(f"{source} cannot be perturbed onto itself.", hint="Give another output file.")
     model = Source(source)
     model.require_whole()
     tensors = model.tensors
@@ -49,10 +50,11 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
         writer.add_float32("mlsd.noise", noise)
         writer.add_uint32("mlsd.noise_seed", seed)
 
-    with new_gguf(target, model.architecture, tensors, describe, progress=progress) as stream:
-        for tensor in tensors:
-            rng = generator(seed, tensor.name, "noise")
-            stream.write(noisy(piece, tensor.type, noise, rng) for piece in model.pieces(tensor))
+    def data(tensor: Tensor) -> Iterator[Bytes]:
+        rng = generator(seed, tensor.name, "noise")
+        return (noisy(piece, tensor.type, noise, rng) for piece in model.pieces(tensor))
+
+    write_gguf(target, model.architecture, tensors, describe, data, made_from=source, on_bytes=on_bytes)
 
 
 def noisy(data: Bytes, kind: gguf.GGMLQuantizationType, noise: float, rng: np.random.Generator) -> Bytes:

@@ -1,7 +1,7 @@
 """Synthetic models of any size: exact shapes, random quantized blocks, constant memory, the speed of the disk."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -13,7 +13,7 @@ from mlsd.folders import free_bytes
 from mlsd.gguf_tools.read import ModelWeight, source_weight, trunk_layers, weigh
 from mlsd.gguf_tools.shape import FULL, RANDOM, SYNTHETIC, TINY, Shape
 from mlsd.gguf_tools.source import Bytes, Floats, Source
-from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
+from mlsd.gguf_tools.stream import add_keys, write_gguf
 from mlsd.gguf_tools.surgery import edit as surgery
 from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
@@ -21,18 +21,12 @@ from mlsd.gguf_tools.synthetic.quantization import SAME, quantized, stored_shape
 from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
 from mlsd.gguf_tools.synthetic.write import add_vocabulary, generator, random_weights, spread
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor
+from mlsd.hashes import OnBytes
 from mlsd.records import Record
 from mlsd.units import format_bytes
 
 _OWN_KEYS = "mlsd."
 _HEADER_ROOM = 32 << 20  # metadata and padding of the largest vocabularies
-
-
-class SynthPart(Record, frozen=True, kw_only=True):
-    """One tensor to write."""
-
-    tensor: Tensor
-    origin: Tensor | None = None  # the tensor of the file that gives the shape
 
 
 class SynthPlan(Record, frozen=True, kw_only=True):
@@ -43,14 +37,15 @@ class SynthPlan(Record, frozen=True, kw_only=True):
     quant: str
     n_layers: int
     n_layers_full: int  # of the whole shape; more than `n_layers` when the depth is cut
-    parts: tuple[SynthPart, ...]
+    tensors: tuple[Tensor, ...]
     weight: ModelWeight
     describe: Callable[[gguf.GGUFWriter], None]  # adds the metadata
     source: Source | None = None  # the file that small tensors are copied from
+    origins: dict[str, str] = msgspec.field(default_factory=dict)  # a tensor's name -> its name there
 
     @property
     def tensor_types(self) -> dict[str, int]:
-        return dict(Counter(part.tensor.type.name for part in self.parts).most_common())
+        return dict(Counter(tensor.type.name for tensor in self.tensors).most_common())
 
 
 def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> SynthPlan:
@@ -69,14 +64,13 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
         add_keys(writer, shape.architecture, cut.keys, name=name, origin={"shape": shape.name})
         add_vocabulary(writer, cut.n_vocab)
 
-    parts = tuple(SynthPart(tensor=tensor) for tensor in stored)
     return SynthPlan(
         name=shape.name,
         architecture=shape.architecture,
         quant=quant,
         n_layers=cut.n_layers,
         n_layers_full=shape.n_layers,
-        parts=parts,
+        tensors=tuple(stored),
         weight=weight,
         describe=describe,
     )
@@ -97,19 +91,12 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
     own = frozenset(key for key in source.keys() if key.startswith(_OWN_KEYS))  # noqa: SIM118  # no mapping
     edit = msgspec.structs.replace(edit, removed=edit.removed | own, label="random weights")
-    kept = [piece.tensor for piece in edit.pieces]
-    in_source = {tensor.name: tensor for tensor in source.tensors}
-    origins = [in_source[piece.source] for piece in edit.pieces if piece.source is not None]
-    types = kept if quant == SAME else quantized(kept, quant, n_layers=depth)
-    parts = tuple(
-        # Small tensors keep their type as well as their values.
-        SynthPart(tensor=new if old.kind in QUANTIZED_KINDS else old, origin=origin)
-        for new, old, origin in zip(types, kept, origins, strict=True)
-    )
+    stored = [piece.tensor for piece in edit.pieces]
+    types = stored if quant == SAME else quantized(stored, quant, n_layers=depth)
+    # Small tensors keep their type as well as their values.
+    tensors = tuple(new if old.kind in QUANTIZED_KINDS else old for new, old in zip(types, stored, strict=True))
     whole = source_weight(source)
-    weight = weigh(
-        (part.tensor for part in parts), n_trunk=depth, n_experts=whole.n_experts, n_experts_used=whole.n_experts_used
-    )
+    weight = weigh(tensors, n_trunk=depth, n_experts=whole.n_experts, n_experts_used=whole.n_experts_used)
     write = surgery.describe(source, edit)
 
     def describe(writer: gguf.GGUFWriter) -> None:
@@ -123,10 +110,11 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
         quant=quant,
         n_layers=depth,
         n_layers_full=full,
-        parts=parts,
+        tensors=tensors,
         weight=weight,
         describe=describe,
         source=source,
+        origins={piece.tensor.name: piece.source for piece in edit.pieces if piece.source is not None},
     )
 
 
@@ -156,15 +144,11 @@ def write_synthetic(
     *,
     seed: int = 0,
     router_correlation: float | None = None,
-    progress: Progress | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> None:
     """Write the planned model in constant memory; one seed gives one file. Raises: InputError, before any byte."""
-    source = plan.source
-    if source is not None and path.exists() and path.samefile(source.path):
-        raise InputError(f"{path} gives the shape and cannot be written over.", hint="Give another output file.")
     _check_space(path, plan)
-    tensors = [part.tensor for part in plan.parts]
-    pools = _Pools(seed, plan.parts, router_correlation)
+    pools = _Pools(seed, plan.tensors, router_correlation)
 
     def write_metadata(writer: gguf.GGUFWriter) -> None:
         plan.describe(writer)
@@ -172,39 +156,39 @@ def write_synthetic(
         if router_correlation is not None:
             writer.add_float32("mlsd.router_correlation", router_correlation)
 
-    with new_gguf(path, plan.architecture, tensors, write_metadata, progress=progress) as stream:
-        for part in plan.parts:
-            data = pools.pieces(part)
-            if data is None and source is not None:
-                data = source.pieces(part.origin or part.tensor)
-            stream.write(data if data is not None else _packed(random_weights(part.tensor, seed), part.tensor))
+    def data(tensor: Tensor) -> Iterable[Bytes]:
+        if (made := pools.pieces(tensor)) is not None:
+            return made
+        if plan.source is not None:
+            return [plan.source.data(plan.origins[tensor.name])]
+        return _packed(random_weights(tensor, seed), tensor)
+
+    made_from = None if plan.source is None else plan.source.path
+    write_gguf(path, plan.architecture, plan.tensors, write_metadata, data, made_from=made_from, on_bytes=on_bytes)
 
 
 def write_hollow(path: Path, plan: SynthPlan) -> None:
     """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError."""
-    tensors = [part.tensor for part in plan.parts]
-    with new_gguf(path, plan.architecture, tensors, plan.describe) as stream:
-        for _ in tensors:
-            stream.leave_hole()
+    write_gguf(path, plan.architecture, plan.tensors, plan.describe, None)
 
 
 class _Pools:
     """The random data of every tensor of one plan."""
 
-    def __init__(self, seed: int, parts: Sequence[SynthPart], correlation: float | None) -> None:
+    def __init__(self, seed: int, tensors: Sequence[Tensor], correlation: float | None) -> None:
         """Try every type before anything is written."""
         self._seed = seed
         self._pools: dict[tuple[gguf.GGMLQuantizationType, float], Pool] = {}
         self._shared: SharedChannel | None = None
         if correlation is not None:
-            table = next(part for part in parts if part.tensor.kind == "embedding")
-            self._shared = SharedChannel(correlation, self._pool(table.tensor.type, EMBEDDING_STD))
+            table = next(tensor for tensor in tensors if tensor.kind == "embedding")
+            self._shared = SharedChannel(correlation, self._pool(table.type, EMBEDDING_STD))
         # A table that is also the head is scaled as a head, so that logits are not too far apart.
-        tied = all(part.tensor.kind != "head" for part in parts)
-        self._head = next((part.tensor.name for part in parts if tied and part.tensor.kind == "embedding"), None)
-        for part in parts:
-            if part.tensor.kind in QUANTIZED_KINDS:
-                self._pool(part.tensor.type, self._std(part.tensor))
+        tied = all(tensor.kind != "head" for tensor in tensors)
+        self._head = next((tensor.name for tensor in tensors if tied and tensor.kind == "embedding"), None)
+        for tensor in tensors:
+            if tensor.kind in QUANTIZED_KINDS:
+                self._pool(tensor.type, self._std(tensor))
 
     def _std(self, tensor: Tensor) -> float:
         is_head = tensor.name == self._head
@@ -215,9 +199,9 @@ class _Pools:
             self._pools[kind, std] = Pool(kind, std, self._seed)
         return self._pools[kind, std]
 
-    def pieces(self, part: SynthPart) -> Iterator[Bytes] | None:
+    def pieces(self, tensor: Tensor) -> Iterator[Bytes] | None:
         """The data of one tensor; None for a small one that the correlation does not touch."""
-        tensor, rng = part.tensor, generator(self._seed, part.tensor.name)
+        rng = generator(self._seed, tensor.name)
         if self._shared is not None:
             if tensor.kind == "embedding":
                 return self._shared.embedding(tensor, rng)
@@ -245,7 +229,7 @@ def _depth(wanted: int | None, full: int, name: str) -> int:
 
 def _check_space(path: Path, plan: SynthPlan) -> None:
     free = free_bytes(path.parent)
-    needed = sum(part.tensor.n_bytes for part in plan.parts) + _HEADER_ROOM
+    needed = plan.weight.total.n_bytes + _HEADER_ROOM
     if needed > free:
         raise InputError(
             f"{plan.name} as {plan.quant} needs {format_bytes(needed)}; {path.parent} has {format_bytes(free)} free.",

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
-from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.table import TensorTable, read_tables
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.hashes import digest
+from mlsd.hashes import OnBytes, digest
 from mlsd.records import Record
 
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
@@ -39,21 +38,21 @@ def write_tiny_set(
     *,
     names: Iterable[str] = tuple(TINY_SET),
     seed: int = 0,
-    progress: Progress | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> Iterator[TinyFile]:
     """Write each named shape, its perturbed copies and an unrelated model, yielding each file. Raises: InputError."""
     for name in names:
         if name not in _SHAPES:
             raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
-        write_random(base, shape, seed=seed, progress=progress)
+        write_random(base, shape, seed=seed, on_bytes=on_bytes)
         yield _file(base, shape, seed)
         for suffix, noise in NOISES.items():
             copy = folder / f"{name}{suffix}.gguf"
-            perturb(base, copy, noise=noise, seed=seed, progress=progress)
+            perturb(base, copy, noise=noise, seed=seed, on_bytes=on_bytes)
             yield _file(copy, shape, seed, noise)
         other = folder / f"{name}{OTHER}.gguf"
-        write_random(other, shape, seed=seed + 1, progress=progress)
+        write_random(other, shape, seed=seed + 1, on_bytes=on_bytes)
         yield _file(other, shape, seed + 1)
 
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.source import Floats
-from mlsd.gguf_tools.stream import Progress, add_keys, new_gguf
+from mlsd.gguf_tools.source import Bytes, Floats
+from mlsd.gguf_tools.stream import add_keys, write_gguf
 from mlsd.gguf_tools.synthetic.table import TensorTable
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Kind, Tensor
+from mlsd.hashes import OnBytes
 
 _MERGES_FILE = "merges.txt"  # one merge a line, most frequent first, counted on English text and Python code
 END_OF_TEXT = "<|endoftext|>"
@@ -137,7 +138,7 @@ _QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
 
 
 def write_random(
-    path: Path, shape: Shape | TensorTable, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
+    path: Path, shape: Shape | TensorTable, *, seed: int, precision: str = "Q8_0", on_bytes: OnBytes | None = None
 ) -> None:
     """Write a model with random weights as F32, F16 or Q8_0, whole or not at all. Raises: InputError.
 
@@ -145,7 +146,6 @@ def write_random(
     one token (flash attention on, up to 512 positions): speculative and plain decoding agree exactly, without ties.
     """
     kind = gguf.GGMLQuantizationType[precision]
-    announced = [tensor.stored_as(kind, quantized=_QUANTIZED) for tensor in shape.tensors]
 
     def describe(writer: gguf.GGUFWriter) -> None:
         origin = {"shape": shape.name, "seed": seed}
@@ -153,6 +153,8 @@ def write_random(
         add_keys(writer, shape.architecture, shape.keys, name=name, origin=origin)
         add_vocabulary(writer, shape.n_vocab)
 
-    with new_gguf(path, shape.architecture, announced, describe, progress=progress) as stream:
-        for tensor in announced:
-            stream.write([gguf.quants.quantize(random_weights(tensor, seed), tensor.type)])
+    def data(tensor: Tensor) -> list[Bytes]:
+        return [gguf.quants.quantize(random_weights(tensor, seed), tensor.type)]
+
+    tensors = [tensor.stored_as(kind, quantized=_QUANTIZED) for tensor in shape.tensors]
+    write_gguf(path, shape.architecture, tensors, describe, data, on_bytes=on_bytes)

@@ -19,7 +19,7 @@ from mlsd.engine.llama.taps import CollectTap, TappedContext
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
@@ -172,11 +172,10 @@ def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | N
             add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
             add[type(value)](key, value)
 
-    with new_gguf(path, source.architecture, [*extra, *source.tensors], describe) as stream:
-        if table is not None:
-            stream.write([table])
-        for tensor in source.tensors:
-            stream.write(source.pieces(tensor))
+    def data(tensor: Tensor) -> list[npt.NDArray[Any]]:
+        return [source.data(tensor.name) if table is None or tensor not in extra else table]
+
+    write_gguf(path, source.architecture, [*extra, *source.tensors], describe, data)
     return path
 
 

@@ -20,19 +20,20 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(tmp_path):
     path = tmp_path / "x.gguf"
     path.write_bytes(b"before")
 
-    def fail(name, n_bytes):
+    def fail(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_random(path, TINY["llama"], seed=0, progress=fail)
+        write_random(path, TINY["llama"], seed=0, on_bytes=fail)
     assert path.read_bytes() == b"before"
     assert [file.name for file in tmp_path.iterdir()] == ["x.gguf"]
 
 
 def test_progress_counts_every_byte_of_weights(tmp_path):
     counted = []
-    write_random(tmp_path / "x.gguf", TINY["llama"], seed=0, progress=lambda name, n_bytes: counted.append(n_bytes))
-    assert sum(counted) == sum(tensor.n_bytes for tensor in Source(tmp_path / "x.gguf").tensors)
+    write_random(tmp_path / "x.gguf", TINY["llama"], seed=0, on_bytes=lambda *counts: counted.append(counts))
+    n_bytes = sum(tensor.n_bytes for tensor in Source(tmp_path / "x.gguf").tensors)
+    assert counted == sorted(counted) and counted[-1] == (n_bytes, n_bytes)
 
 
 def test_state_decay_rates_are_negative():
