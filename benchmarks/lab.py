@@ -19,10 +19,10 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
 from mlsd.lab.cluster import Cluster, make_certificate
-from mlsd.lab.coordinator import LabPlan, run_lab
-from mlsd.measure.parent.blocks import RunSettings, Watcher
+from mlsd.lab.coordinator import run_lab
+from mlsd.measure.parent.blocks import Experiment, RunSettings, Watcher
 from mlsd.planning.job import Slot
-from mlsd.records import EngineOptions, Trial
+from mlsd.records import Trial
 from mlsd.store.store import Store
 from tests.lab.fake import ORIGIN, plan
 from tests.lab.processes import free_port, lab, wait_for
@@ -35,9 +35,10 @@ import asyncio, itertools, sys
 from mlsd.lab import cluster, machine
 from mlsd.measure.messages import BlockMeasured
 from tests.lab.fake import card, measured
-def measure(piece, *, may_pull, wanted, say):
-    for block in piece.job.blocks:
+def measure(job, origin, *, may_pull, wanted, say):
+    for block in job.blocks:
         say(BlockMeasured(slots=(), trials=tuple(map(measured, block.slots))))
+    return machine.Ended()
 hosts = itertools.count(200)
 machine.card = lambda engine, may_pull: card(chr(next(hosts)))
 machine.measure = measure
@@ -76,7 +77,7 @@ def simulated() -> Iterator[Result]:
         yield from _simulated(Path(name), wanted, port, memory)
 
 
-def _simulated(folder: Path, wanted: LabPlan, port: int, memory: _Memory) -> Iterator[Result]:
+def _simulated(folder: Path, wanted: Experiment, port: int, memory: _Memory) -> Iterator[Result]:
     certificate = folder / "lab.pem"
     make_certificate(certificate)
     command = [sys.executable, "-c", _SIMULATED, str(port), str(N_MACHINES), str(certificate)]
@@ -85,10 +86,10 @@ def _simulated(folder: Path, wanted: LabPlan, port: int, memory: _Memory) -> Ite
         assert process.stdout is not None
         process.stdout.readline()
         with Store.open(folder / "s.sqlite") as store:
-            with Cluster(f"127.0.0.1:{port}", certificate, EngineOptions(), ORIGIN) as cluster:
+            with Cluster(f"127.0.0.1:{port}", certificate) as cluster:
                 wait_for(lambda: len(cluster.machines()) == N_MACHINES, "machines are missing", 300)
                 started = time.perf_counter()
-                outcome = run_lab(wanted, cluster, store, RunSettings(), memory)
+                outcome = run_lab(wanted, ORIGIN, cluster, store, RunSettings(), memory)
                 seconds = time.perf_counter() - started
             problems = store.check()
     finally:

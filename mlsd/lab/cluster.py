@@ -34,8 +34,7 @@ from mlsd.children import end_with_parent, start_child
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.lab import machine
-from mlsd.lab.coordinator import Ended, MeasuredPart
-from mlsd.lab.machine import Card, Doing, Origin, Piece
+from mlsd.lab.machine import Card, Doing, Ended, Origin
 from mlsd.measure.messages import BlockMeasured
 from mlsd.outside import check_regular
 from mlsd.planning.job import Job
@@ -282,7 +281,7 @@ class Joining(Record, frozen=True, kw_only=True):
 def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Callable[[str], None]) -> None:
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
     address = full_address(address)
-    Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
+    Cluster(address, certificate).close()  # says what is wrong, where something is
     asked = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
     begin = partial(start_child, "mlsd.lab", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     _keep_joined(begin, asked, on_loss)
@@ -337,34 +336,29 @@ def card_task(engine: bytes) -> bytes:
     return msgspec.json.encode(machine.card(options, may_pull=_PULLS in get_worker().state.total_resources))
 
 
-def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
+def measure_task(job: bytes, origin: bytes) -> tuple[list[bytes], bytes]:
     """Measure a part; blocks are told as they come, and once more at the end, should one have been lost."""
     from distributed import get_worker
 
-    worker, asked = get_worker(), msgspec.json.decode(piece, type=Piece)
-    key, encoded = worker.get_current_task(), []
+    worker, encoded = get_worker(), list[bytes]()
+    ticket = worker.get_current_task()
 
     def wanted() -> bool:
-        task = worker.state.tasks.get(key)
+        task = worker.state.tasks.get(ticket)
         return task is not None and task.state == "executing" and worker.status.name == "running"
 
     def say(done: BlockMeasured) -> None:
         encoded.append(msgspec.json.encode(done))
-        worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": encoded[-1]})
+        worker.log_event(_TOPIC, (ticket, encoded[-1]))
 
-    return encoded, *machine.measure(asked, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
+    what = msgspec.json.decode(job, type=Job), msgspec.json.decode(origin, type=Origin)
+    end = machine.measure(*what, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
+    return encoded, msgspec.json.encode(end)
 
 
 def doing_task() -> bytes:
     """The last card and what the machine is at, without disturbing it."""
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
-
-
-class PostedBlock(Record, frozen=True, kw_only=True):
-    """A block on its way through the scheduler."""
-
-    ticket: str
-    done: bytes  # a BlockMeasured, as JSON
 
 
 class Posted(Record, frozen=True, kw_only=True):
@@ -380,13 +374,7 @@ class Posted(Record, frozen=True, kw_only=True):
 class Cluster:
     """The machines of a lab through its scheduler."""
 
-    def __init__(
-        self,
-        address: str,
-        certificate: Path | None,
-        engine: EngineOptions,
-        origin: Origin | None,
-    ) -> None:
+    def __init__(self, address: str, certificate: Path | None, engine: EngineOptions | None = None) -> None:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
         distributed = _distributed()
         address = full_address(address)
@@ -399,44 +387,35 @@ class Cluster:
             if "certificate" in cause.lower() or "ssl" in cause.lower():
                 hint = "Its certificate is another one: copy the file that this lab's `mlsd lab start` named."
             raise LabError(f"There is no lab at {address}: {_first_line(cause)}", hint=hint) from error
-        self._engine, self._origin = msgspec.json.encode(engine), origin
-        self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
-        self._futures: dict[str, Any] = {}
-        self._arrived: queue.SimpleQueue[MeasuredPart | Ended] = queue.SimpleQueue()
+        self._engine = msgspec.json.encode(engine or EngineOptions())
+        self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card, None if it is none
+        self._futures: dict[str, Any] = {}  # by ticket, which is the task's key
+        self._arrived: queue.SimpleQueue[tuple[str, BlockMeasured | Ended]] = queue.SimpleQueue()
         self._client.subscribe_topic(_TOPIC, self._on_event)
-
-    # --- Lab ----------------------------------------------------------------------------------------------------
 
     def machines(self) -> Mapping[str, Card]:
         """Machines that are here and have shown their card; waits a moment for those that just came."""
-        here = self._workers()
-        for address in [a for a in self._cards if a not in here]:
-            del self._cards[address]
-        new = [address for address in here if address not in self._cards]
-        for address in new:
-            self._cards[address] = self._submit(
-                card_task, self._engine, address=address, key=f"card-{uuid.uuid4().hex}"
-            )
+        # Not `scheduler_info`: the client's own refreshing empties its list of workers in between.
+        with _gone():
+            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
+        self._cards = {
+            address: self._cards.get(address)
+            or self._submit(card_task, self._engine, address=address, key=f"card-{uuid.uuid4().hex}")
+            for address in identity["workers"]
+        }
         waiting = [future for future in self._cards.values() if not isinstance(future, Card)]
         until_s = time.monotonic() + (_CARD_S if len(waiting) == len(self._cards) else 0)
         while not all(future.done() for future in waiting) and time.monotonic() < until_s:
             time.sleep(0.05)
-        for address, future in list(self._cards.items()):
-            if isinstance(future, Card) or not future.done():
-                continue
-            card = _decoded(future.result(), Card) if future.status == "finished" else None
-            if card is None:
-                del self._cards[address]
-            else:
-                self._cards[address] = card
+        for address, future in self._cards.items():
+            if not isinstance(future, Card) and future.done():
+                self._cards[address] = _decoded(future.result(), Card) if future.status == "finished" else None
         return {address: card for address, card in self._cards.items() if isinstance(card, Card)}
 
-    def submit(self, address: str, ticket: str, job: Job) -> None:
-        """Let one machine measure a part."""
-        assert self._origin is not None
-        piece = Piece(ticket=ticket, job=job, origin=self._origin)
-        future = self._submit(measure_task, msgspec.json.encode(piece), address=address, key=f"measure-{ticket}")
-        self._futures[ticket] = future
+    def submit(self, address: str, ticket: str, job: Job, origin: Origin) -> None:
+        """Let one machine measure a part for this installation; what comes of it is received with the ticket."""
+        encoded = map(msgspec.json.encode, (job, origin))
+        future = self._futures[ticket] = self._submit(measure_task, *encoded, address=address, key=ticket)
         future.add_done_callback(lambda done: self._on_end(ticket, done))
 
     def cancel(self, ticket: str) -> None:
@@ -446,8 +425,8 @@ class Cluster:
             with contextlib.suppress(Exception):
                 future.cancel(force=True, reason="not wanted")
 
-    def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
-        """What was said since. Raises: LabError when the scheduler is gone."""
+    def receive(self, timeout_s: float) -> Iterator[tuple[str, BlockMeasured | Ended]]:
+        """What was said since, by ticket, waiting so long for the first. Raises: LabError without the scheduler."""
         if self._client.status not in ("running", "connecting"):
             raise LabError("The lab's scheduler is gone.", hint=_KEPT)
         with contextlib.suppress(queue.Empty):
@@ -457,12 +436,9 @@ class Cluster:
 
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
         """Leave a word at the scheduler for those who ask for the lab's status."""
+        posted = Posted(words=words, failures=tuple(failures))
         with _gone():
-            self._client.set_metadata(
-                ["mlsd", name], msgspec.to_builtins(Posted(words=words, failures=tuple(failures)))
-            )
-
-    # --- status -------------------------------------------------------------------------------------------------
+            self._client.set_metadata(["mlsd", name], msgspec.to_builtins(posted))
 
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
         answers = self._client.run(doing_task, on_error="ignore")
@@ -485,40 +461,30 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside -------------------------------------------------------------------------------------------------
-
-    def _workers(self) -> list[str]:
-        # Not `scheduler_info`: the client's own refreshing empties its list of workers in between.
-        with _gone():
-            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
-        return list(identity["workers"])
-
-    def _submit(self, function: Any, argument: bytes, *, address: str, key: str) -> Any:
+    def _submit(self, function: Any, *arguments: bytes, address: str, key: str) -> Any:
         return self._client.submit(
-            function, argument, key=key, workers=[address], allow_other_workers=False, resources={"machine": 1},
+            function, *arguments, key=key, workers=[address], allow_other_workers=False, resources={"machine": 1},
             retries=0, pure=False,
         )  # fmt: skip
 
     def _on_event(self, event: tuple[float, Any]) -> None:
-        try:
-            posted = msgspec.convert(event[1], PostedBlock)
-        except msgspec.ValidationError:  # of no mlsd
-            return
-        self._put(posted.ticket, posted.done)
+        with contextlib.suppress(msgspec.ValidationError):  # of no mlsd
+            self._put(*msgspec.convert(event[1], tuple[str, bytes]))
 
     def _put(self, ticket: str, encoded: bytes) -> None:
         done = _decoded(encoded, BlockMeasured)
         if done is not None:
-            self._arrived.put(MeasuredPart(ticket=ticket, trials=done.trials, process=done.process))
+            self._arrived.put((ticket, done))
 
     def _on_end(self, ticket: str, future: Any) -> None:
-        error, unfit = None, False
+        end = None
         with contextlib.suppress(Exception):
-            trials, error, unfit = msgspec.convert(future.result(), tuple[list[bytes], str | None, bool])
-            for encoded in trials:
+            blocks, said = msgspec.convert(future.result(), tuple[list[bytes], bytes])
+            end = _decoded(said, Ended)
+            for encoded in blocks:
                 self._put(ticket, encoded)
         self._futures.pop(ticket, None)
-        self._arrived.put(Ended(ticket=ticket, error=error, unfit=unfit))
+        self._arrived.put((ticket, end or Ended()))
 
 
 def _decoded(encoded: Any, kind: Any) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import msgspec
 import psutil
@@ -23,7 +23,7 @@ from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelF
 from mlsd.store.rows import environment_key
 from mlsd.version import __version__
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class Origin(Record, frozen=True, kw_only=True):
@@ -70,15 +70,21 @@ class Card(Record, frozen=True, kw_only=True):
 
 def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
     """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
-    backend = run_info(engine)
+    backend, library = run_info(engine), Library()
     environment = read_environment(backend)
-    library = Library()
-    models, makes = _models_here(library)
+    models, makes = [], []
+    for entry in library.manifest:
+        with suppress(MlsdError):  # a file that cannot be read is not there
+            if library.locate(entry) is not None:
+                model = library.resolve(entry.id)
+                models.append(model_facts(model.path, ref=model.ref))
+            elif library.can_make(entry):
+                makes.append(entry.id)
     return Card(
         environment=environment,
         origin=read_origin(environment),
-        models=models,
-        makes=makes,
+        models=tuple(models),
+        makes=tuple(makes),
         may_pull=may_pull,
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         device_bytes=backend.memory_bytes,
@@ -108,29 +114,14 @@ def differences(theirs: Origin, ours: Origin) -> list[str]:
     return [f"{word} {str(one)[:16]} instead of {str(other)[:16]}" for word, one, other in both if one != other]
 
 
-def _models_here(library: Library) -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
-    found, makes = [], []
-    for entry in library.manifest:
-        try:
-            if library.locate(entry) is not None:
-                model = library.resolve(entry.id)
-                found.append(model_facts(model.path, ref=model.ref))
-            elif library.can_make(entry):
-                makes.append(entry.id)
-        except MlsdError:  # a file that cannot be read is not there
-            continue
-    return tuple(found), tuple(makes)
-
-
 # --- measuring ------------------------------------------------------------------------------------------------
 
 
-class Piece(Record, frozen=True, kw_only=True):
-    """What crosses to a machine: a job, whose it is, and what the installation there must equal."""
+class Ended(Record, frozen=True, kw_only=True):
+    """A machine is through with a part of a plan."""
 
-    ticket: str
-    job: Job
-    origin: Origin
+    error: str | None = None  # why the rest of it cannot be measured
+    unfit: bool = False  # it is the machine that cannot: others may
 
 
 class Doing(Record, frozen=True, kw_only=True):
@@ -153,19 +144,21 @@ def card(engine: EngineOptions, *, may_pull: bool) -> Card:
 
 
 def measure(
-    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[BlockMeasured], None]
-) -> tuple[str | None, bool]:
-    """Measure a part and say every block; returns why the rest cannot be, and whether it is only not by this machine.
+    job: Job, origin: Origin, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[BlockMeasured], None]
+) -> Ended:
+    """Measure a part for an installation and say every block.
 
     A block that was disturbed is measured again here. It ends early, without a word, when `wanted` says no.
     """
     unfit = True
     try:
-        here = state.get("card") or card(piece.job.engine, may_pull=may_pull)
+        here = state.get("card") or card(job.engine, may_pull=may_pull)
         assert isinstance(here, Card)
-        if found := differences(here.origin, piece.origin):
-            return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
-        job = _at_home(piece.job, may_pull=may_pull)
+        if found := differences(here.origin, origin):
+            return Ended(error=f"This machine measures for no other installation: {'; '.join(found)}.", unfit=unfit)
+        library = Library()
+        target, *models = (_model(library, file.ref, may_pull) for file in job.files)
+        job = msgspec.structs.replace(job, target=target, models=tuple(models))
         with machine_lock(), _stopped_when_not(wanted):
             _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
             job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
@@ -184,10 +177,10 @@ def measure(
                             if not again:
                                 say(msgspec.structs.replace(event, trials=trials))
     except MlsdError as error:
-        return str(error), unfit
+        return Ended(error=str(error), unfit=unfit)
     finally:
         state.pop("doing", None)
-    return None, False
+    return Ended()
 
 
 @contextmanager
@@ -195,13 +188,13 @@ def _stopped_when_not(wanted: Callable[[], bool]) -> Iterator[None]:
     """Kill the worker processes of this one as soon as the part is not wanted: a load may say nothing for minutes."""
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(_LOOK_S):
+    def poll() -> None:
+        while not over.wait(_POLL_S):
             if not wanted():
                 for child in psutil.Process().children():
                     child.kill()
 
-    watch = threading.Thread(target=look, daemon=True)
+    watch = threading.Thread(target=poll, daemon=True)
     watch.start()
     try:
         yield
@@ -210,17 +203,8 @@ def _stopped_when_not(wanted: Callable[[], bool]) -> Iterator[None]:
         watch.join()
 
 
-def _at_home(job: Job, *, may_pull: bool) -> Job:
-    """The job with the models' places on this machine. Raises: ModelFileError, HubError."""
-    library = Library()
-    return msgspec.structs.replace(
-        job,
-        target=_model(library, job.target.ref, may_pull),
-        models=tuple(_model(library, model.ref, may_pull) for model in job.models),
-    )
-
-
 def _model(library: Library, ref: ModelRef, may_pull: bool) -> ModelFile:
+    """Where a model lies on this machine. Raises: ModelFileError, HubError."""
     entry = library.manifest.find(ref.id)
     if library.locate(entry) is None and may_pull:
         library.pull(entry)

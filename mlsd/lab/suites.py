@@ -8,9 +8,9 @@ import msgspec
 from mlsd.errors import InputError
 from mlsd.hardware import read_environment
 from mlsd.lab.cluster import Cluster
-from mlsd.lab.coordinator import LabOutcome, LabPlan, run_lab
+from mlsd.lab.coordinator import LabOutcome, run_lab
 from mlsd.lab.machine import Card, read_origin
-from mlsd.measure.parent.blocks import RunSettings, Watcher
+from mlsd.measure.parent.blocks import Experiment, RunSettings, Watcher
 from mlsd.measure.parent.requests import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.process import run_info
 from mlsd.planning.plan import prepare_study
@@ -47,25 +47,24 @@ def run_lab_study(
     anything is measured.
     """
     watcher, engine = watcher or Watcher(), request.overrides.engine
-    origin = read_origin(read_environment(run_info(engine)))
+    environment = read_environment(run_info(engine))
     path = db or study_path(request.profile.name)
     check_database(path)
-    with Cluster(address, certificate, engine, origin) as lab:
+    with Cluster(address, certificate, engine) as lab:
         cards = tuple(lab.machines().values())
         facts = {one.ref.id: one for card in cards for one in card.models}
         prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
         watcher.planned(prepared.plan)
         used = set(prepared.plan.models())
         check_same_files(cards, used)
-        plan = LabPlan(
+        plan = Experiment(
             loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
-            origin=origin,
+            environment=environment,
             record=plan_record(prepared.plan, options or {}, suite_session(request, prepared.plan)),
             facts=tuple(one for id_, one in facts.items() if id_ in used),
-            patience_s=patience_s,
         )
         with Store.open(path) as store:
-            outcome = run_lab(plan, lab, store, settings, watcher)
+            outcome = run_lab(plan, read_origin(environment), lab, store, settings, watcher, patience_s)
             warnings = tuple(
                 warning
                 for place in outcome.places

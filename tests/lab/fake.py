@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from mlsd.lab.coordinator import Ended, LabPlan, MeasuredPart
-from mlsd.lab.machine import Card, Origin
+from mlsd.lab.machine import Card, Ended, Origin
+from mlsd.measure.messages import BlockMeasured
+from mlsd.measure.parent.blocks import Experiment
 from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Conditions, Environment, Round, Status, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
+Said = tuple[str, BlockMeasured | Ended]
 ORIGIN = Origin(mlsd_version="1", llama_cpp_build="b1", llama_cpp_python_version="0.3", suites_sha256="s")
 
 
@@ -37,7 +39,7 @@ def _draft():  # type: ignore[no-untyped-def]
     return draft
 
 
-def plan(n_loads: int = 2, n_blocks: int = 4, **changes: object) -> LabPlan:
+def plan(n_loads: int = 2, n_blocks: int = 4) -> Experiment:
     """Loads of blocks of a plain and two speculative arms; every case of a load is its own."""
     loads = []
     for load in range(n_loads):
@@ -55,8 +57,7 @@ def plan(n_loads: int = 2, n_blocks: int = 4, **changes: object) -> LabPlan:
                 slots=slots,
             )
         )
-    base = LabPlan(loads=tuple(loads), origin=ORIGIN, record={}, patience_s=0.0)
-    return msgspec.structs.replace(base, **changes)
+    return Experiment(loads=tuple(loads), environment=ENVIRONMENT)
 
 
 def measured(slot: Slot) -> Trial:
@@ -79,25 +80,33 @@ def measured(slot: Slot) -> Trial:
     )  # fmt: skip
 
 
-def said(ticket: str, block: Block) -> MeasuredPart:
-    return MeasuredPart(ticket=ticket, trials=tuple(map(measured, block.slots)), process=ticket)
+def said(ticket: str, block: Block) -> Said:
+    return ticket, BlockMeasured(slots=(), trials=tuple(map(measured, block.slots)), process=ticket)
 
 
 class FakeLab:
-    """Each `receive` lets every machine measure one block; `disturb` may change the lab before it."""
+    """Each `receive` lets every machine measure one block.
 
-    def __init__(self, cards: dict[str, Card], disturb: Callable[[FakeLab], None] | None = None) -> None:
-        self.cards, self._disturb = dict(cards), disturb
+    `disturb` may change the lab before it, and `alter` what a machine says, to nothing or to several things.
+    """
+
+    def __init__(
+        self,
+        cards: dict[str, Card],
+        disturb: Callable[[FakeLab], None] = lambda lab: None,
+        alter: Callable[[str, BlockMeasured | Ended], Iterable[Said]] = lambda ticket, what: [(ticket, what)],
+    ) -> None:
+        self.cards, self._disturb, self._alter = dict(cards), disturb, alter
         self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, blocks measured
         self.submitted: list[tuple[str, Job]] = []
         self.cancelled: list[str] = []
-        self.pending: list[MeasuredPart | Ended] = []
+        self.pending: list[Said] = []
         self.posted = ""
 
     def machines(self) -> dict[str, Card]:
         return dict(self.cards)
 
-    def submit(self, address: str, ticket: str, job: Job) -> None:
+    def submit(self, address: str, ticket: str, job: Job, origin: Origin) -> None:
         assert address in self.cards
         assert all(where != address for where, _, _ in self.jobs.values()), "a machine measures one part at a time"
         self.jobs[ticket] = (address, job, 0)
@@ -110,25 +119,23 @@ class FakeLab:
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
         self.posted = words
 
-    def lose(self, address: str) -> None:
-        """The machine is gone; what it was at is never heard of."""
-        self.cards.pop(address, None)
-
-    def receive(self, timeout_s: float) -> Iterator[MeasuredPart | Ended]:
-        if self._disturb is not None:
-            self._disturb(self)
+    def receive(self, timeout_s: float) -> Iterator[Said]:
+        self._disturb(self)
         sent, self.pending = self.pending, []
         for ticket, (address, job, n) in list(self.jobs.items()):
             if address not in self.cards:
                 continue
             if n == len(job.blocks):
-                del self.jobs[ticket]
                 sent += [said(ticket, block) for block in job.blocks]  # once more
-                sent.append(Ended(ticket=ticket))
+                sent.append((ticket, Ended()))
                 continue
             self.jobs[ticket] = (address, job, n + 1)
             sent.append(said(ticket, job.blocks[n]))
-        yield from sent
+        for one in sent:
+            for ticket, what in self._alter(*one):
+                if isinstance(what, Ended):
+                    self.jobs.pop(ticket, None)
+                yield ticket, what
 
 
 class Storm:
@@ -145,7 +152,7 @@ class Storm:
                     late = where == address and n < len(job.blocks) and self._rng.random() < 0.5
                     if late:  # its last word
                         lab.pending.append(said(ticket, job.blocks[n]))
-                lab.lose(address)
+                del lab.cards[address]  # and nothing is heard of what it was at
                 self.n_deaths += 1
             elif address not in lab.cards and (self._rng.random() < 0.5 or not lab.cards):
                 lab.cards[address] = own

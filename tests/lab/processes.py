@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from mlsd.lab.cluster import Cluster, make_certificate
-from mlsd.records import EngineOptions
 
 ROOT = Path(__file__).parents[3]
 # A test may say which machine a process claims to be.
@@ -83,7 +82,7 @@ class Processes:
 
     def cluster(self) -> Cluster:
         """The lab as its user sees it."""
-        return Cluster(self.address, self.certificate, EngineOptions(), None)
+        return Cluster(self.address, self.certificate)
 
     def output(self) -> str:
         """What the coordinators said."""

@@ -14,7 +14,6 @@ import pytest
 from mlsd.cli import main
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, make_certificate, own_host
-from mlsd.records import EngineOptions
 from mlsd.servers.connection import is_loopback
 from tests.lab.processes import Processes, lab, wait_for
 
@@ -75,7 +74,7 @@ def test_who_speaks_plainly_or_has_no_certificate_is_refused_at_every_port(open_
             ):
                 inside.recv(1)  # in TLS 1.3 the other side refuses after our handshake
     with pytest.raises(LabError, match="There is no lab"):
-        Cluster(open_lab.address, strangers, EngineOptions(), None)
+        Cluster(open_lab.address, strangers)
 
 
 def test_a_machine_that_is_spoken_to_in_plain_runs_no_pickled_function(open_lab: Processes, tmp_path: Path) -> None:
@@ -104,13 +103,7 @@ def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
 
 def test_events_of_another_program_are_ignored(open_lab: Processes) -> None:
     with open_lab.cluster() as cluster:
-        for event in (
-            {},
-            {"ticket": 1, "done": b""},
-            {"ticket": "x", "done": b"{"},
-            {"ticket": "x", "done": b"[1]"},
-            7,
-        ):
+        for event in ({}, [1, b""], ["x", b"{"], ["x", b"[1]"], 7):
             cluster._on_event((0.0, event))
         assert list(cluster.receive(0.1)) == []
         cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})

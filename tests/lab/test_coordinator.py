@@ -1,6 +1,7 @@
 """A lab's coordinator loses nothing and doubles nothing, whatever its machines do."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,22 +9,23 @@ import pytest
 
 from mlsd.errors import InputError, LabError, ModelFileError
 from mlsd.lab.cluster import _decoded
-from mlsd.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, MeasuredPart, run_lab
-from mlsd.lab.machine import Card
+from mlsd.lab.coordinator import MOST_DEATHS, LabOutcome, run_lab
+from mlsd.lab.machine import Card, Ended
 from mlsd.lab.suites import check_same_files
-from mlsd.measure.parent.blocks import RunSettings, Watcher
+from mlsd.measure.messages import BlockMeasured
+from mlsd.measure.parent.blocks import Experiment, RunSettings, Watcher
 from mlsd.records import Status, Trial
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
-from tests.lab.fake import ORIGIN, FakeLab, Storm, card, measured, plan
+from tests.lab.fake import ORIGIN, FakeLab, Said, Storm, card, measured, plan
 from tests.measure.examples import MODEL
 
 Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
 
 
-def run(lab: FakeLab, wanted: LabPlan, database: Path, watcher: Watcher | None = None) -> LabOutcome:
+def run(lab: FakeLab, wanted: Experiment, database: Path, watcher: Watcher | None = None) -> LabOutcome:
     with Store.open(database) as store:
-        return run_lab(wanted, lab, store, RunSettings(), watcher)
+        return run_lab(wanted, ORIGIN, lab, store, RunSettings(), watcher, patience_s=60.0)
 
 
 def stored(database: Path, host: str = "a") -> Trials:
@@ -34,7 +36,7 @@ def stored(database: Path, host: str = "a") -> Trials:
     return Counter((t.case_id, t.block, t.repeat, t.position, t.tokens) for t in trials)
 
 
-def whole(wanted: LabPlan) -> Trials:
+def whole(wanted: Experiment) -> Trials:
     slots = [slot for load in wanted.loads for slot in load.slots]
     return Counter((s.case_id, s.block, s.repeat, s.position, measured(s).tokens) for s in slots)
 
@@ -54,7 +56,7 @@ def test_every_machine_measures_the_whole_plan_and_loads_each_model_once(tmp_pat
 
 @pytest.mark.parametrize("seed", range(15))
 def test_nothing_is_lost_and_nothing_doubled_in_a_storm(tmp_path: Path, seed: int) -> None:
-    wanted = plan(n_loads=3, n_blocks=5, patience_s=60.0)
+    wanted = plan(n_loads=3, n_blocks=5)
     cards = {"m1": card(), "m2": card(), "m3": card("b")}
     storm = Storm(seed, cards)
     run(FakeLab(cards, storm), wanted, tmp_path / "s.sqlite")
@@ -66,14 +68,14 @@ def test_nothing_is_lost_and_nothing_doubled_in_a_storm(tmp_path: Path, seed: in
 
 
 def test_a_part_in_which_machines_die_again_and_again_loses_one_block_and_goes_on(tmp_path: Path) -> None:
-    wanted = plan(n_loads=1, patience_s=60.0)
+    wanted = plan(n_loads=1)
     poison = wanted.loads[0].blocks[1]
 
     def dies(lab: FakeLab) -> None:
         lab.cards.setdefault("m1", card())
         for address, job, n in list(lab.jobs.values()):
             if n < len(job.blocks) and job.blocks[n] == poison:
-                lab.lose(address)
+                lab.cards.pop(address, None)
 
     lab = FakeLab({"m1": card()}, dies)
     outcome = run(lab, wanted, tmp_path / "s.sqlite").places[0].outcome
@@ -126,87 +128,68 @@ def test_a_run_goes_on_where_the_last_one_stopped_and_frees_its_machines(tmp_pat
         assert [r.status for r in store.runs()] == ["interrupted", "finished"]
 
 
-def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reason(tmp_path: Path) -> None:
-    class Refusing(FakeLab):
-        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for ticket in list(self.jobs):
-                del self.jobs[ticket]
-                yield Ended(ticket=ticket, error="its disk is full")
-
-    outcome = run(Refusing({"m1": card()}), plan(), tmp_path / "s.sqlite").places[0].outcome
-    assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (0, 24, 0)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert {s.trial.reason for s in store.trials()} == {"its disk is full"}
-
-
 @pytest.mark.parametrize("n_machines", [1, 2])
 def test_a_machine_that_is_unfit_steps_aside_and_costs_no_trial(tmp_path: Path, n_machines: int) -> None:
-    class Locked(FakeLab):
-        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for ticket in [t for t, (address, _, _) in self.jobs.items() if address == "m0"]:
-                del self.jobs[ticket]
-                yield Ended(ticket=ticket, error="another run measures here", unfit=True)
-            yield from super().receive(timeout_s)
+    def locked(ticket: str, what: BlockMeasured | Ended) -> Iterator[Said]:
+        busy = lab.jobs[ticket][0] == "m0"
+        yield ticket, Ended(error="another run measures here", unfit=True) if busy else what
 
-    lab = Locked({f"m{i}": card() for i in range(n_machines)})
-    outcome = run(lab, plan(patience_s=60.0), tmp_path / "s.sqlite")
+    lab = FakeLab({f"m{i}": card() for i in range(n_machines)}, alter=locked)
+    outcome = run(lab, plan(), tmp_path / "s.sqlite")
     assert ["another run measures here" in refused for refused in outcome.refused] == [True]
     assert [a for a, _ in lab.submitted].count("m0") == 1
     found = outcome.places[0].outcome
     assert (found.n_ok, found.n_failed, found.n_left) == ((24, 0, 0) if n_machines == 2 else (0, 0, 24))
 
 
-def test_a_block_with_a_trial_that_is_not_of_its_slot_is_not_stored(tmp_path: Path) -> None:
-    wanted = plan(n_loads=1, patience_s=60.0)
-    second = wanted.loads[0].slots[1]
-
-    class Confused(FakeLab):
-        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for sent in super().receive(timeout_s):
-                swapped = isinstance(sent, MeasuredPart) and sent.trials[0].block == 0
-                wrong = (measured(second), *sent.trials[1:]) if swapped else ()
-                yield msgspec.structs.replace(sent, trials=wrong) if swapped else sent
-
-    run(Confused({"m1": card()}), wanted, tmp_path / "s.sqlite")
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert {s.trial.block for s in store.trials() if s.trial.valid} == {1, 2, 3}
-        assert {s.trial.status for s in store.trials() if s.trial.block == 0} == {Status.FAILED}
+WANTED = plan(n_loads=1)
+FORGED = ({"decode_ns": -5}, {"tokens": (-1,) * 8}, {"decode_ns": 1 << 70})
 
 
-def test_a_forged_trial_is_a_failed_one_with_the_reason_and_every_other_one_can_be_read(tmp_path: Path) -> None:
-    wanted = plan(n_loads=1, patience_s=60.0)
-    forged = ({"decode_ns": -5}, {"tokens": (-1,) * 8}, {"decode_ns": 1 << 70}, {"decode_ns": 17})
+def full(ticket: str, what: BlockMeasured | Ended) -> Iterator[Said]:
+    """A part that cannot be measured is failed trials with the machine's reason."""
+    yield ticket, Ended(error="its disk is full")
 
-    class Forger(FakeLab):
-        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for sent in super().receive(timeout_s):
-                if isinstance(sent, MeasuredPart) and sent.trials[0].block == 1:
-                    own = zip(sent.trials, forged, strict=False)
-                    sent = msgspec.structs.replace(sent, trials=tuple(msgspec.structs.replace(t, **f) for t, f in own))
-                yield sent
 
-    run(Forger({"m1": card()}), wanted, tmp_path / "s.sqlite")
+def confused(ticket: str, what: BlockMeasured | Ended) -> Iterator[Said]:
+    """A block with a trial that is not of its slot is not stored."""
+    if isinstance(what, BlockMeasured) and what.trials[0].block == 0:
+        what = msgspec.structs.replace(what, trials=(measured(WANTED.loads[0].slots[1]), *what.trials[1:]))
+    yield ticket, what
+
+
+def forged(ticket: str, what: BlockMeasured | Ended) -> Iterator[Said]:
+    """A trial that cannot be is a failed one, and every other one can be read."""
+    if isinstance(what, BlockMeasured) and what.trials[0].block == 1:
+        altered = (msgspec.structs.replace(t, **change) for t, change in zip(what.trials, FORGED, strict=True))
+        what = msgspec.structs.replace(what, trials=tuple(altered))
+    yield ticket, what
+
+
+def astray(ticket: str, what: BlockMeasured | Ended) -> Iterator[Said]:
+    """A block that a part does not have is not stored, and the run goes on."""
+    if isinstance(what, BlockMeasured):
+        yield ticket, msgspec.structs.replace(what, trials=what.trials[:2])
+        yield ticket, msgspec.structs.replace(what, trials=())
+        yield "another", what
+    yield ticket, what
+
+
+@pytest.mark.parametrize(
+    ("alter", "failed", "reason"),
+    [(full, {0, 1, 2, 3}, "its disk is full"), (confused, {0}, "lost"), (forged, {1}, "cannot be"), (astray, {}, "")],
+)
+def test_of_what_a_machine_says_only_trials_that_can_be_of_their_slots_count(
+    tmp_path: Path, alter: Callable[[str, BlockMeasured | Ended], Iterator[Said]], failed: set[int], reason: str
+) -> None:
+    run(FakeLab({"m1": card()}, alter=alter), WANTED, tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.check() == []
         trials = [s.trial for s in store.trials()]
-    assert {t.block for t in trials if t.status != "failed"} == {0, 2, 3}
-    assert all("cannot be" in (t.reason or "") for t in trials if t.status == "failed")
-
-
-def test_a_block_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_path: Path) -> None:
-    wanted = plan(n_loads=1, patience_s=60.0)
-
-    class Astray(FakeLab):
-        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for sent in super().receive(timeout_s):
-                if isinstance(sent, MeasuredPart):
-                    yield msgspec.structs.replace(sent, trials=sent.trials[:2])
-                    yield msgspec.structs.replace(sent, trials=())
-                    yield msgspec.structs.replace(sent, ticket="another")
-                yield sent
-
-    run(Astray({"m1": card()}), wanted, tmp_path / "s.sqlite")
-    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+    of_failed = [t for t in trials if t.status is Status.FAILED]
+    assert {t.block for t in of_failed} == set(failed) and len(of_failed) == 3 * len(failed) and len(trials) == 12
+    assert all(reason in (t.reason or "") for t in of_failed)
+    assert {t.block for t in trials if t.valid} == {0, 1, 2, 3} - set(failed)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import pytest
 from mlsd import __version__
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, Remote, make_certificate
-from mlsd.records import EngineOptions
 from tests.lab.processes import ROOT, answers, end, free_port, wait_for, words_of
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
@@ -104,7 +103,7 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
     try:
         assert lab.stdout is not None
         assert lab.stdout.readline().startswith(f"mlsd lab join {address}".encode())
-        with Cluster(address, certificate, EngineOptions(), None) as cluster:
+        with Cluster(address, certificate) as cluster:
             wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
             (first,) = machines()
             with suppress(psutil.NoSuchProcess):

@@ -66,10 +66,9 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
 def status(address: str, certificate: Path | None, as_json: bool) -> None:
     """Show the machines of the lab at ADDRESS, what they measure, and what is left."""
     from mlsd.lab.cluster import Cluster
-    from mlsd.records import EngineOptions
     from mlsd.report.tables.records import machines_table
 
-    with Cluster(address, certificate, EngineOptions(), None) as cluster:
+    with Cluster(address, certificate) as cluster:
         machines, posted = cluster.doing(), cluster.posted()
     if as_json:
         shown = {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}

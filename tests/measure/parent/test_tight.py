@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlsd.hardware import read_environment
-from mlsd.lab.machine import Piece, measure, read_origin
+from mlsd.lab.machine import measure, read_origin
 from mlsd.measure import process
 from mlsd.measure.messages import BuildJob
 from mlsd.measure.parent import memory
@@ -44,7 +44,7 @@ def run_lab(tiny: Path, db: Path) -> None:
     asked = bench_request(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
     (job,) = plan_bench(asked).loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
-    measure(Piece(ticket="1", job=job, origin=origin), may_pull=False, wanted=lambda: True, say=lambda done: None)
+    measure(job, origin, may_pull=False, wanted=lambda: True, say=lambda done: None)
 
 
 class JobReceived(BaseException):
