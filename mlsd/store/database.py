@@ -5,7 +5,6 @@ translation of SQLite errors; knows no table by name.
 """
 
 import functools
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -57,29 +56,31 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
 
 def is_study(path: Path) -> bool:
     """Whether mlsd wrote the file, whatever its version; nothing is changed."""
-    try:
-        with closing(_peek(path)) as connection:
-            return _identify(connection, path) > 0
-    except (sqlite3.Error, StoreError):
-        return False
+    return last_runs(path) is not None
 
 
-def last_run(path: Path, *, with_trials: bool = False) -> str:
-    """When the last run began that was measured into a study database (ISO 8601), not imported; empty without one.
+def last_runs(path: Path) -> tuple[str, str] | None:
+    """When the last run began that was measured into a database, not imported, and the last of those that hold trials.
 
-    `with_trials`: of those runs that hold trials. Nothing is changed: not even an empty write-ahead log is made.
+    ISO 8601, empty where there is none or it cannot be read; None where mlsd did not write the file. Nothing is
+    changed: not even an empty write-ahead log is made.
     """
+    found = None
     try:
         with closing(_peek(path)) as connection:
-            holder = "block" if _identify(connection, path) >= schema.WITH_BLOCKS else "trial"
-            held = f"AND EXISTS (SELECT 1 FROM {holder} WHERE {holder}.run_id = run.id)" if with_trials else ""
-            (found,) = connection.execute(
-                "SELECT max(CAST(started_at AS TEXT)) FROM run "
-                f"WHERE CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END IS NULL {held}"
-            ).fetchone()
+            if version := _identify(connection, path):
+                found = "", ""
+                _check_programs(connection, path, version)
+                holder = "block" if version >= schema.WITH_BLOCKS else "trial"
+                began = "max(CAST(started_at AS TEXT))"
+                held = f"EXISTS (SELECT 1 FROM {holder} WHERE {holder}.run_id = run.id)"
+                from_record = f"CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END"
+                query = f"SELECT {began}, {began} FILTER (WHERE {held}) FROM run WHERE {from_record} IS NULL"
+                every, with_trials = connection.execute(query).fetchone()
+                found = every or "", with_trials or ""
     except (sqlite3.Error, StoreError):
-        return ""
-    return found or ""
+        pass
+    return found
 
 
 def _peek(path: Path) -> sqlite3.Connection:
@@ -144,21 +145,27 @@ def additions(connection: sqlite3.Connection) -> list[str]:
 
 def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
     """Views and triggers that are not those of that version: they run whenever a table is read or written."""
+    ours = _wanted(version)[1] | (dict.fromkeys(schema.OLD_VIEWS) if version < schema.WITH_BLOCKS else {})
     return sorted(f"{what} is not the one that mlsd made" for what, sql in _programs(connection).items()
-                  if _wanted(version)[1].get(what) != sql)  # fmt: skip
+                  if what not in ours or ours[what] not in (sql, None))  # fmt: skip
 
 
-def _programs(connection: sqlite3.Connection) -> dict[str, str]:
+def _check_programs(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    if strange := _strange(connection, version):
+        raise StoreError(
+            f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
+        )
+
+
+def _programs(connection: sqlite3.Connection) -> dict[str, str | None]:
     rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'create virtual%'"
     )
-    # Up to version 5 sums were written without the name that they have anyway.
-    plain = {f"{kind} {name}": re.sub(r"\bsums\.(\w+) AS \1\b", r"sums.\1", str(sql)) for kind, name, sql in rows}
-    return {name: " ".join(sql.split()).rstrip(";") for name, sql in plain.items()}
+    return {f"{kind} {name}": " ".join(str(sql).split()).rstrip(";") for kind, name, sql in rows}
 
 
 @functools.cache
-def _wanted(version: int) -> tuple[frozenset[str], dict[str, str]]:
+def _wanted(version: int) -> tuple[frozenset[str], dict[str, str | None]]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     for step in schema.MIGRATIONS[:version]:
         connection.executescript(step)
@@ -264,10 +271,7 @@ def _readable(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     try:
         version = _identify(connection, path)
         _check_version(version, path)
-        if strange := _strange(connection, version):
-            raise StoreError(
-                f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
-            )
+        _check_programs(connection, path, version)
         if version == 0:
             raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
         if version == schema.CURRENT_VERSION:
@@ -320,31 +324,37 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {version + 1}")
 
 
+# What SQLite's primary result codes mean to a user, and what to do.
+_LOCKED = (
+    "{path} is locked by another program, for longer than {limit}.",
+    f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
+)
+_UNWRITABLE = (
+    "{path} cannot be opened for writing ({error}).",
+    "Check the permissions of the file and of its folder, or give a writable place with --db.",
+)
+_FAILURES = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_NOTADB: ("{path} is not a results database.", "Give the file that `mlsd run --db` wrote."),
+    sqlite3.SQLITE_FULL: (
+        "The disk that holds {path} is full.", "Free some space and run again: finished trials are kept."
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "{path} is damaged ({error}).", "Restore a copy, or save what is left with `sqlite3 FILE .recover`."
+    ),
+    sqlite3.SQLITE_CONSTRAINT: (
+        "{path} refused a row: {error}.", "The same measurement may have been written by another run."
+    ),
+}  # fmt: skip
+_ANY_FAILURE = ("{path}: {error}.", "Check the disk, and the file with `mlsd results --check`.")
+
+
 def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DatabaseLockedError(
-            f"{path} is locked by another program, for longer than {LOCK_S.words}.",
-            hint=f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
-        )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return StoreError(
-            f"{path} cannot be opened for writing ({error}).",
-            hint="Check the permissions of the file and of its folder, or give a writable place with --db.",
-        )
-    if code == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{path} is not a results database.", hint="Give the file that `mlsd run --db` wrote.")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreError(
-            f"The disk that holds {path} is full.", hint="Free some space and run again: finished trials are kept."
-        )
-    if code == sqlite3.SQLITE_CORRUPT:
-        return StoreError(
-            f"{path} is damaged ({error}).", hint="Restore a copy, or save what is left with `sqlite3 FILE .recover`."
-        )
-    if code == sqlite3.SQLITE_CONSTRAINT:
-        return StoreError(
-            f"{path} refused a row: {error}.", hint="The same measurement may have been written by another run."
-        )
-    return StoreError(f"{path}: {error}.", hint="Check the disk, and the file with `mlsd results --check`.")
+    message, hint = _FAILURES.get((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF, _ANY_FAILURE)
+    kind = DatabaseLockedError if message == _LOCKED[0] else StoreError
+    return kind(message.format(path=path, error=error, limit=LOCK_S.words), hint=hint)

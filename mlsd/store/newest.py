@@ -6,7 +6,7 @@ Other files there are not study databases and are passed over.
 from pathlib import Path
 
 from mlsd.errors import StoreError
-from mlsd.store.database import is_study, last_run
+from mlsd.store.database import last_runs
 
 RESULTS = Path("results")
 BENCHES = "bench"  # the study that benches, searches and first calibrations go to
@@ -17,9 +17,10 @@ def study_path(name: str) -> Path:
     return RESULTS / f"{name}.sqlite"
 
 
-def study_databases() -> list[Path]:
-    """Every study database under results/, the one that was measured into last at the end."""
-    return sorted(filter(is_study, RESULTS.glob("*.sqlite")), key=lambda path: (last_run(path), path.name))
+def study_databases() -> dict[Path, tuple[str, str]]:
+    """Every study database under results/, the one that was measured into last at the end, with its `last_runs`."""
+    found = {path: began for path in RESULTS.glob("*.sqlite") if (began := last_runs(path)) is not None}
+    return dict(sorted(found.items(), key=lambda study: (study[1][0], study[0].name)))
 
 
 def newest_study() -> Path:
@@ -31,11 +32,10 @@ def newest_study() -> Path:
         raise StoreError(
             "There is no study database under results/.", hint="Measure first (`mlsd run B`), or name a file with --db."
         )
-    began = {path: last_run(path, with_trials=True) for path in found}
-    return max(found, key=lambda path: (began[path], found.index(path)))
+    return max(reversed(found), key=lambda path: found[path][1])
 
 
 def newest_or_new() -> Path:
     """Where a measurement goes that belongs beside trials: the study database with our last run, or a first one."""
-    ours = [path for path in study_databases() if last_run(path)]
+    ours = [path for path, (began, _) in study_databases().items() if began]
     return ours[-1] if ours else study_path(BENCHES)

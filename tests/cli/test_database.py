@@ -36,7 +36,7 @@ def test_a_file_that_is_no_study_stops_no_reader(mlsd: Mlsd, results: Path, comm
     ran = mlsd(*command.split())
     assert ran.code == 0, ran.err
     assert "tune.sqlite" not in ran.err
-    assert study_databases() == [results / "mine.sqlite"]
+    assert list(study_databases()) == [results / "mine.sqlite"]
 
 
 def test_of_several_studies_the_one_measured_into_last_is_meant_and_named(mlsd: Mlsd, results: Path) -> None:

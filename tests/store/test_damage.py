@@ -12,6 +12,7 @@ from mlsd.analysis.compare.sessions import sessions
 from mlsd.cli.main import cli
 from mlsd.errors import StoreError
 from mlsd.records import Status
+from mlsd.store.database import last_runs
 from mlsd.store.pass_shares import PassShares
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.store.store import Store
@@ -106,14 +107,17 @@ _ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELE
     [
         (["DROP VIEW current_trial", f"CREATE VIEW current_trial AS {_ENDLESS}"], "view current_trial"),
         (["CREATE VIEW more AS SELECT 1"], "view more"),
+        (["ALTER TABLE run RENAME TO other", "CREATE VIEW run AS SELECT 'z' AS started_at, '{}' AS plan, 1 AS id"],
+         "(view run|run.ended_at)"),
         (["CREATE TRIGGER once AFTER INSERT ON trial BEGIN DELETE FROM trial; END"], "trigger once"),
     ],
-)
+)  # fmt: skip
 def test_a_view_or_a_trigger_that_is_not_ours_is_never_run(path: Path, statements: list[str], what: str) -> None:
     for statement in statements:
         edit(path, statement)
+    assert last_runs(path) == ("", "")
     for read_only in (True, False):
-        with pytest.raises(StoreError, match=f"{what} is not the one that mlsd made"):
+        with pytest.raises(StoreError, match=f"{what} is (not the one that mlsd made|missing)"):
             Store.open(path, read_only=read_only)
 
 
