@@ -1,32 +1,5 @@
 """The one error tree of mlsd; the library raises from it, only `mlsd.cli` turns it into text and an exit code.
 
-    MlsdError
-    ├── InputError              something the user gave cannot be used
-    │   ├── ManifestError       gguf_manifest.toml
-    │   ├── SuiteError          suites/*.toml, a profile, a role
-    │   ├── PromptError         a prompt name or file
-    │   ├── TaskError           a task file (Spec-Bench layout)
-    │   ├── TableError          a CSV or JSON table to import or audit
-    │   └── ModelFileError      a GGUF that is missing, truncated, of another kind, or cannot serve the request
-    ├── EngineError             the inference engine refused or failed
-    │   ├── NativeError         a llama.cpp call returned failure
-    │   │   ├── DeviceError     a pass that failed on the device, which only llama.cpp's log tells
-    │   │   └── NoDeviceError   the system gives this process no GPU
-    │   ├── CapacityError       prompt and output do not fit the context
-    │   ├── VocabularyError     target and draft do not share a vocabulary
-    │   ├── RollbackError       no exact rollback, or one used outside its exact range
-    │   ├── UnsupportedError    a drafter, architecture or backend that cannot work together
-    │   └── MethodError         a drafting method out of a file of the user's own failed
-    ├── HubError                a download or a verification failed
-    ├── StoreError              the results database
-    │   ├── SchemaError         a database from another version of mlsd
-    │   └── DatabaseLockedError another program holds the database
-    ├── WorkerError             the worker process crashed, hung or was killed
-    ├── ServerError             somebody's server refused, failed, stalled or said what cannot be
-    ├── LockError               another run holds this machine
-    ├── LabError                a lab that cannot be reached, or has no machine to measure on
-    └── AnalysisError           data that cannot answer the question (mixed hosts, nothing measured)
-
 Every message says what happened and where; `hint` says what to do next.
 """
 
@@ -108,11 +81,11 @@ class ModelFileError(InputError):
 
 
 class EngineError(MlsdError):
-    """The inference engine refused or failed."""
+    """The inference engine refused or failed: no room in the context, no exact rollback, no shared vocabulary."""
 
 
 class NativeError(EngineError):
-    """A llama.cpp call returned failure; `log` holds the native lines that explain it."""
+    """A call of llama.cpp or a device failed; `log` holds the native lines that explain it."""
 
     def __init__(self, message: str, *, code: int | None = None, log: tuple[str, ...] = (), hint: str = "") -> None:
         tail = "".join(f"\n  llama.cpp: {line}" for line in log[-6:])
@@ -121,32 +94,8 @@ class NativeError(EngineError):
         self.log = log
 
 
-class DeviceError(NativeError):
-    """A pass failed on the device: llama.cpp returned success and logged an error. What it left behind is stale."""
-
-
-class NoDeviceError(NativeError):
-    """The backend registered a device, but the system gives this process none."""
-
-
-class CapacityError(EngineError):
-    """Prompt and requested output do not fit into the context."""
-
-
-class VocabularyError(EngineError):
-    """Target and draft do not share a vocabulary."""
-
-
-class RollbackError(EngineError):
-    """No exact rollback exists, or one was used outside the range in which it is exact."""
-
-
 class UnsupportedError(EngineError):
     """A drafter, an architecture and a backend that cannot work together."""
-
-
-class MethodError(EngineError):
-    """A drafting method out of a file of the user's own failed; the message names it and its line."""
 
 
 class HubError(MlsdError):
@@ -159,10 +108,6 @@ class RevisionError(HubError):
 
 class StoreError(MlsdError):
     """The results database cannot be read or written."""
-
-
-class SchemaError(StoreError):
-    """The results database comes from another version of mlsd."""
 
 
 class DatabaseLockedError(StoreError):

@@ -131,7 +131,7 @@ def open_draft(
 ) -> DraftModel:
     """The second model as a draft with its own memory; `n_experts` in place of what the file says of its router.
 
-    Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
+    Raises: EngineError when no strategy is exact for it, or its tokens are not the target's.
     """
     plan = plan or setup.draft
 

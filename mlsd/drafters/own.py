@@ -22,7 +22,7 @@ from mlsd.drafters import method as methods
 from mlsd.drafters.method import DrafterSetup, Method, MethodOptions
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.verify import Proposal
-from mlsd.errors import InputError, MethodError, MlsdError, choose, in_one_line
+from mlsd.errors import EngineError, InputError, MlsdError, choose, in_one_line
 from mlsd.outside import read_given
 from mlsd.records import OptionValue
 
@@ -145,7 +145,7 @@ def _guard(called: str, path: Path) -> Guard:
             except MlsdError:
                 raise
             except Exception as error:
-                raise MethodError(f"{called} raised {in_one_line(error, path)}.") from error
+                raise EngineError(f"{called} raised {in_one_line(error, path)}.") from error
 
         return guarded
 
@@ -164,17 +164,17 @@ class _Guarded(Drafter):
     def propose(self, k: int) -> Proposal:
         found = self._propose(k)
         if not isinstance(found, Proposal):
-            raise MethodError(f"{self._called} proposed {type(found).__name__!r}, and no mlsd.Proposal.")
+            raise EngineError(f"{self._called} proposed {type(found).__name__!r}, and no mlsd.Proposal.")
         if found.tree is not None:
             return found
         if len(found.tokens) > k:
-            raise MethodError(f"{self._called} proposed {len(found.tokens)} tokens where at most {k} may be.")
+            raise EngineError(f"{self._called} proposed {len(found.tokens)} tokens where at most {k} may be.")
         try:
             tokens = tuple(token.__index__() for token in found.tokens)  # a number of numpy is one, too
         except AttributeError:
             tokens = (-1,)
         if not all(0 <= token < self._n_vocab for token in tokens):
-            raise MethodError(f"{self._called} proposed what is no token of the target: {str(found.tokens)[:60]}.")
+            raise EngineError(f"{self._called} proposed what is no token of the target: {str(found.tokens)[:60]}.")
         return msgspec.structs.replace(found, tokens=tokens)
 
     @property

@@ -145,7 +145,7 @@ class Context(Protocol):
         """Logits after a proposed token or a node of a tree (ROOT: the token before all), shape (n_vocab,), no copy."""
 
     def truncate(self, n_past: int) -> None:
-        """Forget every position >= `n_past`. Raises RollbackError when the engine says it cannot."""
+        """Forget every position >= `n_past`. Raises EngineError when the engine says it cannot."""
 
     def save_state(self, place: int | None = None) -> None:
         """Remember the recurrent part of the memory as it is now, in the one place there is or in a further one."""

@@ -10,7 +10,7 @@ from mlsd.engine.context import Context
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import Rollback, Target
 from mlsd.engine.verify import NOTHING, Accept, Verification, acceptance_rule
-from mlsd.errors import CapacityError
+from mlsd.errors import EngineError
 from mlsd.records import Record, Round, Sampling
 
 # Brings a prompt into an empty context, the last token's output included; whether its memory was there already.
@@ -38,10 +38,10 @@ class Generation(Record, frozen=True, kw_only=True):
 
 
 def check_capacity(n_ctx: int, n_prompt: int, limits: GenerationLimits) -> None:
-    """Refuse before any work what cannot fit: prompt and output share the context. Raises: CapacityError."""
+    """Refuse before any work what cannot fit: prompt and output share the context. Raises: EngineError."""
     needed = n_prompt + limits.n_predict
     if needed > n_ctx:
-        raise CapacityError(
+        raise EngineError(
             f"A prompt of {n_prompt} tokens and {limits.n_predict} output tokens need {needed} positions; "
             f"the context has {n_ctx}.",
             hint="Give a shorter prompt, a smaller --n-predict or a larger --n-ctx.",

@@ -20,7 +20,7 @@ from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.context import Context, ContextOptions, Logits, TreeContext, check_finite
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.tree import ROOT, Tree, merge
-from mlsd.errors import EngineError, RollbackError
+from mlsd.errors import EngineError
 from mlsd.records import Record
 
 History = Literal["batch", "single"]
@@ -191,7 +191,7 @@ def choose_strategy(
 ) -> str:
     """The rollback strategy of a model: `wanted` if the probe found it exact (or it is unchecked), else the cheapest.
 
-    `try_` checks it as it will be used. A wanted strategy that a draft cannot use is replaced. Raises: RollbackError
+    `try_` checks it as it will be used. A wanted strategy that a draft cannot use is replaced. Raises: EngineError
     where none is exact.
     """
     if wanted == "unchecked":
@@ -211,12 +211,12 @@ def choose_strategy(
     if wanted != "auto" and role == "target":
         results = (r for r in (*failed, *found.strategies) if (r.name, r.history) == (wanted, history))
         reason = next((result.reason for result in results), "it was not tried")
-        raise RollbackError(
+        raise EngineError(
             f"Rollback {wanted!r} is not exact for {model} as a target: {reason}.",
             hint=f"Use --rollback auto (here: {', '.join(names[:1]) or 'none'}), or `mlsd doctor {model}` to see all.",
         )
     if not names:
-        raise RollbackError(
+        raise EngineError(
             f"No rollback strategy is exact for {model} as a {role} on this backend.",
             hint=f"`mlsd doctor {model}` shows what was tried.",
         )
@@ -388,7 +388,7 @@ class _TestBench:
         self._feed(context, tokens, history, strategy)
         if name == "snapshots":
             if not context.n_snapshots:
-                raise RollbackError("the engine keeps no snapshots for this architecture")
+                raise EngineError("the engine keeps no snapshots for this architecture")
             if n_past < context.n_past:
                 context.truncate(n_past)  # past our own guard: the probe must see what the engine really does
         else:

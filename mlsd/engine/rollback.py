@@ -22,7 +22,7 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.engine.context import Context, ContextOptions, TreeContext
 from mlsd.engine.verify import NOTHING, Proposal, Verification
-from mlsd.errors import EngineError, RollbackError, choose
+from mlsd.errors import EngineError, choose
 
 SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states beside the context
 
@@ -54,12 +54,12 @@ class Snapshots(Rollback):
     """Go back to a recurrent state that the engine kept for a position inside the last batch."""
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Cut where snapshots are exact. Raises: RollbackError elsewhere, where llama.cpp reports no failure."""
+        """Cut where snapshots are exact. Raises: EngineError elsewhere, where llama.cpp reports no failure."""
         context = self._context
         depth = context.n_past - n_past
         reach = min(context.n_snapshots, context.last_width - 1)
         if depth > reach:
-            raise RollbackError(
+            raise EngineError(
                 f"Snapshots reach {max(reach, 0)} positions back ({context.n_snapshots} kept, last batch "
                 f"{context.last_width} wide), {depth} were asked for.",
                 hint="Use the checkpoint strategy for a context that decodes token by token.",
@@ -101,7 +101,7 @@ class Checkpoint(Rollback):
         if n_past == context.n_past:
             return 0
         if replay and len(replay) != n_past - self._n_marked:
-            raise RollbackError(
+            raise EngineError(
                 f"{len(replay)} tokens cannot replay positions {self._n_marked} to {n_past}.",
                 hint="This is a fault of mlsd; please report it.",
             )
@@ -126,7 +126,7 @@ STRATEGIES = tuple(_TABLE)
 def make_rollback(name: str, context: Context) -> Rollback:
     """The strategy of that name over `context`."""
     if name not in _TABLE:
-        raise RollbackError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
+        raise EngineError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
     return _TABLE[name](name, context)
 
 

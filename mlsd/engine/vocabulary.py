@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from mlsd.errors import VocabularyError
+from mlsd.errors import EngineError
 from mlsd.records import Record
 
 # Fine-tuned copies of one family pad their vocabulary differently; as in llama.cpp (common/speculative).
@@ -42,7 +42,7 @@ class Tokenizer(Protocol):
 
 
 def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
-    """Compare type, size, special tokens and every shared token. Raises: VocabularyError with the first difference."""
+    """Compare type, size, special tokens and every shared token. Raises: EngineError with the first difference."""
     ours, theirs = target.vocabulary, draft.vocabulary
     if ours.kind != theirs.kind:
         raise _error(f"their tokenizers are of different types ({ours.kind} and {theirs.kind})")
@@ -68,8 +68,8 @@ def vocabulary_sha256(tokenizer: Tokenizer) -> str:
     return made.hexdigest()
 
 
-def _error(difference: str) -> VocabularyError:
-    return VocabularyError(
+def _error(difference: str) -> EngineError:
+    return EngineError(
         f"Target and draft do not share a vocabulary: {difference}.",
         hint="Choose a draft of the target's own family; look-up methods (pld, ngram-cache) need none.",
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from mlsd.errors import DatabaseLockedError, SchemaError, StoreError
+from mlsd.errors import DatabaseLockedError, StoreError
 from mlsd.limits import LOCK_S
 from mlsd.names import clean
 from mlsd.store import schema
@@ -31,8 +31,8 @@ def store_errors(path: Path) -> Iterator[None]:
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
     """Open `path` at the current schema version.
 
-    An older database is migrated in place; read-only, its copy in memory is. Raises SchemaError for a newer one and
-    StoreError for anything else that is not a study database, and leaves such files untouched.
+    An older database is migrated in place; read-only, its copy in memory is. Raises: StoreError for a newer one
+    and for anything else that is not a study database, and leaves such files untouched.
     """
     _check_path(path, create=create and not read_only)
     with store_errors(path):
@@ -306,7 +306,7 @@ def _identify(connection: sqlite3.Connection, path: Path) -> int:
 
 def _check_version(version: int, path: Path) -> None:
     if version > schema.CURRENT_VERSION:
-        raise SchemaError(
+        raise StoreError(
             f"{path} has schema version {version}; this mlsd knows versions up to {schema.CURRENT_VERSION}.",
             hint="Upgrade mlsd (`pip install --upgrade mlsd`), or give another file with --db.",
         )

@@ -51,7 +51,7 @@ class Store(MachineTables):
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
         """Open the database at `path`, made or migrated as needed.
 
-        Read-only never writes, not even a migration. Raises SchemaError for a newer version, StoreError for a file
+        Read-only never writes, not even a migration. Raises: StoreError for a newer version, and for a file
         that is missing (without `create`), locked, damaged, not writable or not a study database.
         """
         return cls(path, database.connect(path, create=create, read_only=read_only))

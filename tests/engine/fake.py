@@ -12,7 +12,7 @@ import numpy as np
 from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.engine.vocabulary import Vocabulary
-from mlsd.errors import NativeError, RollbackError
+from mlsd.errors import EngineError, NativeError
 from mlsd.records import Record
 from mlsd.units import NS_PER_S
 
@@ -147,7 +147,7 @@ class FakeContext:
     def truncate(self, n_past: int) -> None:
         depth = self.n_past - n_past
         if self._recurrent and depth > min(self.n_snapshots, self.last_width - 1):
-            raise RollbackError(f"The fake recurrent memory cannot go back {depth} positions.")
+            raise EngineError(f"The fake recurrent memory cannot go back {depth} positions.")
         self._clock.advance(self._costs.truncate_ns)
         del self.context[n_past:]
 
@@ -157,7 +157,7 @@ class FakeContext:
 
     def load_state(self, place: int | None = None) -> None:
         if place not in self._saved:
-            raise RollbackError("There is no saved state to load.")
+            raise EngineError("There is no saved state to load.")
         self._clock.advance(self._costs.state_ns)
         self.context = list(self._saved[place])
 

@@ -10,7 +10,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.errors import CapacityError, NativeError, RollbackError
+from mlsd.errors import EngineError, NativeError
 from mlsd.records import Sampling
 from tests.engine.fake import FakeClock, FakeContext, FakeCosts
 
@@ -134,12 +134,12 @@ def test_the_end_token_is_a_token_like_any_other_when_it_is_ignored() -> None:
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_any_work() -> None:
-    with pytest.raises(CapacityError, match="3 tokens and 126 output tokens need 129 positions; the context has 128"):
+    with pytest.raises(EngineError, match="3 tokens and 126 output tokens need 129 positions; the context has 128"):
         run(n_predict=126)
 
 
 def test_snapshots_refuse_to_roll_back_a_draft_that_decoded_token_by_token() -> None:
-    with pytest.raises(RollbackError, match="Snapshots reach 0 positions back"):
+    with pytest.raises(EngineError, match="Snapshots reach 0 positions back"):
         run(gamma=4, draft_script=fallible(1), recurrent=True, target_strategy="checkpoint", draft_strategy="snapshots")
 
 

@@ -24,7 +24,7 @@ from mlsd.engine.probe import (
     questions,
 )
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.errors import RollbackError
+from mlsd.errors import EngineError
 from tests.drafters.arena import Arena, prompt_of
 from tests.engine.fake import FakeClock, FakeContext, FakeCosts
 from tests.engine.native_faults import TREE_FAULTS, native_fault
@@ -151,7 +151,7 @@ def test_a_strategy_that_fails_its_check_is_replaced_by_the_next_and_never_taken
     def of_batch(name: str) -> StrategyResult:
         return msgspec.structs.replace(tried(name), history="batch")
 
-    with pytest.raises(RollbackError, match="it is off"):
+    with pytest.raises(EngineError, match="it is off"):
         choose_strategy("m", "target", 4, "ladder", lambda: batch, of_batch)
 
 
@@ -275,7 +275,7 @@ def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(arena: Arena, strategy
         for token in (1, 2):
             ladder.step()
             context.decode((token,))
-        with pytest.raises(RollbackError, match="place 2 of 2"):
+        with pytest.raises(EngineError, match="place 2 of 2"):
             ladder.step()
-        with pytest.raises(RollbackError, match="no saved state"):
+        with pytest.raises(EngineError, match="no saved state"):
             context.load_state(7)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.errors import SchemaError, StoreError
+from mlsd.errors import StoreError
 from mlsd.formats.tables import trial_rows
 from mlsd.limits import LOCK_S
 from mlsd.records import QualityWarning, Sampling, Status, Trial
@@ -346,7 +346,7 @@ def test_a_database_from_the_future_is_refused_untouched(path: Path, read_only: 
     with sqlite3.connect(old_database(1, path)) as database:
         database.execute("PRAGMA user_version = 9000")
     before = path.read_bytes()
-    with pytest.raises(SchemaError, match="schema version 9000") as caught:
+    with pytest.raises(StoreError, match="schema version 9000") as caught:
         Store.open(path, read_only=read_only)
     assert "Upgrade mlsd" in caught.value.hint
     assert path.read_bytes() == before

@@ -49,7 +49,7 @@ def check_head(architecture: str, target: Source, file: Source) -> DraftingHead:
 def open_head(setup: DrafterSetup, architecture: str) -> tuple[LlamaModel, DraftingHead]:
     """Load the head beside the target, which keeps its rows from now on.
 
-    Raises: UnsupportedError, ModelFileError, VocabularyError.
+    Raises: UnsupportedError, ModelFileError, EngineError.
     """
     head = check_head(architecture, Source(setup.target_path), Source(setup.second))
     model: LlamaModel = setup.open_model(setup.second)

@@ -25,7 +25,7 @@ from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.tree import Tree
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.engine.vocabulary import vocabulary_sha256
-from mlsd.errors import InputError, VocabularyError
+from mlsd.errors import EngineError, InputError
 from mlsd.folders import asset_path, cache_dir
 from mlsd.hashes import digest
 from mlsd.records import ModelRef, OptionValue
@@ -88,7 +88,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         path = shipped_store(setup) if self.store == SHIPPED else Path(self.store)
         store = SuffixStore(path)
         if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
-            raise VocabularyError(
+            raise EngineError(
                 f"{path} was built with the tokenizer of {store.header.model.id}, not with that of "
                 f"{setup.target_path.name}.",
                 hint=f"Build a store for this target: mlsd models make store TEXT... --target {setup.target_path} "

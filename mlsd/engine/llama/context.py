@@ -12,7 +12,7 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, fail, library
 from mlsd.engine.llama.rows import LayerRows
-from mlsd.errors import CapacityError, EngineError, MlsdError, RollbackError, UnsupportedError
+from mlsd.errors import EngineError, MlsdError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q5_0": 6, "q8_0": 8, "bf16": 30}  # enum ggml_type
@@ -178,7 +178,7 @@ class LlamaContext:
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         width, n_past = len(tokens), self.n_past
         if n_past + width > self._most_positions:
-            raise CapacityError(
+            raise EngineError(
                 f"{n_past + width} positions do not fit into a context of {self.n_ctx}.",
                 hint="Give a shorter prompt, a smaller n_predict or a larger context.",
             )
@@ -273,7 +273,7 @@ class LlamaContext:
     def truncate(self, n_past: int) -> None:
         if not self._native.llama_memory_seq_rm(self.memory, 0, n_past, -1):
             self._failed(
-                RollbackError(
+                EngineError(
                     f"llama.cpp cannot cut {self.model.path.name} back from position {self.n_past} to {n_past}.",
                     hint="Its memory is recurrent; `mlsd doctor` shows which rollback strategies are exact for it.",
                 )
@@ -302,7 +302,7 @@ class LlamaContext:
     def _spare_sequence(self, place: int | None) -> int:
         """The sequence under which the device keeps a state; 0 for what needs none of its own."""
         if place is not None and not 0 <= place < self.options.n_saved_states:
-            raise RollbackError(
+            raise EngineError(
                 f"A state was to be saved in place {place} of {self.options.n_saved_states}.",
                 hint="This is a fault of mlsd; please report it.",
             )
@@ -311,7 +311,7 @@ class LlamaContext:
     def load_state(self, place: int | None = None) -> None:
         native, saved, n_errors = self._native, self._states.get(place), LOG.n_errors
         if saved is None:
-            raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
+            raise EngineError("There is no saved state to load.", hint="Call save_state first.")
         read = native.llama_state_seq_set_data_ext(self.handle, saved.data, saved.n_bytes, 0, saved.flags)
         if read != saved.n_bytes:
             raise fail(f"Loading the recurrent state took {read} of {saved.n_bytes} bytes")

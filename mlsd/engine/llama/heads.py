@@ -18,7 +18,7 @@ from mlsd.engine.llama.native import LOG, device_failed, extension, fail, librar
 from mlsd.engine.llama.rows import Rows
 from mlsd.engine.llama.trees import LevelSequences
 from mlsd.engine.tree import ROOT
-from mlsd.errors import RollbackError
+from mlsd.errors import EngineError
 
 # Rows of one pass. An encoder's pass allots a row of logits for each of them, so this also bounds memory.
 _N_BATCH = 128
@@ -161,7 +161,7 @@ class RowContext:
 
     def _cut(self, first: int) -> None:
         if not self._native.llama_memory_seq_rm(self._memory, -1, first, -1):
-            raise RollbackError(f"llama.cpp cannot cut the memory of {self._what} back to {first}.")
+            raise EngineError(f"llama.cpp cannot cut the memory of {self._what} back to {first}.")
 
     def clear(self) -> None:
         self._native.llama_memory_clear(self._memory, True)

@@ -18,7 +18,7 @@ from typing import Any
 from mlsd.engine.llama.build.layouts import fit
 from mlsd.engine.llama.build.loaded import Identity, check_content, require, required_identity
 from mlsd.engine.llama.build.prebuilt import build_number, files_of, libraries_of
-from mlsd.errors import DeviceError, NativeError, NoDeviceError, UnsupportedError
+from mlsd.errors import NativeError, UnsupportedError
 from mlsd.records import BackendInfo, Device
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
@@ -314,14 +314,14 @@ def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
     return NativeError(f"{what}{suffix}.", code=code, log=LOG.drain(), hint=hint)
 
 
-def device_failed() -> DeviceError:
+def device_failed() -> NativeError:
     """The error for a log that holds more errors (`LOG.n_errors`) after `llama_synchronize` than before a pass.
 
     A device that fails in the middle says so nowhere but in the log: Metal's `ggml_metal_synchronize` writes an error,
     `llama_synchronize` returns nothing, and the next read gives what an earlier pass left (llama.cpp,
     ggml-metal-context.m).
     """
-    return DeviceError(
+    return NativeError(
         "The device failed, though llama.cpp called it a success.",
         log=LOG.drain(),
         hint="The context is not used again; too little free memory is the usual reason.",
@@ -358,7 +358,7 @@ def _build() -> str:
 def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
     """The device that layers are offloaded to, else the CPU; and ggml's handle of it, None where it names no CPU.
 
-    Raises: NoDeviceError for a GPU without a description or without memory: where the system gives this process none,
+    Raises: NativeError for a GPU without a description or without memory: where the system gives this process none,
     ggml-metal registers such a one all the same, and the first model seems to need too much memory.
     """
     offloads = n_gpu_layers != 0 and library().llama_supports_gpu_offload()
@@ -368,7 +368,7 @@ def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
     for device, _ in found:
         if device.kind in _ACCELERATORS and not (device.description.strip() and device.memory_bytes):
             what = "Metal" if device.name.startswith(("MTL", "Metal")) else device.name
-            raise NoDeviceError(
+            raise NativeError(
                 f"{what} gives this process no GPU.",
                 hint="macOS gives none to some ssh, tmux, CI and sandboxed shells: run this in Terminal, as the user "
                 "who is logged in at the screen, or on the CPU with --n-gpu-layers 0.",

@@ -16,7 +16,7 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import library
 from mlsd.engine.tree import Tree, TreeLayout, layout
-from mlsd.errors import EngineError, RollbackError, UnsupportedError
+from mlsd.errors import EngineError, UnsupportedError
 
 if TYPE_CHECKING:
     from mlsd.engine.llama.model import LlamaModel
@@ -46,7 +46,7 @@ class LevelSequences:
         first, before = (0, self._half) if depth % 2 == 0 else (self._half, 0)
         for i, parent in enumerate(parents if depth else ()):
             if not self._native.llama_memory_seq_rm(self._memory, first + i, base, -1):
-                raise RollbackError(f"llama.cpp cannot forget what sequence {first + i} holds from position {base} on.")
+                raise EngineError(f"llama.cpp cannot forget what sequence {first + i} holds from position {base} on.")
             self._native.llama_memory_seq_cp(self._memory, before + parent, first + i, base, base + depth)
         self.n_levels += 1
         return first, base + depth
@@ -197,7 +197,7 @@ class LlamaTreeContext(LlamaContext):
 
     def _cut(self, sequence: int, first: int, end: int) -> None:
         if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
-            raise RollbackError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
+            raise EngineError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
     def clear(self) -> None:
         super().clear()

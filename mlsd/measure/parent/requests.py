@@ -228,7 +228,7 @@ def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
 
 
 def check_database(path: Path) -> None:
-    """See before any work that an existing database can be used. Raises: StoreError, SchemaError."""
+    """See before any work that an existing database can be used. Raises: StoreError."""
     if path.exists():
         Store.open(path, create=False).close()
 

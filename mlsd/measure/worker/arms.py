@@ -29,7 +29,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
-from mlsd.errors import EngineError, RollbackError
+from mlsd.errors import EngineError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
@@ -103,10 +103,10 @@ class Strategies:
         return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path), check)
 
     def check_tree(self, options: ContextOptions, gamma: int) -> None:
-        """Try the trees of a target's context. Raises: RollbackError where a path that is kept is not exact."""
+        """Try the trees of a target's context. Raises: EngineError where a path that is kept is not exact."""
         found = self._check(self._models.path, options, "trim", "target", gamma)
         if not found.exact:
-            raise RollbackError(
+            raise EngineError(
                 f"Trees are not exact for {self._models.path.name} on this backend: {found.reason}.",
                 hint="Draft single chains, or give the option commit=redecode.",
             )

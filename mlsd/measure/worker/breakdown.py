@@ -29,7 +29,7 @@ _BURST = 2  # counted passes of a kind before the next kind's turn
 def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ...]:
     """Profile the target's passes, then a step of the model that drafts where the job names one.
 
-    Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
+    Raises: PromptError and EngineError, what cannot be before anything is timed.
     """
     # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
     os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"

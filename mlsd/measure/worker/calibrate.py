@@ -23,7 +23,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.errors import CapacityError
+from mlsd.errors import EngineError
 from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
 from mlsd.measure.probe_cache import ProbeCache
@@ -106,7 +106,7 @@ class Calibration:
     def repeats(self) -> Iterator[Passes]:
         """Timed passes, a repeat at a time, until all cells are tight or the budget ends, perhaps within a repeat.
 
-        T(1) is timed whatever the budget says. Raises CapacityError when not even its context could be filled in time.
+        T(1) is timed whatever the budget says. Raises EngineError when not even its context could be filled in time.
         """
         rng = random.Random(self._job.seed)
         tally = _Tally()
@@ -119,7 +119,7 @@ class Calibration:
                 return
             tally.add(points)
             if not tally.has_t_one:
-                raise CapacityError(
+                raise EngineError(
                     f"{self._job.budget_s:g} s ended before the context was filled to depth {min(self._job.depths)}, "
                     "so no pass was timed.",
                     hint="Give a larger --budget-s or a smaller --depth.",

@@ -51,7 +51,7 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
 def measure_distance(job: DistanceJob, alive: Alive) -> DraftDistance:
     """Both models over the text in windows that each start afresh; every token but a window's first counts.
 
-    Raises: InputError for a text too short, VocabularyError for a draft of another tokenizer.
+    Raises: InputError for a text too short, EngineError for a draft of another tokenizer.
     """
     n_window = job.engine.n_ctx or _WINDOW
     with ExitStack() as stack:

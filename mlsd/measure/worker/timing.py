@@ -15,7 +15,7 @@ from mlsd.clock import Clock
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.rollback import make_rollback
-from mlsd.errors import CapacityError, PromptError
+from mlsd.errors import EngineError, PromptError
 from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.records import Record
 from mlsd.store.rows import PassKind
@@ -35,7 +35,7 @@ class Span(Record, frozen=True, kw_only=True):
 
 
 def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
-    """Raises: PromptError for a text that does not fill depth and width, CapacityError beyond the trained context."""
+    """Raises: PromptError for a text that does not fill depth and width, EngineError beyond the trained context."""
     needed = depth + width
     if n_text < needed:
         raise PromptError(
@@ -43,7 +43,7 @@ def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
             hint="Give a smaller --depth, or to `mlsd calibrate` a longer text with --text.",
         )
     if model.n_ctx_train and needed > model.n_ctx_train:
-        raise CapacityError(
+        raise EngineError(
             f"Depth {depth} is beyond the {model.n_ctx_train} positions of this model.", hint="Give a smaller --depth."
         )
 

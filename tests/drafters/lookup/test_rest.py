@@ -12,7 +12,7 @@ from mlsd.drafters import resolve_spec
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
 from mlsd.drafters.options import parse_drafter
 from mlsd.engine.vocabulary import vocabulary_sha256
-from mlsd.errors import InputError, VocabularyError
+from mlsd.errors import EngineError, InputError
 from mlsd.folders import asset_path
 from mlsd.records import ModelRef, Sampling
 from tests.conftest import ARCHITECTURES
@@ -109,7 +109,7 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
         assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
         prompt = model.tokenize("The red house stands by the")
         assert family.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16).proposed > 0
-    with pytest.raises(VocabularyError, match="built with the tokenizer of tiny-dense"):
+    with pytest.raises(EngineError, match="built with the tokenizer of tiny-dense"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 
 

@@ -13,7 +13,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.errors import DeviceError, EngineError, RollbackError
+from mlsd.errors import EngineError, NativeError
 
 OPTIONS = ContextOptions(n_ctx=256, n_threads=1, max_outputs=5)
 # What llama.cpp's ggml-metal-context.m writes when a command buffer fails; its caller is not told.
@@ -65,7 +65,7 @@ def test_a_pass_that_the_device_failed_in_is_an_error_though_llama_cpp_returns_s
         fail_device_at(monkeypatch, n_pass)
         for _ in range(n_pass - 1):
             context.decode([1, 2])
-        with pytest.raises(DeviceError, match="command buffer 0 failed with status 5"):
+        with pytest.raises(NativeError, match="command buffer 0 failed with status 5"):
             context.decode([1, 2])
         context.clear()
         context.decode([1, 2])  # told once, where it happened
@@ -82,7 +82,7 @@ def test_snapshots_reach_back_into_the_last_pass_only_when_a_text_took_several(t
     with LlamaModel(tiny / "qwen35.gguf") as model, open_context(model, options) as context:
         context.decode(range(20))
         assert context.last_width == 4
-        with pytest.raises(RollbackError, match="reach 3 positions back"):
+        with pytest.raises(EngineError, match="reach 3 positions back"):
             make_rollback("snapshots", context).rewind(14, ())
 
 
@@ -93,5 +93,5 @@ def test_snapshots_reach_into_the_last_micro_batch_only(tiny: Path) -> None:
             context.clear()
             context.decode(tuple(range(n_tokens)))
             assert context.last_width == width
-            with pytest.raises(RollbackError, match="positions back"):
+            with pytest.raises(EngineError, match="positions back"):
                 make_rollback("snapshots", context).rewind(n_tokens - min(width, 5), ())

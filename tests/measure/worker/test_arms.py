@@ -13,7 +13,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import Rollback, make_rollback
-from mlsd.errors import DeviceError, EngineError
+from mlsd.errors import EngineError, NativeError
 from mlsd.measure.parent.blocks import disturbed
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
@@ -181,7 +181,7 @@ def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
         failing = 1 if where == "first" else total
         with monkeypatch.context() as patched:
             fail_device_at(patched, failing)
-            with pytest.raises(DeviceError):
+            with pytest.raises(NativeError):
                 arms.run(chosen)
         # A plain trial that failed is no reference, and the next trial of the arm has contexts of its own.
         assert arm == "sd" or not arms._references

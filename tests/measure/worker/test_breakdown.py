@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlsd.drafters import drafting_key, resolve_spec
-from mlsd.errors import CapacityError, ModelFileError, PromptError
+from mlsd.errors import EngineError, ModelFileError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.parent.calibration import Breakdown, profile_and_store
@@ -85,7 +85,7 @@ def test_methods_without_a_network_add_nothing(tiny: Path) -> None:
 def test_text_and_depth_that_cannot_be_are_refused(tiny: Path) -> None:
     with pytest.raises(PromptError, match="--depth"):
         profiled(job(tiny / "llama.gguf", text="too short"))
-    with pytest.raises(CapacityError, match="positions of this model"):
+    with pytest.raises(EngineError, match="positions of this model"):
         profiled(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depth=5000))
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyError
+from mlsd.errors import EngineError, ModelFileError, PromptError
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.parent.calibration import run_calibration, time_and_store
 from mlsd.measure.probe_cache import ProbeCache
@@ -114,7 +114,7 @@ def test_the_budget_binds_between_passes_and_what_matters_most_comes_first(tiny:
 def test_a_budget_too_short_to_fill_the_context_is_an_error(tiny: Path) -> None:
     text = load_prompt("length-1024").text
     work = job(tiny / "llama.gguf", text=text, depths=(700,), budget_s=1.0, least_repeats=0)
-    with closing(Calibration(work, PassClock(), ProbeCache())) as calibration, pytest.raises(CapacityError) as error:
+    with closing(Calibration(work, PassClock(), ProbeCache())) as calibration, pytest.raises(EngineError) as error:
         next(iter(calibration.repeats()))
     assert "--budget-s" in error.value.hint
 
@@ -154,9 +154,9 @@ def test_experts_are_counted_on_text_and_on_drafts(tiny: Path) -> None:
 def test_text_depth_and_draft_that_cannot_work_are_refused_before_timing(tiny: Path) -> None:
     with pytest.raises(PromptError, match="--depth"):
         passes(job(tiny / "llama.gguf", text="too short", depths=(64,)))
-    with pytest.raises(CapacityError, match="positions of this model"):
+    with pytest.raises(EngineError, match="positions of this model"):
         passes(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depths=(5000,)))
-    with pytest.raises(VocabularyError):
+    with pytest.raises(EngineError):
         passes(job(tiny / "llama.gguf", resolve_model("tiny-draft").path))
     broken = ModelFile(ref=model_file(tiny / "llama.gguf").ref, path=str(tiny / "none.gguf"))
     with pytest.raises(ModelFileError):  # the worker's own error comes through
