@@ -38,6 +38,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all records: frozen, keyword-only."""
 
 
+class Named(Record, frozen=True, kw_only=True):
+    """A record of names that others chose: its texts are cleaned."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if isinstance(value := getattr(self, name), str) and value != (cleaned := clean(value)):
+                msgspec.structs.force_setattr(self, name, cleaned)
+
+
 # --- what to run ------------------------------------------------------------------------------------------------
 
 
@@ -67,15 +76,12 @@ class EngineOptions(Record, frozen=True, kw_only=True):
     kv_type: KvType | msgspec.UnsetType = msgspec.UNSET
 
 
-class ModelRef(Record, frozen=True, kw_only=True):
+class ModelRef(Named, frozen=True, kw_only=True):
     """Which model, by content: the id is for people, the hash decides."""
 
     id: str
     sha256: str | None = None  # of the GGUF file
     n_bytes: Count | None = None
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "id", clean(self.id))
 
     @property
     def key(self) -> str:
@@ -196,6 +202,11 @@ class Status(enum.StrEnum):
         return self in (Status.VALID, Status.HOT)
 
     @property
+    def is_final(self) -> bool:
+        """Whether a plan that holds it need not measure it again."""
+        return self not in (Status.FAILED, Status.DISTURBED)
+
+    @property
     def right(self) -> bool:
         """Whether its output is that of plain decoding."""
         return self.counts or self is Status.DISTURBED
@@ -300,7 +311,7 @@ class BackendInfo(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # of that device
 
 
-class Environment(Record, frozen=True, kw_only=True):
+class Environment(Named, frozen=True, kw_only=True):
     """The machine and the build. None: could not be read (never guessed)."""
 
     host: str  # a stable hash of the machine's identity, not its name
@@ -327,11 +338,6 @@ class Environment(Record, frozen=True, kw_only=True):
     llama_cpp_build: str | None = None  # commit or system info of the native library
     python_version: str | None = None
 
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if isinstance(value := getattr(self, name), str):
-                msgspec.structs.force_setattr(self, name, clean(value))
-
 
 class Footprint(Record, frozen=True, kw_only=True):
     """What one context takes beside the weights."""
@@ -347,7 +353,7 @@ class Footprint(Record, frozen=True, kw_only=True):
         return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.saved_states_bytes
 
 
-class ModelFacts(Record, frozen=True, kw_only=True):
+class ModelFacts(Named, frozen=True, kw_only=True):
     """What a GGUF file says of itself."""
 
     ref: ModelRef
@@ -364,7 +370,3 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     active_bytes: Count | None = None  # read for one token
     tensor_types: dict[str, Count] = {}  # quantization type -> number of tensors
     synthetic: bool = False  # marked in its metadata as random weights
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "architecture", clean(self.architecture))
-        msgspec.structs.force_setattr(self, "name", None if self.name is None else clean(self.name))

@@ -68,8 +68,7 @@ from mlsd.records import (
 )
 from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import DraftDistance, Run, StoredWarning, TimedPass
+from mlsd.store.rows import DraftDistance, PassShares, Run, StoredWarning, TimedPass
 from mlsd.trials.fields import ARM, Kind
 from tools.data_reference import comments
 

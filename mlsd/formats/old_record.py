@@ -18,8 +18,16 @@ from mlsd.limits import RECORD_VALUES
 from mlsd.records import Case, ModelFacts, QualityWarning, Round, Status, Trial
 from mlsd.stats import grouped
 from mlsd.store import database
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import CalibrationPoint, Coverage, DraftDistance, ExpertLoad, Run, StreamRead, TimedPass
+from mlsd.store.rows import (
+    CalibrationPoint,
+    Coverage,
+    DraftDistance,
+    ExpertLoad,
+    PassShares,
+    Run,
+    StreamRead,
+    TimedPass,
+)
 from mlsd.store.store import Store
 
 _FORMAT, _SCHEMA = "mlsd record", 2  # 1: a trial said in five fields what its status and reason say
@@ -79,7 +87,7 @@ def _fill(place: Path, study: dict[str, Any], path: Path) -> None:
             store.add_cases(number, {case_id: cases[case_id] for case_id in cases if case_id in used})
         for (number, _, _), own in grouped(told, lambda one: (one[0], one[1].block, one[1].repeat)).items():
             block = [trial for _, trial in own]
-            if store.add(number, block, supersede=False).trials != tuple(block):
+            if [one.trial for one in store.add(number, block, supersede=False)] != block:
                 raise TableError(f"{path} contradicts itself: a trial of block {block[0].block} cannot be.")
         for one in study.get("warnings", ()):
             store.add_warnings(numbers[one["run"]], [msgspec.convert(one["warning"], QualityWarning)])

@@ -29,9 +29,7 @@ from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.machine_tables import FIGURES
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import DraftDistance, MeasuredBlock, Run, TrialFilter, environment_key
+from mlsd.store.rows import FIGURES, DraftDistance, PassShares, Run, TrialFilter, environment_key
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
@@ -219,7 +217,7 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     for own in grouped(trials, lambda one: one.block_id).values():
         block = [one.trial for one in own]
         place = BlockKey(block[0].block, block[0].repeat)
-        found = there[own[0].environment_key].setdefault(place, MeasuredBlock({})).statuses
+        found = there[own[0].environment_key].setdefault(place, {})
         better = any(t.valid and t.case_id in found and not found[t.case_id].counts for t in block)
         if better or any(trial.case_id not in found for trial in block):
             store.add(numbers[own[0].run_id], block, supersede=better)

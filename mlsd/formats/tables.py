@@ -1,12 +1,13 @@
 """The flat table of trials that several formats share."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mlsd.records import CONTROLS, Case
-from mlsd.store.rows import Run, StoredTrial, TrialFilter, comparability_key
+from mlsd.records import CONTROLS
+from mlsd.store.rows import Run, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.acceptance import rate_of
+from mlsd.trials.results import Measured
 from mlsd.trials.sums import PARTS, share, speed
 
 _SUMMED = ("rounds", "proposed", "accepted", "committed", "rows")
@@ -30,15 +31,15 @@ COLUMNS = (
 
 def trial_rows(store: Store, chosen: TrialFilter = ALL) -> Iterator[dict[str, Any]]:
     """One row a trial, by column: its summary, the rates derived from it, and what it may be compared with."""
-    return rows_of(store.trials(chosen, rounds=False), store.cases(), store.runs())
+    return rows_of(store.trials(chosen, rounds=False), store.runs())
 
 
-def rows_of(trials: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """The same of some trials."""
     environments = {run.id: run.environment for run in runs}
     keys: dict[tuple[str, str], str] = {}
     for stored in trials:
-        trial, case, environment = stored.trial, cases[stored.trial.case_id], environments[stored.run_id]
+        trial, case, environment = stored.trial, stored.case, environments[stored.run_id]
         whole, judged, draft = stored.sums, trial.losslessness, case.drafter.draft
         mgl, sd = whole and whole.mgl, case.arm == "sd"
         if (place := (trial.case_id, stored.environment_key)) not in keys:

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mlsd.errors import ServerError
-from mlsd.names import clean
-from mlsd.records import Record, Round, Sampling
+from mlsd.records import Named, Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.protocols import Counters, Reply
@@ -17,7 +16,7 @@ _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
 
-class Server(Record, frozen=True, kw_only=True):
+class Server(Named, frozen=True, kw_only=True):
     """What answers at a URL, as it describes itself."""
 
     program: str  # "llama-server", "mlx_lm.server", ...
@@ -32,10 +31,6 @@ class Server(Record, frozen=True, kw_only=True):
     switches: bool = False  # one request can leave drafting off
     chat_only: bool = False  # it takes conversations, no plain text
     untested: bool = False  # written from recorded exchanges, never tried on a real one
-
-    def __post_init__(self) -> None:
-        for name in ("program", "build", "model"):
-            msgspec.structs.force_setattr(self, name, clean(getattr(self, name)))
 
     @property
     def words(self) -> str:

@@ -7,17 +7,16 @@ nowhere else: a database may be old, edited, or another's.
 import datetime
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from mlsd.errors import StoreError
 from mlsd.names import clean_json
 from mlsd.records import (
-    MOST_FEW,
     Amount,
     Case,
     Conditions,
@@ -31,8 +30,8 @@ from mlsd.records import (
     Token,
     Trial,
 )
-from mlsd.store.rows import Run, StoredTrial, environment_key
-from mlsd.trials.results import SessionPlan
+from mlsd.store.rows import Run, environment_key
+from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.sums import Sums, sums
 
 # Fields of a Trial that are columns under their own name.
@@ -59,26 +58,21 @@ _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # t
 _ROUNDS = msgspec.json.Decoder(list[_Row])
 SUMS = Sums.__struct_fields__
 T = TypeVar("T")
-_CASE = (
-    "id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record",
-)  # fmt: skip
-
-
-def _marks(columns: str) -> str:
-    return ", ".join("?" for _ in columns.split(", "))
-
-
-CASE_COLUMNS = ", ".join(_CASE)
-CASE_MARKS = _marks(CASE_COLUMNS)
-# The columns from n_tokens on are for SQL, and for readers that leave the rounds where they are.
-TRIAL_COLUMNS = ", ".join(("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round"))
-TRIAL_MARKS = _marks(TRIAL_COLUMNS)
+# Columns of a case, and of a trial: those from n_tokens on are for SQL, and for readers that leave the rounds alone.
+CASE = ("id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record")
+TRIAL = ("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round")
 _PLACE = ("trial.id", "trial.block_id", "block.superseded", "block.run_id", "block.environment_key")
 CASE_AT = len(_PLACE)  # where a row has its case
 _FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
 _TWICE = ("n_tokens", "verdict")
 TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in (*_TWICE, *SUMS))))
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
+
+
+def insert(table: str, columns: Iterable[str], verb: str = "INSERT") -> str:
+    """The statement that puts a row of these columns into a table."""
+    names = [f'"{name}"' for name in columns]
+    return f'{verb} INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))})'
 
 
 def encode(value: object) -> str:
@@ -129,7 +123,7 @@ def record(kind: type[T], values: Sequence[Any], where: str) -> T:
 
 
 def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
-    """The row of a case, in the order of CASE_COLUMNS."""
+    """The row of a case, in the order of `CASE`."""
     draft = case.drafter.draft.id if case.drafter.draft else None
     return (
         case_id, run_id, case.suite, case.arm, case.target.id, case.drafter.name, draft, case.gamma, case.prompt.key,
@@ -138,7 +132,7 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
 
 
 def case(row: tuple[Any, ...]) -> Case:
-    """The case of a row in the order of CASE_COLUMNS; StoreError where its columns say something else."""
+    """The case of a row in the order of `CASE`; StoreError where its columns say something else."""
     case_id, run_id, *_, text = row
     found: Case = decode(text, _CASE_READER, f"case {case_id}")
     if case_row(case_id, run_id, found)[:-1] != row[:-1]:
@@ -146,15 +140,15 @@ def case(row: tuple[Any, ...]) -> Case:
     return found
 
 
-def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
-    """The row of a trial, in the order of TRIAL_COLUMNS."""
+def trial_row(block_id: int, trial: Trial, summed: Sums | None) -> tuple[Any, ...]:
+    """The row of a trial and the sums of its rounds, in the order of `TRIAL`."""
     plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
     values = (getattr(trial, name) for name in _JSON)
     encoded = (None if value is None else encode(value) for value in values)
     verdict = trial.losslessness.verdict if trial.losslessness else None
-    summed = msgspec.structs.astuple(sums(trial.rounds)) if trial.rounds else (None,) * len(SUMS)
+    each = msgspec.structs.astuple(summed) if summed else (None,) * len(SUMS)
     rounds = encode([msgspec.structs.astuple(one) for one in trial.rounds])
-    return (block_id, *plain, *encoded, trial.n_tokens, verdict, *summed, rounds)
+    return (block_id, *plain, *encoded, trial.n_tokens, verdict, *each, rounds)
 
 
 def plan(plan: Mapping[str, Any]) -> str:
@@ -179,7 +173,7 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text)
 
 
-def trial(row: tuple[Any, ...]) -> StoredTrial:
+def trial(row: Sequence[Any], case: Case) -> Measured:
     """The trial of a row in the order of TRIAL_READ, without its rounds."""
     trial_id, block_id, superseded, run_id, key, *values = row
     where = f"trial {trial_id}"
@@ -198,21 +192,16 @@ def trial(row: tuple[Any, ...]) -> StoredTrial:
     if (n_tokens, verdict) != (made.n_tokens, judged):
         raise damaged(where, f"two columns count {n_tokens} and {made.n_tokens} tokens, or judge them in two ways")
     told = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
-    return StoredTrial(
-        id=trial_id, block_id=block_id, run_id=run_id, environment_key=key, trial=made, sums=told,
-        superseded=bool(superseded),
-    )  # fmt: skip
+    return Measured(case, made, told, block_id, trial_id, run_id, key, bool(superseded))
 
 
-def with_rounds(stored: StoredTrial, each_round: str) -> StoredTrial:
+def with_rounds(stored: Measured, each_round: str) -> Measured:
     """The trial with the rounds that its column of that name holds, which are those that were summed up."""
     rows = round_rows(stored.id, each_round)
-    columns = zip(_ROUND, zip(*rows, strict=True), strict=False)  # of no round there is none
-    whole = Sums(rounds=len(rows), **{name: sum(values) for name, values in columns}) if rows else None
-    if stored.sums != whole:
-        raise damaged(f"trial {stored.id}", "its sums are not those of its rounds")
     rounds = tuple(Round(**dict(zip(_ROUND, row, strict=True))) for row in rows)
-    return msgspec.structs.replace(stored, trial=msgspec.structs.replace(stored.trial, rounds=rounds))
+    if stored.sums != (sums(rounds) if rounds else None):
+        raise damaged(f"trial {stored.id}", "its sums are not those of its rounds")
+    return stored._replace(trial=msgspec.structs.replace(stored.trial, rounds=rounds))
 
 
 def round_rows(trial_id: int, each_round: str) -> list[_Row]:
@@ -247,13 +236,6 @@ def run(row: tuple[Any, ...]) -> Run:
     return record(Run, (run_id, status, started_at, ended_at, seed, known, planned), where)
 
 
-class _Decides(SessionPlan, frozen=True, kw_only=True):
-    n_arms: dict[str, Few] = msgspec.field(default_factory=dict)
-    n_questions: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MOST_FEW)]] = msgspec.field(default_factory=dict)
-    n_threads: Few | None = None
-    n_blocks: dict[str, Few] = msgspec.field(default_factory=dict)
-
-
 class _Planned(Record, frozen=True):
     """What readers take of a run's plan, which may hold more."""
 
@@ -261,4 +243,4 @@ class _Planned(Record, frozen=True):
     profile: str | None = None
     engine: EngineOptions | None = None
     n_threads: Few | None = None
-    decides: _Decides | None = None
+    decides: SessionPlan | None = None

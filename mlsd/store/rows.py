@@ -1,13 +1,13 @@
-"""Values of the store beside the shared records: runs, stored trials, calibration, coverage."""
+"""Values of the store beside the shared records: runs, and what was measured of the machine."""
 
 import hashlib
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, QualityWarning, Record, Sampling, Status, Trial
+from mlsd.engine.parts import PARTS, Part
+from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, QualityWarning, Record, Sampling
 from mlsd.trials.results import SessionPlan
-from mlsd.trials.sums import Sums
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
@@ -34,25 +34,6 @@ class Run(Record, frozen=True, kw_only=True):
         return None if own is None else msgspec.convert(own, SessionPlan)
 
 
-class MeasuredBlock(NamedTuple):
-    """What became of a block at its latest measurement."""
-
-    statuses: dict[str, Status]  # by case
-
-    @property
-    def whole(self) -> bool:
-        """Whether a plan that holds it need not measure it again."""
-        return all(status not in (Status.FAILED, Status.DISTURBED) for status in self.statuses.values())
-
-
-class MeasuredTrials(NamedTuple):
-    """A block as it was stored."""
-
-    block_id: int
-    trials: tuple[Trial, ...]
-    ids: tuple[int, ...]  # of the trials
-
-
 class MeasuredCase(NamedTuple):
     """How many trials of a case a machine and build have, superseded ones left out."""
 
@@ -62,18 +43,6 @@ class MeasuredCase(NamedTuple):
     n_valid: int
     last_trial: int
     last_run: int
-
-
-class StoredTrial(Record, frozen=True, kw_only=True):
-    """A trial with its place in the store."""
-
-    id: int
-    block_id: int  # trials of one block were measured by one process, one after the other
-    run_id: int
-    environment_key: str
-    trial: Trial
-    sums: Sums | None = None  # of its rounds, which need not be read for them; None of a trial without
-    superseded: bool = False  # its block was measured again
 
 
 class TrialFilter(Record, frozen=True, kw_only=True):
@@ -95,7 +64,11 @@ class StoredWarning(QualityWarning, frozen=True, kw_only=True):
     run_id: int
 
 
-class CalibrationPoint(Record, frozen=True, kw_only=True):
+class Figure(Record, frozen=True, kw_only=True):
+    """Something that was measured of the machine."""
+
+
+class CalibrationPoint(Figure, frozen=True, kw_only=True):
     """One timed pass of one kind on one model."""
 
     model_key: str  # see `ModelRef.key`
@@ -106,7 +79,7 @@ class CalibrationPoint(Record, frozen=True, kw_only=True):
     span_ns: Span
 
 
-class Coverage(Record, frozen=True, kw_only=True):
+class Coverage(Figure, frozen=True, kw_only=True):
     """How many distinct experts one layer chose in windows of k consecutive tokens."""
 
     model_key: str
@@ -127,7 +100,7 @@ class Coverage(Record, frozen=True, kw_only=True):
         return sum(n * count for n, count in self.distinct.items()) / self.n_windows
 
 
-class ExpertLoad(Record, frozen=True, kw_only=True):
+class ExpertLoad(Figure, frozen=True, kw_only=True):
     """How often each expert of one layer was chosen."""
 
     model_key: str
@@ -136,7 +109,7 @@ class ExpertLoad(Record, frozen=True, kw_only=True):
     chosen: tuple[Count, ...]  # times, by expert number
 
 
-class StreamRead(Record, frozen=True, kw_only=True):
+class StreamRead(Figure, frozen=True, kw_only=True):
     """One streaming read of memory, without llama.cpp."""
 
     n_threads: Few
@@ -144,13 +117,94 @@ class StreamRead(Record, frozen=True, kw_only=True):
     gb_s: Rate  # 10^9 bytes a second
 
 
-class TimedPass(Record, frozen=True, kw_only=True):
+class TimedPass(Figure, frozen=True, kw_only=True):
     """Single-token passes of one synthetic model in one block."""
 
     quant: str
     n_bytes: Count  # read by a pass
     block: Few
     ms: Rate
+
+
+# Shares are in doubt where the pieces of a watched pass do not sum to a plain pass within this factor, ...
+_AGREEMENT_LIMIT = 1.25
+# ... and where looking took longer than computing: caches are then not what they are in a plain pass.
+_INFLATION_LIMIT = 2.0
+
+
+class PassShares(Figure, frozen=True, kw_only=True):
+    """The fastest of several passes of one width at one depth, part by part: a busy machine only ever adds time.
+
+    Profiling: none of these times is a speed.
+    """
+
+    model_key: str  # of the model that makes the pass
+    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting_key`).
+    drafting_key: str | None = None
+    rows: Few  # positions of the pass; each makes an output
+    depth: Few  # positions in the context before it
+    n_passes: Few  # counted, of each kind
+    plain_ns: Span  # a pass as it runs in any measurement
+    profiled_ns: Span  # the same pass with the clock read between parts
+    headless_ns: Count | None  # a plain pass without outputs, hence without head; None of a head, in earlier versions
+    parts_ns: dict[Part, Count]  # of the profiled pass; parts that the graph does not have are left out
+
+    @property
+    def shares(self) -> dict[Part, float | None]:
+        """Each part's share of all parts; None for a part that the graph does not have."""
+        total = sum(self.parts_ns.values())
+        return {part: self.parts_ns[part] / total if part in self.parts_ns else None for part in PARTS}
+
+    @property
+    def inflation(self) -> float:
+        return self.profiled_ns / self.plain_ns
+
+    @property
+    def agreement(self) -> float:
+        """Sum of the parts over a plain pass; the time between them, in which this program looks, is no part."""
+        return sum(self.parts_ns.values()) / self.plain_ns
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether looking, or noise, changed the pass too much for its shares to be those of a plain pass."""
+        agrees = 1 / _AGREEMENT_LIMIT <= self.agreement <= _AGREEMENT_LIMIT
+        return not agrees or self.inflation > _INFLATION_LIMIT
+
+    @property
+    def head_by_difference(self) -> float | None:
+        """The share of head and sampling a second way, without looking: (T(k) - T(k without outputs)) / T(k).
+
+        Graphs that drop rows without output before their last feed-forward half lose that, too, so it may be too large
+        by one of the network's halves of a block.
+        """
+        return None if self.headless_ns is None else 1 - self.headless_ns / self.plain_ns
+
+
+class _FigureTable(NamedTuple):
+    """Where figures of one kind stand."""
+
+    name: str
+    what: str  # one row, in words
+    columns: tuple[str, ...]  # that hold all of the figure, in the order of its fields; "record" is its JSON
+    for_sql: tuple[str, ...] = ()  # columns that repeat what others hold
+    order: str = "id"
+
+
+# Columns of JSON text, with the type they are read back as.
+FIGURE_JSON: dict[str, Any] = {"distinct": dict[int, int], "chosen": tuple[int, ...]}
+_PLACE = "run_id, model_key, source, layer"
+FIGURES: dict[type[Figure], _FigureTable] = {
+    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__),
+    Coverage: _FigureTable(
+        "coverage", "the coverage", Coverage.__struct_fields__, ("n_windows", "distinct_mean"), f"{_PLACE}, window"
+    ),
+    ExpertLoad: _FigureTable("expert_load", "the experts", ExpertLoad.__struct_fields__, order=_PLACE),
+    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__),
+    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__),
+    PassShares: _FigureTable(
+        "pass_share", "a profiled pass", ("record",), ("model_key", "drafting_key", "rows", "depth")
+    ),
+}
 
 
 class DraftDistance(Record, frozen=True, kw_only=True):

@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from mlsd.records import Case, Record, Status
-from mlsd.store.rows import Run, StoredTrial, TrialFilter
+from mlsd.store.rows import Run, TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
-from mlsd.trials.sums import Sums, counts_of
 
 _OLD_POOLS: dict[str, Pool] = {"bench": "prompt", "compare": "prompt", "tune": "all"}
 
@@ -39,51 +38,34 @@ class SessionTrials(Record, frozen=True, kw_only=True):
 def sessions(
     store: Store,
     chosen: TrialFilter | None = None,
-    keep: Callable[[StoredTrial], bool] = lambda stored: True,
+    keep: Callable[[Measured], bool] = lambda one: True,
     not_valid: Mapping[int, str] | None = None,
 ) -> list[SessionTrials]:
     """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id."""
     trials = filter(keep, store.trials(chosen or TrialFilter(), rounds=False))
-    return sessions_of(judged(trials, not_valid or {}), store.cases(), store.runs())
+    return sessions_of(judged(trials, not_valid or {}), store.runs())
 
 
-def judged(trials: Iterable[StoredTrial], not_valid: Mapping[int, str]) -> Iterator[StoredTrial]:
+def judged(trials: Iterable[Measured], not_valid: Mapping[int, str]) -> Iterator[Measured]:
     """Trials, those that are known not to be valid as such."""
     for one in trials:
         if (reason := not_valid.get(one.id)) is not None:
-            trial = msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason)
-            one = msgspec.structs.replace(one, trial=trial)
+            one = one._replace(trial=msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason))
         yield one
 
 
-def sessions_of(
-    trials: Iterable[StoredTrial], cases: Mapping[str, Case], every_run: Iterable[Run]
-) -> list[SessionTrials]:
+def sessions_of(trials: Iterable[Measured], every_run: Iterable[Run]) -> list[SessionTrials]:
     """The sessions of these trials, oldest first."""
     runs = {run.id: run for run in every_run}
     plans: dict[tuple[int, str], SessionPlan] = {}
-    found: dict[tuple[str, str], list[tuple[int, Measured]]] = {}
-    for stored in trials:
-        one = measured_of(stored, cases)
-        place = (stored.run_id, one.case.suite)
+    found: dict[tuple[str, str], list[Measured]] = {}
+    for one in trials:
+        place = (one.run_id, one.case.suite)
         if (plan := plans.get(place)) is None:
-            plan = plans[place] = plan_of(runs[stored.run_id], one.case)
-        name = plan.id or f"run {stored.run_id}"
-        found.setdefault((stored.environment_key, name), []).append((stored.run_id, one))
+            plan = plans[place] = plan_of(runs[one.run_id], one.case)
+        found.setdefault((one.environment_key, plan.id or f"run {one.run_id}"), []).append(one)
     made = [_session(key, own, runs, plans) for (key, _), own in found.items()]
     return sorted(made, key=lambda one: one.run_ids[-1])
-
-
-def measured(store: Store, chosen: TrialFilter, *, rounds: bool = True) -> list[Measured]:
-    """Trials, with their rounds or without, and what these sum to."""
-    cases = store.cases()
-    return [measured_of(one, cases) for one in store.trials(chosen, rounds=rounds)]
-
-
-def measured_of(stored: StoredTrial, cases: Mapping[str, Case]) -> Measured:
-    """A stored trial as results are made of it."""
-    whole = stored.sums or counts_of(stored.trial) or Sums()
-    return Measured(cases[stored.trial.case_id], stored.trial, whole, stored.block_id, stored.id)
 
 
 def of_run(store: Store, run_id: int) -> SessionTrials | None:
@@ -123,23 +105,20 @@ def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
 
 
 def _session(
-    key: str,
-    own: list[tuple[int, Measured]],
-    runs: Mapping[int, Run],
-    planned: Mapping[tuple[int, str], SessionPlan],
+    key: str, own: list[Measured], runs: Mapping[int, Run], planned: Mapping[tuple[int, str], SessionPlan]
 ) -> SessionTrials:
-    run_ids = tuple(sorted({run_id for run_id, _ in own}))
-    places = dict.fromkeys((run_id, one.case.suite) for run_id, one in reversed(own))
+    run_ids = tuple(sorted({one.run_id for one in own}))
+    places = dict.fromkeys((one.run_id, one.case.suite) for one in reversed(own))
     plans = [planned[place] for place in places]
     plan = plans[0]
     for other in plans:
         plan = plan.with_counts(other.n_arms, other.n_questions)
     # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
     # stop there by what was seen, however often it was interrupted on its way.
-    whole = _as_planned(plans, [one for _, one in own])
+    whole = _as_planned(plans, own)
     if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
         plan = msgspec.structs.replace(plan, stopping=Stopping.SEQUENTIAL)
-    return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(one for _, one in own))
+    return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(own))
 
 
 def _as_planned(plans: Iterable[SessionPlan], own: Iterable[Measured]) -> bool:

@@ -1,51 +1,61 @@
-"""The study database: blocks of trials, each committed whole before the next one starts.
+"""The study database: blocks of trials, each committed whole before the next one starts, and figures of the machine.
 
 Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: what is stored
 of a block changes only by being superseded, when the same block is measured again on the same machine and build.
-Tables of the machine are in `machine_tables`.
 """
 
 import datetime
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import add
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mlsd.errors import StoreError
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.machine_tables import FIGURES, MachineTables
 from mlsd.store.rows import (
+    FIGURE_JSON,
+    FIGURES,
     DraftDistance,
-    MeasuredBlock,
+    Figure,
     MeasuredCase,
-    MeasuredTrials,
     Run,
     RunStatus,
-    StoredTrial,
     StoredWarning,
     TrialFilter,
     environment_key,
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
-from mlsd.trials.sums import Sums
+from mlsd.trials.results import Measured
+from mlsd.trials.sums import Sums, sums
 
 ALL = TrialFilter()
+F = TypeVar("F", bound=Figure)
+T = TypeVar("T")
 
 
-class Store(MachineTables):
+def _value(figure: Figure, column: str) -> Any:
+    value = figure if column == "record" else getattr(figure, column)
+    return rowcodec.encode(value) if column == "record" or column in FIGURE_JSON else value
+
+
+class Store:
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        super().__init__(path, connection)
+        self.path = path
+        self._connection = connection
+        self._place = database.DatabaseFile(path)
+        self._as_of, self._known = (0, 0), dict[str, Any]()  # a state of the file, and what was read of it
         self._cases: dict[str, Case | StoreError] = {}  # as they were read: a case never changes
+        self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -88,20 +98,9 @@ class Store(MachineTables):
 
     def add_models(self, models: Iterable[ModelFacts]) -> None:
         """Record what the models' files say; a model known by its hash is replaced."""
-        rows = [
-            (
-                facts.ref.key,
-                facts.ref.id,
-                facts.ref.sha256,
-                facts.architecture,
-                rowcodec.encode(facts),
-            )
-            for facts in models
-        ]
+        rows = [(one.ref.key, *_named(one), rowcodec.encode(one)) for one in models]
         with self._transaction() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO model (key, id, sha256, architecture, facts) VALUES (?,?,?,?,?)", rows
-            )
+            db.executemany(rowcodec.insert("model", _MODEL, "INSERT OR REPLACE"), rows)
 
     def add_cases(self, run_id: int, cases: Iterable[Case] | Mapping[str, Case]) -> None:
         """Record configurations; those known already stay with the run that first planned them.
@@ -111,14 +110,12 @@ class Store(MachineTables):
         by_id = cases.items() if isinstance(cases, Mapping) else ((case.id, case) for case in cases)
         with self._transaction() as db:
             known = {case_id for (case_id,) in db.execute('SELECT id FROM "case"')}
-            db.executemany(
-                f'INSERT OR IGNORE INTO "case" ({rowcodec.CASE_COLUMNS}) VALUES ({rowcodec.CASE_MARKS})',
-                (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known),
-            )
+            rows = (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known)
+            db.executemany(rowcodec.insert("case", rowcodec.CASE, "INSERT OR IGNORE"), rows)
 
     def add(
         self, run_id: int, trials: Sequence[Trial], process: str | None = None, *, supersede: bool = True
-    ) -> MeasuredTrials:
+    ) -> list[Measured]:
         """Commit a block: what one process measured of its cases, all or nothing. The one gate into the database.
 
         Earlier measurements of the same block on the same machine and build are superseded. What breaks an identity
@@ -127,9 +124,10 @@ class Store(MachineTables):
         """
         if len({(one.block, one.repeat) for one in trials}) != 1:
             raise StoreError("What is to be stored is not one block.", hint="This is a fault of mlsd: report it.")
+        stored = []
         with self._transaction() as db:
-            admitted_ = tuple(admitted(self._case(one.case_id), one) for one in trials)
-            number, repeat = admitted_[0].block, admitted_[0].repeat
+            own = [(case := self._case(one.case_id), admitted(case, one)) for one in trials]
+            number, repeat = own[0][1].block, own[0][1].repeat
             (key,) = db.execute("SELECT environment_key FROM run WHERE id = ?", (run_id,)).fetchone() or ("",)
             if supersede:
                 db.execute(
@@ -137,12 +135,14 @@ class Store(MachineTables):
                     "WHERE environment_key = ? AND number = ? AND repeat = ? AND NOT superseded",
                     (key, number, repeat),
                 )
-            columns = "run_id, environment_key, number, repeat, process"
-            values = (run_id, key, number, repeat, process)
-            block_id = _row_id(db.execute(f"INSERT INTO block ({columns}) VALUES (?,?,?,?,?)", values))
-            insert = f"INSERT INTO trial ({rowcodec.TRIAL_COLUMNS}) VALUES ({rowcodec.TRIAL_MARKS})"
-            ids = tuple(_row_id(db.execute(insert, rowcodec.trial_row(block_id, one))) for one in admitted_)
-        return MeasuredTrials(block_id, admitted_, ids)
+            columns = ("run_id", "environment_key", "number", "repeat", "process")
+            block_id = _row_id(db.execute(rowcodec.insert("block", columns), (run_id, key, number, repeat, process)))
+            for case, trial in own:
+                summed = sums(trial.rounds) if trial.rounds else None
+                row = rowcodec.trial_row(block_id, trial, summed)
+                id_ = _row_id(db.execute(rowcodec.insert("trial", rowcodec.TRIAL), row))
+                stored.append(Measured(case, trial, summed, block_id, id_, run_id, key))
+        return stored
 
     def supersede(self, environment: Environment, case_ids: Iterable[str]) -> None:
         """Let blocks of only these cases on this machine and build count no more, so that they can be measured again.
@@ -163,19 +163,25 @@ class Store(MachineTables):
         """Record doubts about a run; one already recorded for it is not repeated."""
         with self._transaction() as db:
             known = set(db.execute("SELECT code, message, advice, case_id FROM warning WHERE run_id = ?", (run_id,)))
-            rows = [(w.code, w.message, w.advice, w.case_id) for w in warnings]
-            db.executemany(
-                "INSERT INTO warning (run_id, code, message, advice, case_id) VALUES (?,?,?,?,?)",
-                [(run_id, *row) for row in dict.fromkeys(rows) if row not in known],
-            )
+            rows = dict.fromkeys((w.code, w.message, w.advice, w.case_id) for w in warnings)
+            statement = rowcodec.insert("warning", ("run_id", "code", "message", "advice", "case_id"))
+            db.executemany(statement, [(run_id, *row) for row in rows if row not in known])
 
     def add_distance(self, distance: DraftDistance) -> None:
         """Record how far a draft lies from its target; the same pair measured again on the same text is replaced."""
         key = (distance.target_key, distance.drafting_key, distance.text_sha256, distance.n_tokens)
         with self._transaction() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", (*key, _now(), rowcodec.encode(distance))
-            )
+            values = (*key, _now(), rowcodec.encode(distance))
+            db.execute("INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", values)
+
+    def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
+        """Record what was measured of the machine, all or nothing."""
+        with self._transaction() as db:
+            for one in figures:
+                table = FIGURES[type(one)]
+                columns = (*table.columns, *table.for_sql)
+                values = (_value(one, name) for name in columns)
+                db.execute(rowcodec.insert(table.name, ("run_id", *columns)), (run_id, *values))
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -195,11 +201,11 @@ class Store(MachineTables):
         """Those that were found so far."""
         return self._until_written("left out", dict)
 
-    def _every(self) -> list[StoredTrial]:
+    def _every(self) -> list[Measured]:
         """All trials that can be, superseded ones as well, without their rounds."""
         return self._until_written("trials", lambda: list(self._read(TrialFilter(superseded=True))))
 
-    def _read(self, chosen: TrialFilter, *, rounds: bool = False) -> Iterator[StoredTrial]:
+    def _read(self, chosen: TrialFilter, *, rounds: bool = False) -> Iterator[Measured]:
         """Stream the trials that can be, and keep why others cannot."""
         where, values = _where(chosen)
         each = "trial.each_round" if rounds else "NULL"
@@ -209,7 +215,7 @@ class Store(MachineTables):
                 continue
             try:
                 case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
-                stored = rowcodec.trial(tuple(row))
+                stored = rowcodec.trial(row, case)
                 if runs.get(stored.run_id) != stored.environment_key:
                     raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
                 wrong = no_figure(broken(case, stored.trial, stored.sums or Sums()))
@@ -230,12 +236,11 @@ class Store(MachineTables):
             if not isinstance(key, str):
                 raise rowcodec.damaged(where, "its key is no text")
             facts: ModelFacts = rowcodec.decode(text, ModelFacts, where)
-            if [facts.ref.id, facts.ref.sha256, facts.architecture] != named:
+            if _named(facts) != tuple(named):
                 raise rowcodec.damaged(where, "its columns say something else than its record")
             return key, facts
 
-        query = "SELECT key, id, sha256, architecture, facts FROM model ORDER BY id, key"
-        return dict(self._readable(read, self._rows(query)))
+        return dict(self._readable(read, self._rows(f"SELECT {', '.join(_MODEL)} FROM model ORDER BY id, key")))
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration that can be read, by id, in the order of recording."""
@@ -255,24 +260,23 @@ class Store(MachineTables):
 
     def _read_cases(self, which: str, *values: str) -> None:
         """Read cases, whose columns, which SQL reads, say the same as their records; of others what is wrong."""
-        for row in self._rows(f'SELECT {rowcodec.CASE_COLUMNS} FROM "case" WHERE {which}', values):
+        for row in self._rows(f'SELECT {", ".join(rowcodec.CASE)} FROM "case" WHERE {which}', values):
             try:
                 self._cases[row[0]] = rowcodec.case(row)
             except StoreError as error:
                 self._cases[row[0]] = error
                 self.damage[error.message] = None
 
-    def blocks(self, environment: Environment) -> dict[BlockKey, MeasuredBlock]:
-        """What the machine and build of `environment` have measured: the start of a resumed run."""
-        found: dict[BlockKey, MeasuredBlock] = {}
+    def blocks(self, environment: Environment) -> dict[BlockKey, dict[str, Status]]:
+        """What the machine and build of `environment` have measured, by block and case: the start of a resumed run."""
+        found: dict[BlockKey, dict[str, Status]] = {}
         query = (
             "SELECT block.number, block.repeat, trial.case_id, trial.status FROM trial "
             "JOIN block ON block.id = trial.block_id WHERE block.environment_key = ? AND NOT block.superseded "
             "ORDER BY block.id"
         )
         for number, repeat, case_id, status in self._rows(query, (environment_key(environment),)):
-            known = found.setdefault(BlockKey(number, repeat), MeasuredBlock({}))
-            known.statuses[case_id] = Status(status)
+            found.setdefault(BlockKey(number, repeat), {})[case_id] = Status(status)
         return found
 
     def tries(self, environment: Environment) -> Counter[BlockKey]:
@@ -292,7 +296,7 @@ class Store(MachineTables):
             for place, own in sorted(groups.items())
         ]
 
-    def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
+    def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[Measured]:
         """Stream trials in the order of writing, with their rounds or without."""
         if rounds or chosen != ALL:
             return self._read(chosen, rounds=rounds)
@@ -328,6 +332,32 @@ class Store(MachineTables):
         for (record,) in self._rows("SELECT record FROM draft_distance ORDER BY measured_at"):
             yield rowcodec.decode(record, DraftDistance, "a draft's distance")
 
+    def figures(self, kind: type[F]) -> Iterator[tuple[int, F]]:
+        """Stream (run id, figure) of one kind, of the runs that can be read."""
+        table = FIGURES[kind]
+        names = ", ".join(f'"{name}"' for name in table.columns)
+        known = {run.id for run in self.runs()}
+        for run_id, *values in self._rows(f"SELECT run_id, {names} FROM {table.name} ORDER BY {table.order}"):
+            if run_id not in known:
+                continue
+            where = f"{table.what} of run {run_id}"
+            if table.columns == ("record",):
+                yield run_id, rowcodec.decode(values[0], kind, where)
+                continue
+            for place, name in enumerate(table.columns):
+                if name in FIGURE_JSON:
+                    values[place] = rowcodec.decode(values[place], FIGURE_JSON[name], where)
+            yield run_id, rowcodec.record(kind, values, where)
+
+    def copy(self) -> sqlite3.Connection:
+        """A copy of the database in memory."""
+        return database.copied(self._connection)
+
+    def runs(self) -> list[Run]:
+        """All runs that can be read, oldest first."""
+        query = "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
+        return list(self._until_written("runs", lambda: list(self._readable(rowcodec.run, self._rows(query)))))
+
     def check(self) -> list[str]:
         """What is wrong with the file: SQLite's own checks, what is missing, and records that cannot be read."""
         problems = [line for (line,) in self._rows("PRAGMA integrity_check") if line != "ok"]
@@ -359,6 +389,37 @@ class Store(MachineTables):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _until_written(self, what: str, read: Callable[[], T]) -> T:
+        """What was read once, until this or another program writes into the file."""
+        with database.store_errors(self.path):
+            (others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if self._as_of != (as_of := (others, self._connection.total_changes)):
+            self._as_of, self._known = as_of, {}
+        if what not in self._known:
+            self._known[what] = read()
+        found: T = self._known[what]
+        return found
+
+    def _readable(self, read: Callable[[tuple[Any, ...]], T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """What can be read of rows; one that cannot stands in `damage`, and its trials among the impossible ones."""
+        for row in rows:
+            try:
+                yield read(row)
+            except StoreError as error:
+                self.damage[error.message] = None
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        with database.store_errors(self.path):
+            # Not `yield from`: it closes the cursor of a reader that stopped early, which fails after the database is
+            # closed, with a message that would hide why the reader stopped.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with database.store_errors(self.path), database.transaction(self._connection, self._place.check):
+            yield self._connection
+
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -367,9 +428,17 @@ def _now() -> str:
 def _add_run(
     db: sqlite3.Connection, values: tuple[object, ...], environment: Environment, plan: Mapping[str, Any]
 ) -> int:
-    columns = "status, started_at, ended_at, seed, environment_key, environment, plan"
+    columns = ("status", "started_at", "ended_at", "seed", "environment_key", "environment", "plan")
     stored = (environment_key(environment), rowcodec.encode(environment), rowcodec.plan(plan))
-    return _row_id(db.execute(f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?)", (*values, *stored)))
+    return _row_id(db.execute(rowcodec.insert("run", columns), (*values, *stored)))
+
+
+_MODEL = ("key", "id", "sha256", "architecture", "facts")
+
+
+def _named(facts: ModelFacts) -> tuple[object, ...]:
+    """Columns of a model that repeat for SQL what its record says."""
+    return facts.ref.id, facts.ref.sha256, facts.architecture
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:

@@ -21,6 +21,7 @@ import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, anytime_quantile, dunnett_quantile
+from mlsd.units import counted
 
 Effect = Literal["faster", "slower", "no difference", "not decided yet"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
@@ -64,10 +65,11 @@ class Estimate(NamedTuple):
     """The mean of an arm's units, and what these scatter."""
 
     centre: float
-    variance: float  # of a unit
+    variance: float  # of a unit; with all arms' own, once these are known (`_pooled`)
     n: int  # units that share no noise: prompts where there are several, else blocks
     n_blocks: int = 0  # where prompts are the units: of all of them
     block_variance: float = 0.0  # then: of a block about its prompt
+    freedom: float = 0.0  # how well the variance is known
 
 
 class Standing(Record, frozen=True, kw_only=True):
@@ -86,12 +88,12 @@ class Standing(Record, frozen=True, kw_only=True):
         if self.control:
             return "a control, cannot be used"
         if self.effect == "no difference":
-            return f"no difference above {_percent(NO_DIFFERENCE)}"
+            return f"no difference above {100 * NO_DIFFERENCE:g} %"
         if self.effect != "not decided yet":
             return self.effect
         if self.more_blocks is None:
             return "not decided yet"
-        return f"not decided yet: {_blocks(self.more_blocks)} needed"
+        return f"not decided yet: {counted(self.more_blocks, 'more block')} needed"
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -112,11 +114,11 @@ class Decision(Record, frozen=True, kw_only=True):
     def done(self, within: float | None = None, among: Container[str] | None = None) -> bool:
         """Whether each arm (`among` these) is decided or out; with `within` also the best known to this share.
 
-        Controls are asked only where they are alone.
+        Controls only where they are alone.
         """
-        asked = [one for one in self.standings if among is None or one.name in among]
-        asked = [one for one in asked if not one.control] or asked
-        if any(one.effect == "not decided yet" and one.out is None for one in asked):
+        open_ = [one for one in self.standings if among is None or one.name in among]
+        open_ = [one for one in open_ if not one.control] or open_
+        if any(one.effect == "not decided yet" and one.out is None for one in open_):
             return False
         if within is None or self.leader is None:
             return True
@@ -144,9 +146,7 @@ def decide(
     decoding. `controls` stay in every block, and nothing is out for being slower than one.
     """
     estimates, limits = _estimates(plain, arms), limits or {}
-    several, shared = _several(plain), _shared(plain)
-    scatters = _scatters(list(estimates.values()), shared)
-    ratios = dict(zip(estimates, intervals(list(estimates.values()), design, shared=shared), strict=True))
+    ratios = {name: _interval(one, design, ALPHA) for name, one in estimates.items()}
     if impossible := [name for name, own in limits.items() if name in ratios and _beyond(ratios[name], own)]:
         rest = {name: logs for name, logs in arms.items() if name not in impossible}
         found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits)
@@ -160,7 +160,7 @@ def decide(
     others = {name: own for name, own in arms.items() if name != leader}
     behind = {} if leader is None else against(arms[leader], others, design, alpha=2 * ALPHA)
     standings = []
-    for (name, ratio), scatter in zip(ratios.items(), scatters, strict=True):
+    for name, ratio in ratios.items():
         effect, out, more = effect_of(ratio), None, None
         if name != anchor and name not in controls:
             if effect == "slower":
@@ -169,8 +169,8 @@ def decide(
                 out = NOTHING_PROPOSED
             elif (most := behind[name].high if name in behind else None) is not None and most < 1 + NO_DIFFERENCE:
                 out = f"{'slower' if most < 1 else 'no faster'} than {leader}"
-        if effect == "not decided yet" and not several:
-            more = _more_blocks(estimates[name], scatter, design)
+        if effect == "not decided yet" and not _several(plain):
+            more = _more_blocks(estimates[name], design)
         control = name in controls
         standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more, control=control))
     racing = [one.name for one in standings if one.out is None and one.name in running and one.name != leader]
@@ -180,25 +180,17 @@ def decide(
 
 def against(base: Logs, arms: Mapping[str, Logs], design: Design, *, alpha: float = ALPHA) -> dict[str, Interval]:
     """Each arm's speed over that of `base`, in the blocks that both were in; those that share none are left out."""
-    found = _estimates(base, arms)
-    ratios = intervals(list(found.values()), design, alpha=alpha, shared=_shared(base))
-    return dict(zip(found, ratios, strict=True))
+    return {name: _interval(one, design, alpha) for name, one in _estimates(base, arms).items()}
 
 
 def intervals(
-    estimates: Sequence[Estimate],
-    design: Design,
-    *,
-    alpha: float = ALPHA,
-    shared: float = _SHARED,
-    ratio: bool = True,
+    estimates: Sequence[Estimate], design: Design, *, alpha: float = ALPHA, shared: float = _SHARED, ratio: bool = True
 ) -> list[Interval]:
     """Intervals that hold together with a chance of 1 - `alpha`; without ends where no scatter is known yet.
 
     `shared`: of the squared scatter of two of them has one source. `ratio`: they are logarithms of what is printed.
     """
-    scatters = _scatters(estimates, shared)
-    return [_interval(one, known, design, alpha, ratio) for one, known in zip(estimates, scatters, strict=True)]
+    return [_interval(one, design, alpha, ratio=ratio) for one in _pooled(estimates, shared)]
 
 
 def quantile(design: Design, n: int, freedom: float, alpha: float = ALPHA) -> float:
@@ -239,21 +231,15 @@ def _at_end(design: Design, freedom: float, alpha: float) -> float:
     return dunnett_quantile(1 - (1 - alpha) ** (1 / design.n_questions), max(1, per_question), freedom)
 
 
-class _Scatter(NamedTuple):
-    variance: float
-    freedom: float
-
-
 def _several(base: Logs) -> bool:
     return len({prompt for prompt, _ in base}) > 1
 
 
-def _shared(base: Logs) -> float:
-    return _SHARED_TEXT if _several(base) else _SHARED
-
-
 def _estimates(base: Logs, arms: Mapping[str, Logs]) -> dict[str, Estimate]:
-    return {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
+    """Of each arm that shares blocks with `base`, the scatter of all of them pooled."""
+    found = {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
+    pooled = _pooled(list(found.values()), _SHARED_TEXT if _several(base) else _SHARED)
+    return dict(zip(found, pooled, strict=True))
 
 
 def _estimate(base: Logs, own: Logs) -> Estimate | None:
@@ -282,8 +268,8 @@ def _squares(values: Sequence[float]) -> float:
     return math.fsum((value - centre) ** 2 for value in values)
 
 
-def _scatters(estimates: Sequence[Estimate], shared: float) -> list[_Scatter]:
-    """Each one's variance and how well it is known; k variances that share r of it count as k / (1 + r (k - 1))."""
+def _pooled(estimates: Sequence[Estimate], shared: float) -> list[Estimate]:
+    """With what all say of the scatter of each; k variances that share r of it count as k / (1 + r (k - 1))."""
     known = [one for one in estimates if one.n > 1]
     total = sum(one.n - 1 for one in known)
     mean = sum((one.n - 1) * one.variance for one in known) / total if total else 0.0
@@ -294,61 +280,51 @@ def _scatters(estimates: Sequence[Estimate], shared: float) -> list[_Scatter]:
         freedom = max(pooled, own) if own else 0.0
         if own < freedom:
             variance = max(variance, (own * variance + (freedom - own) * mean) / freedom)
-        found.append(_Scatter(variance, freedom))
+        found.append(one._replace(variance=variance, freedom=freedom))
     return found
 
 
-def _half(one: Estimate, known: _Scatter, design: Design, alpha: float) -> float:
+def _half(one: Estimate, design: Design, alpha: float) -> float:
     """Half the width of an interval; infinite where so few units cannot have any."""
     if one.n_blocks and design.stopping == Stopping.SEQUENTIAL:
-        half = _half_of_prompts(one, known, design, alpha / 2)
+        half = _half_of_prompts(one, design, alpha / 2)
     else:
-        factor = quantile(design, one.n, known.freedom, alpha)
-        half = factor * math.sqrt(known.variance / one.n) if math.isfinite(factor) else math.inf
-    apart = PROCESSES * _at_end(design, math.inf, alpha) if design.process_per_arm else 0.0
-    return math.hypot(half, apart)
+        factor = quantile(design, one.n, one.freedom, alpha)
+        half = factor * math.sqrt(one.variance / one.n) if math.isfinite(factor) else math.inf
+    return math.hypot(half, PROCESSES * _at_end(design, math.inf, alpha) if design.process_per_arm else 0.0)
 
 
-def _half_of_prompts(one: Estimate, known: _Scatter, design: Design, alpha: float) -> float:
+def _half_of_prompts(one: Estimate, design: Design, alpha: float) -> float:
     """Prompts are all there from the first block, so that looks are paid for by the noise of blocks alone.
 
     Half of the chance to be wrong goes to which prompts were drawn, half to when it was looked at.
     """
-    if known.freedom < _LEAST_FREEDOM:
+    if one.freedom < _LEAST_FREEDOM:
         return math.inf
-    half = _at_end(design, known.freedom, alpha) * math.sqrt(known.variance / one.n)
+    half = _at_end(design, one.freedom, alpha) * math.sqrt(one.variance / one.n)
     factor = quantile(design, one.n_blocks, one.n_blocks - one.n, alpha)
     return math.hypot(half, factor * math.sqrt(one.block_variance / one.n_blocks)) if math.isfinite(factor) else half
 
 
-def _interval(one: Estimate, known: _Scatter, design: Design, alpha: float, ratio: bool) -> Interval:
-    half, back = _half(one, known, design, alpha), _exp if ratio else float
-    if not math.isfinite(half):
-        return Interval(value=back(one.centre), n=one.n)
-    return Interval(value=back(one.centre), low=back(one.centre - half), high=back(one.centre + half), n=one.n)
+def _interval(one: Estimate, design: Design, alpha: float, *, ratio: bool = True) -> Interval:
+    half, back = _half(one, design, alpha), _exp if ratio else float
+    low, high = (back(one.centre + end) if math.isfinite(half) else None for end in (-half, half))
+    return Interval(value=back(one.centre), low=low, high=high, n=one.n)
 
 
 def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-def _more_blocks(one: Estimate, known: _Scatter, design: Design) -> int | None:
+def _more_blocks(one: Estimate, design: Design) -> int | None:
     """Blocks until an effect of the size and scatter measured so far is decided; they are looked at as they come."""
-    looked = msgspec.structs.replace(design, stopping=Stopping.SEQUENTIAL)
+    sequential = msgspec.structs.replace(design, stopping=Stopping.SEQUENTIAL)
     size = max(abs(one.centre), math.log1p(NO_DIFFERENCE) - abs(one.centre))
 
     def decides(n: int) -> bool:
-        freedom = known.freedom * (n - 1) / (one.n - 1)
-        return _half(one._replace(n=n), known._replace(freedom=freedom), looked, ALPHA) < size
+        freedom = one.freedom * (n - 1) / (one.n - 1)
+        return _half(one._replace(n=n, freedom=freedom), sequential, ALPHA) < size
 
     if one.n < 2 or not decides(_MOST_UNITS):
         return None
     return max(1, bisect.bisect_left(range(_MOST_UNITS), True, lo=one.n, key=decides) - one.n)
-
-
-def _blocks(n: int) -> str:
-    return f"{n} more block{'s' if n > 1 else ''}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"

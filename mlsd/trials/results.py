@@ -10,14 +10,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from mlsd.records import (
     CONTROLS,
+    MOST_FEW,
     VERDICTS,
     Case,
+    Few,
     Losslessness,
     Record,
     Sampling,
@@ -32,19 +34,37 @@ from mlsd.trials import acceptance
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Most, Standing, Stopping, against, decide
-from mlsd.trials.sums import Sums, client_speed, first_token_ms, pays_from, prefill_tok_s, share, speed, total
+from mlsd.trials.sums import (
+    Sums,
+    client_speed,
+    counts_of,
+    first_token_ms,
+    pays_from,
+    prefill_tok_s,
+    share,
+    speed,
+    total,
+)
 
 Pool = Literal["prompt", "workload", "all"]
 
 
 class Measured(NamedTuple):
-    """A trial with what it measured, what its rounds sum to, and the block in which one process measured it."""
+    """A trial with its case and its place in the store."""
 
     case: Case
     trial: Trial
-    whole: Sums
-    block_id: int  # in the store: trials of one block are compared, and no others
-    id: int | None = None  # in the store
+    sums: Sums | None  # of its rounds, which need not be read for them; None of a trial without
+    block_id: int  # one process measured the trials of a block one after the other: they are compared, and no others
+    id: int = 0
+    run_id: int = 0
+    environment_key: str = ""
+    superseded: bool = False  # its block was measured again
+
+    @property
+    def whole(self) -> Sums:
+        """What its rounds sum to; of a server without rounds as it says."""
+        return self.sums or counts_of(self.trial) or Sums()
 
 
 class TrialPair(NamedTuple):
@@ -70,6 +90,9 @@ class Question(Record, frozen=True, kw_only=True):
     rivals: bool = False  # which server is faster, each with a target of its own
 
 
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=MOST_FEW)]
+
+
 class SessionPlan(Record, frozen=True, kw_only=True):
     """What a session planned to decide; stored with its runs."""
 
@@ -77,16 +100,14 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     pool: Pool = "prompt"  # what is one question
     stopping: Stopping = msgspec.field(default=Stopping.FIXED, name="looks")
     process_per_arm: bool = msgspec.field(default=False, name="apart")  # each is one process throughout
-    n_arms: dict[str, int] = msgspec.field(
-        default_factory=dict
-    )  # planned, of all questions of a target, by its id; controls not counted
-    n_questions: dict[str, int] = msgspec.field(default_factory=dict)  # likewise
+    # Planned, of all questions of a target, by its id; controls not counted.
+    n_arms: dict[str, Few] = msgspec.field(default_factory=dict)
+    n_questions: dict[str, _AtLeastOne] = msgspec.field(default_factory=dict)  # likewise
     base: str = ""  # of servers with models of their own: the target that others are compared with
-    n_threads: int | None = None  # where the number was left open
-    n_blocks: dict[str, int] = msgspec.field(default_factory=dict)  # planned, by id of the target; empty: not fixed
-    context_bytes: dict[str, int] = msgspec.field(
-        default_factory=dict
-    )  # of each arm, by `memory_key`: as llama.cpp says
+    n_threads: Few | None = None  # where the number was left open
+    n_blocks: dict[str, Few] = msgspec.field(default_factory=dict)  # planned, by target's id; empty: not fixed
+    # Of each arm, by `memory_key`: as llama.cpp says.
+    context_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     limit_bytes: int | None = None  # what models might take of the machine
 
     def question(self, case: Case) -> Question:
@@ -94,15 +115,11 @@ class SessionPlan(Record, frozen=True, kw_only=True):
         prompt = case.prompt
         kind = prompt.workload if prompt.n_tokens is None else None  # prompts of exact length differ in nothing else
         texts = {"prompt": prompt.key, "workload": kind or prompt.key, "all": ""}
+        settings = "" if self.base else settings_of(case, self.n_threads)
         return Question(
-            suite=case.suite,
-            source=case.source,
-            target=self.base or case.target.id,
-            text=texts[self.pool],
-            n_predict=case.n_predict,
-            settings="" if self.base else settings_of(case, self.n_threads),
-            rivals=bool(self.base),
-        )
+            suite=case.suite, source=case.source, target=self.base or case.target.id, text=texts[self.pool],
+            n_predict=case.n_predict, settings=settings, rivals=bool(self.base),
+        )  # fmt: skip
 
     def name(self, case: Case) -> str | None:
         """The arm's name; None is what the others are compared with."""
@@ -119,16 +136,16 @@ class SessionPlan(Record, frozen=True, kw_only=True):
         known = [case for case in cases if case.drafter.name not in CONTROLS]
         arms, questions = Counter[str](), Counter[str]()
         for plan in (self, self.pooled) if self.pool == "workload" else (self,):
-            asked = {(plan.question(case), name) for case in known if (name := plan.name(case)) is not None}
-            arms += Counter(question.target for question, _ in asked)
-            questions += Counter(question.target for question in {question for question, _ in asked})
+            named = {(plan.question(case), name) for case in known if (name := plan.name(case)) is not None}
+            arms += Counter(question.target for question, _ in named)
+            questions += Counter(question.target for question in {question for question, _ in named})
         return self.with_counts(arms, questions)
 
     def with_counts(self, n_arms: Mapping[str, int], n_questions: Mapping[str, int]) -> SessionPlan:
         """With at least so many arms and questions."""
-        return msgspec.structs.replace(
-            self, n_arms=_larger(self.n_arms, n_arms), n_questions=_larger(self.n_questions, n_questions)
-        )
+        larger = {"n_arms": Counter(self.n_arms) | Counter(n_arms),
+                  "n_questions": Counter(self.n_questions) | Counter(n_questions)}  # fmt: skip
+        return msgspec.structs.replace(self, **{name: dict(counts) for name, counts in larger.items()})
 
     def design(self, question: Question) -> Design:
         """What the intervals of a question pay for."""
@@ -136,10 +153,6 @@ class SessionPlan(Record, frozen=True, kw_only=True):
         return Design(
             n_arms=n_arms, n_questions=n_questions, stopping=self.stopping, process_per_arm=self.process_per_arm
         )
-
-
-def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {target: max(one.get(target, 0), other.get(target, 0)) for target in {**one, **other}}
 
 
 def memory_key(case: Case) -> str:
@@ -153,8 +166,8 @@ def settings_of(case: Case, n_threads: int | None = None) -> str:
     engine = case.engine
     if engine.n_threads is None:
         engine = msgspec.structs.replace(engine, n_threads=n_threads)
-    asked = msgspec.structs.replace(case, sampling=sampling, engine=engine)
-    return content_id(asked, "suite", "prompt", "n_predict", "drafter", "gamma", "rollback")
+    known = msgspec.structs.replace(case, sampling=sampling, engine=engine)
+    return content_id(known, "suite", "prompt", "n_predict", "drafter", "gamma", "rollback")
 
 
 class ArmResult(Record, frozen=True, kw_only=True):
@@ -344,11 +357,9 @@ def order(one: ArmResult) -> tuple[Any, ...]:
 def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
     """Every arm of every question of a session, plain decoding first; each question is decided once."""
     found = []
-    plan = plan.count(_cases(trials))
-    for question, own in _by_question(trials, plan).items():
-        arms = _by_arm(own, plan)
-        decision = _decision(arms, plan, question)
-        plain = arms.get(None, [])
+    plan = plan.count(_cases(trials).values())
+    for question, arms in _by_question(trials, plan).items():
+        decision, plain = _decision(arms, plan, question), arms.get(None, [])
         of_arms = [_result(question, session, name, rows, plain, decision, plan) for name, rows in arms.items()]
         found += sorted(of_arms, key=order)
     return found
@@ -356,7 +367,7 @@ def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int =
 
 def pooled_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
     """The same over all workloads of a suite; where prompts or all of them are the questions, as they are."""
-    plan = plan.count(_cases(trials))
+    plan = plan.count(_cases(trials).values())
     return arm_results(trials, plan.pooled if plan.pool == "workload" else plan, session=session)
 
 
@@ -364,9 +375,8 @@ def decisions(
     trials: Sequence[Measured], plan: SessionPlan, anchors: Mapping[Question, str] | None = None
 ) -> dict[Question, Decision]:
     """What is decided of each question that plain decoding was measured on; `anchors` never drop out."""
-    found, plan = {}, plan.count(_cases(trials))
-    for question, own in _by_question(trials, plan).items():
-        arms = _by_arm(own, plan)
+    found, plan = {}, plan.count(_cases(trials).values())
+    for question, arms in _by_question(trials, plan).items():
         if (decision := _decision(arms, plan, question, (anchors or {}).get(question))) is not None:
             found[question] = decision
     return found
@@ -393,20 +403,18 @@ def speed_over(
 # --- inside -------------------------------------------------------------------------------------------------------
 
 
-def _cases(trials: Iterable[Measured]) -> list[Case]:
-    return list({one.trial.case_id: one.case for one in trials}.values())
+def _cases(trials: Iterable[Measured]) -> dict[str, Case]:
+    return {one.trial.case_id: one.case for one in trials}
 
 
-def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question, list[Measured]]:
-    questions = {one.trial.case_id: one.case for one in trials}
-    known = {case_id: plan.question(case) for case_id, case in questions.items()}
-    return grouped(trials, lambda one: known[one.trial.case_id])
-
-
-def _by_arm(trials: Sequence[Measured], plan: SessionPlan) -> dict[str | None, list[Measured]]:
-    names = {one.trial.case_id: one.case for one in trials}
-    known = {case_id: plan.name(case) for case_id, case in names.items()}
-    return grouped(trials, lambda one: known[one.trial.case_id])
+def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question, dict[str | None, list[Measured]]]:
+    """The trials of each question by the name of their arm; a case, of which many are trials, is read once."""
+    known = {case_id: (plan.question(case), plan.name(case)) for case_id, case in _cases(trials).items()}
+    found: dict[Question, dict[str | None, list[Measured]]] = {}
+    for one in trials:
+        question, name = known[one.trial.case_id]
+        found.setdefault(question, {}).setdefault(name, []).append(one)
+    return found
 
 
 def _decision(
@@ -467,28 +475,14 @@ def _result(
         pays = pays_from(later_ms, units, plain_tok_s, ratio)
     memory_bytes, limit = _memory_bytes(rows[0].case, plan), plan.limit_bytes
     return ArmResult(
-        question=question,
-        session=session,
-        name=name,
-        case=rows[0].case,
-        trials=tuple(rows),
-        pairs=tuple(pairs),
-        whole=total(one.whole for one in own),
-        timed_whole=total(one.whole for one in timed),
-        tok_s=tok_s,
-        plain_tok_s=plain_tok_s,
-        client_tok_s=_mean(shown, lambda one: client_speed(one.trial)),
-        spread=_spread(shown),
-        ratio=ratio,
-        standing=standing,
-        statuses=_statuses(rows),
-        first_token_ms=first_ms,
+        question=question, session=session, name=name, case=rows[0].case, trials=tuple(rows), pairs=tuple(pairs),
+        whole=total(one.whole for one in own), timed_whole=total(one.whole for one in timed), tok_s=tok_s,
+        plain_tok_s=plain_tok_s, client_tok_s=_mean(shown, lambda one: client_speed(one.trial)), spread=_spread(shown),
+        ratio=ratio, standing=standing, statuses=_statuses(rows), first_token_ms=first_ms,
         plain_first_token_ms=_mean([one.plain for one, *_ in begun], lambda one: first_token_ms(one.trial)),
-        pays_from=pays,
-        memory_bytes=memory_bytes,
+        pays_from=pays, memory_bytes=memory_bytes, impossible=impossible,
         memory_left_bytes=None if memory_bytes is None or limit is None else limit - memory_bytes,
-        impossible=impossible,
-    )
+    )  # fmt: skip
 
 
 def _first_tokens(pair: TrialPair) -> tuple[float | None, float | None]:

@@ -1,7 +1,6 @@
 """What the rounds of trials sum to, and the rates that follow from counts and times: each formula stands here once."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 from mlsd.records import Count, Record, Round, Trial
 from mlsd.stats import Interval, mean_over
@@ -74,11 +73,6 @@ def counts_of(trial: Trial) -> Sums | None:
     found = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
     committed = max(0, trial.n_tokens - 1)
     return Sums(**{**found, "committed": committed, "rounds": max(found["rounds"], committed - found["accepted"])})
-
-
-def sums_of_row(row: Mapping[Any, Any]) -> Sums:
-    """The sums as a row of `trial_summary` or of a frame holds them; what is not there is 0."""
-    return Sums(**{name: int(row.get(name) or 0) for name in Sums.__struct_fields__})
 
 
 def share(above: float | None, below: float | None) -> float | None:

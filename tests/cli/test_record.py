@@ -149,7 +149,7 @@ def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
         assert mlsd("record", file, "--into", db).code == 0
     with Store.open(db, read_only=True) as store:
         keys = {stored.environment_key for stored in store.trials(rounds=False)}
-        counts = [sum(len(one.statuses) for one in store.blocks(run.environment).values()) for run in store.runs()]
+        counts = [sum(map(len, store.blocks(run.environment).values())) for run in store.runs()]
     assert len(keys) == 2
     assert counts == [8, 8]
 
@@ -206,7 +206,7 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
             renamed = msgspec.structs.replace(own, target=msgspec.structs.replace(own.target, id="a-model-of-mine"))
             mapped[case_id] = renamed.id
             row = rowcodec.case_row(renamed.id, 1, renamed)
-            db.execute(f'INSERT INTO "case" ({rowcodec.CASE_COLUMNS}) VALUES ({rowcodec.CASE_MARKS})', row)
+            db.execute(rowcodec.insert("case", rowcodec.CASE), row)
             db.execute("UPDATE trial SET case_id = ? WHERE case_id = ?", (renamed.id, case_id))
             db.execute("UPDATE warning SET case_id = ? WHERE case_id = ?", (renamed.id, case_id))
             db.execute('DELETE FROM "case" WHERE id = ?', (case_id,))

@@ -143,4 +143,4 @@ def quick_bench(target: Path, *drafts: Path, **fields: Any) -> BenchRequest:
 def store_trials(store: Store, run_id: int, trials: Iterable[Trial]) -> list[int]:
     """Trials by their blocks, beside what is there; their ids in the store, in the order of the blocks."""
     blocks = grouped(trials, lambda one: (one.block, one.repeat)).values()
-    return [id_ for own in blocks for id_ in store.add(run_id, own, supersede=False).ids]
+    return [one.id for own in blocks for one in store.add(run_id, own, supersede=False)]

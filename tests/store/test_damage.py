@@ -13,8 +13,7 @@ from mlsd.cli.main import cli
 from mlsd.errors import StoreError
 from mlsd.records import Status
 from mlsd.store.database import last_runs
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares
 from mlsd.store.store import Store
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 

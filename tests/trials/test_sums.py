@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.records import Round, Trial
-from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums, sums_of_row
+from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums
 
 ROUNDS = st.lists(
     st.builds(lambda values: Round(**dict(zip(Round.__struct_fields__, values, strict=True))),
@@ -18,12 +18,6 @@ def test_the_parts_of_a_round_are_its_wall_time(rounds: list[Round]) -> None:
     assert found.parts_ns == sum(one.wall_ns for one in rounds)
     assert found.rounds == len(rounds) and found.rows == sum(one.rows for one in rounds)
     assert set(found.ms_per_round) == ({part.removesuffix("_ns") for part in PARTS} if rounds else set())
-
-
-def test_a_row_of_the_store_gives_the_same_sums() -> None:
-    row = {name: place for place, name in enumerate(Sums.__struct_fields__)}
-    assert sums_of_row(row) == Sums(**row)
-    assert sums_of_row(dict.fromkeys(row)) == Sums()  # a failed trial has none
 
 
 def test_rates_follow_from_counts_and_times() -> None:

@@ -17,9 +17,10 @@ from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
 from mlsd.stats import grouped
-from mlsd.store.rows import Coverage, Run, StoredTrial
+from mlsd.store.rows import Coverage, Run
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.identities import broken
+from mlsd.trials.results import Measured
 
 _COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number
 _SLACK = datetime.timedelta(seconds=1)
@@ -44,7 +45,7 @@ class _Told(Record, frozen=True):
     runs: dict[int, Run]
     models: dict[str, ModelFacts]
     cases: dict[str, Case]
-    trials: tuple[StoredTrial, ...]
+    trials: tuple[Measured, ...]
 
 
 def problems(file: RecordFile) -> list[Problem]:
@@ -121,8 +122,8 @@ def _of_case(case_id: str, case: Case, models: Mapping[str, ModelFacts]) -> Foun
 # --- one trial --------------------------------------------------------------------------------------------------
 
 
-def _of_trial(stored: StoredTrial, told: _Told) -> Found:
-    trial, case, run = stored.trial, told.cases[stored.trial.case_id], told.runs[stored.run_id]
+def _of_trial(stored: Measured, told: _Told) -> Found:
+    trial, case, run = stored.trial, stored.case, told.runs[stored.run_id]
     began, ended = _moment(run.started_at), _moment(run.ended_at or trial.started_at)
     if not began - _SLACK <= _moment(trial.started_at) <= ended:
         yield "time", f"it started at {trial.started_at}, when its run did not run"
@@ -144,7 +145,7 @@ def _of_all(told: _Told) -> Found:
     places = Counter[object]()
     groups: dict[object, list[Trial]] = defaultdict(list)
     for stored in told.trials:
-        t, key, case = stored.trial, stored.environment_key, told.cases[stored.trial.case_id]
+        t, key, case = stored.trial, stored.environment_key, stored.case
         if t.status is Status.FAILED:
             continue
         places[key, t.case_id, t.block, t.repeat, t.position] += 1

@@ -9,7 +9,6 @@ from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
 from mlsd.formats.printed import Printed, exact
 from mlsd.records import Environment, ModelFacts, Status
-from mlsd.store.sessions import measured_of
 from mlsd.store.store import Store
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import options_text
@@ -26,7 +25,7 @@ def database_contexts(store: Store, machine: str | None = None, settings: str | 
 
 
 def _trials(store: Store, chosen: Chosen) -> list[Measured]:
-    return [measured_of(one, chosen.cases) for one in store.trials(rounds=False) if chosen.keeps(one)]
+    return [one for one in store.trials(rounds=False) if chosen.keeps(one)]
 
 
 def trials_context(

@@ -12,7 +12,6 @@ from mlsd.measure.parent.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
-from mlsd.store.sessions import measured
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
@@ -156,7 +155,7 @@ def _session(
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:
         role = _role(run)
-        trials = measured(store, TrialFilter(run_id=run.id), rounds=False)
+        trials = list(store.trials(TrialFilter(run_id=run.id), rounds=False))
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         build = str(run.plan.get("build"))
         sides[role] = ComparedSide(

@@ -14,9 +14,9 @@ import msgspec
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Case, Environment, ModelFacts, ModelRef
-from mlsd.store.rows import MeasuredCase, Run, StoredTrial, environment_key
+from mlsd.store.rows import MeasuredCase, Run, environment_key
 from mlsd.store.store import Store
-from mlsd.trials.results import settings_of
+from mlsd.trials.results import Measured, settings_of
 
 _KEY_DIGITS = 8
 
@@ -36,7 +36,7 @@ class Chosen:
     def environment(self) -> Environment:
         return self.runs[-1].environment
 
-    def keeps(self, stored: StoredTrial) -> bool:
+    def keeps(self, stored: Measured) -> bool:
         return stored.environment_key == self.environment_key and stored.trial.case_id in self.cases
 
 

@@ -5,15 +5,15 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.errors import AnalysisError
 from mlsd.formats.tables import rows_of
-from mlsd.records import Case
-from mlsd.store.rows import Run, StoredTrial
+from mlsd.store.rows import Run
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
+from mlsd.trials.results import Measured
 from mlsd.trials.sums import PARTS
 
 
@@ -106,17 +106,17 @@ OUTCOMES: tuple[Column, ...] = (
 
 def trials(store: Store) -> pd.DataFrame:
     """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
-    return of_trials(store.trials(rounds=False), store.cases(), store.runs())
+    return of_trials(list(store.trials(rounds=False)), store.runs())
 
 
-def of_trials(stored: Iterable[StoredTrial], cases: Mapping[str, Case], runs: Iterable[Run]) -> pd.DataFrame:
+def of_trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
     """The same of some of them."""
-    return typed_frame(_trial_rows(rows_of(stored, cases, runs), cases), TRIALS)
+    return typed_frame(_trial_rows(stored, rows_of(stored, runs)), TRIALS)
 
 
-def _trial_rows(rows: Iterable[dict[str, Any]], cases: Mapping[str, Case]) -> Iterator[tuple[Any, ...]]:
-    for row in rows:
-        case, parts = cases[row["case_id"]], [row[part] for part in PARTS]
+def _trial_rows(stored: Sequence[Measured], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    for one, row in zip(stored, rows, strict=True):
+        case, parts = one.case, [row[part] for part in PARTS]
         row |= {
             "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
             "workload": case.prompt.workload or case.prompt.key,

@@ -95,8 +95,8 @@ def as_pair(one: TrialPair) -> Pair:
     options, ms, plain_tok_s = case.drafter.options, whole.ms_per_round, speed(one.plain.trial)
     assert plain_tok_s is not None and whole.mgl is not None
     return Pair(
-        trial_id=one.own.id or 0,
-        baseline_id=one.plain.id or 0,
+        trial_id=one.own.id,
+        baseline_id=one.plain.id,
         target=case.target.id,
         drafter=case.drafter.name,
         draft=case.drafter.draft.id if case.drafter.draft else None,

@@ -11,12 +11,11 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interva
 from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
-from mlsd.errors import AnalysisError
+from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.parent.calibration import CalibrationResult
-from mlsd.records import Case, Record
+from mlsd.records import Case, DrafterSpec, Record
 from mlsd.stats import Interval, grouped
-from mlsd.store.pass_shares import PassShares, part_key
-from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares, Run, StreamRead, TimedPass
 from mlsd.store.store import Store
 from mlsd.units import quoted
 
@@ -205,3 +204,13 @@ def calibration_findings(result: CalibrationResult, rows: Sequence[int], depths:
         mixture=None if table is None else mixture(facts.ref.id, table, facts, result.target_points),
         not_timed={depth: not_timed(curves, depth, rows) for depth in asked},
     )
+
+
+def part_key(spec: DrafterSpec) -> str | None:
+    """The drafting key of what drafts; None of a method or an option of another release."""
+    from mlsd.drafters import drafting_key  # every method with it, which listing trials does not need
+
+    try:
+        return drafting_key(spec)
+    except (InputError, UnsupportedError):
+        return None

@@ -32,13 +32,13 @@ from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.errors import AnalysisError
 from mlsd.measure.parent.checks import Points, anchor_points
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
-from mlsd.store.rows import DraftDistance, Run, StoredTrial
-from mlsd.store.sessions import SessionTrials, judged, latest, measured_of, sessions_of
+from mlsd.store.rows import DraftDistance, Run
+from mlsd.store.sessions import SessionTrials, judged, latest, sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.fields import ARM
 from mlsd.trials.identities import Broken
-from mlsd.trials.results import ArmResult, order
+from mlsd.trials.results import ArmResult, Measured, order
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Study:
     """One machine's trials of a study database, and what was read beside them."""
 
     source: str  # path of the database, as hints name it
-    stored: tuple[StoredTrial, ...]  # its trials as they are stored, without their rounds
+    stored: tuple[Measured, ...]  # its trials as they are stored, without their rounds
     machine: Machine  # calibrations and bandwidth
     facts: dict[str, ModelFacts]  # by model
     runs: tuple[Run, ...]
@@ -74,7 +74,7 @@ class Study:
     @cached_property
     def targets(self) -> list[str]:
         """In the order of measuring."""
-        return list(dict.fromkeys(self.cases[one.trial.case_id].target.id for one in self.stored))
+        return list(dict.fromkeys(one.case.target.id for one in self.stored))
 
     @cached_property
     def profile(self) -> str | None:
@@ -84,8 +84,7 @@ class Study:
 
     @cached_property
     def _rows(self) -> AuditContext:
-        own = (measured_of(one, self.cases) for one in self.stored)
-        return trials_context(own, self.environment, self.facts, broken=self.impossible)
+        return trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
 
     @cached_property
     def refuted(self) -> dict[int, str]:
@@ -94,14 +93,14 @@ class Study:
         return {} if rows is None else refuted_in(rows)
 
     @cached_property
-    def judged(self) -> list[StoredTrial]:
+    def judged(self) -> list[Measured]:
         """The trials, those that are refuted as such."""
         return list(judged(self.stored, self.refuted))
 
     @cached_property
     def sessions(self) -> list[SessionTrials]:
         """Whose decisions these are."""
-        return sessions_of(self.judged, self.cases, self.runs)
+        return sessions_of(self.judged, self.runs)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -212,7 +211,7 @@ class Study:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row a trial."""
-        return frames.of_trials(self.judged, self.cases, self.runs)
+        return frames.of_trials(self.judged, self.runs)
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
@@ -307,7 +306,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     )
 
 
-def _not_judged(trials: Iterable[StoredTrial]) -> list[str]:
+def _not_judged(trials: Iterable[Measured]) -> list[str]:
     """What no speedup, fit or claim counts."""
     n_invalid = sum(one.trial.status in (Status.INVALID, Status.DISTURBED) for one in trials)
     return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []

@@ -17,8 +17,9 @@ from mlsd.errors import AnalysisError, InputError, StoreError
 from mlsd.formats.exports import EXPORTS, export, write_file
 from mlsd.formats.tables import trial_rows
 from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
-from mlsd.store.rows import StoredTrial, TrialFilter
+from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
+from mlsd.trials.results import Measured
 from mlsd.units import counted, quoted
 
 if TYPE_CHECKING:
@@ -153,17 +154,17 @@ def _trials(store: Store, options: dict[str, Any]) -> None:
 
 
 def _show(store: Store, identity: str, rounds: bool, as_json: bool) -> None:
-    found, cases = _find(store, identity), store.cases()
+    found = _find(store, identity)
     if as_json:
-        print_json([{"id": f.id, "case": cases[f.trial.case_id], "trial": f.trial} for f in found])
+        print_json([{"id": f.id, "case": f.case, "trial": f.trial} for f in found])
         return
     for stored in found:
-        print_table(trial_card(stored, cases[stored.trial.case_id]))
+        print_table(trial_card(stored))
         if rounds and stored.trial.rounds:
             print_table(rounds_table(stored.trial))
 
 
-def _find(store: Store, identity: str) -> list[StoredTrial]:
+def _find(store: Store, identity: str) -> list[Measured]:
     found = []
     if identity.isdecimal():
         found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))

@@ -35,7 +35,6 @@ from mlsd.records import Environment, ModelFacts, Record, Status, Trial
 from mlsd.store.rows import TrialFilter, environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import Sums, counts_of
 
 _AGAIN_S = 5.0  # between tries to store what was measured
 MOST_TRIES = 2  # measurements of a block that were disturbed, those of earlier runs included, before the last one
@@ -222,8 +221,9 @@ class OpenRun:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
         done = {
-            key: block.statuses for key, block in store.blocks(plan.environment).items() if block.whole or keep_failed
-        }
+            key: statuses for key, statuses in store.blocks(plan.environment).items()
+            if keep_failed or all(status.is_final for status in statuses.values())
+        }  # fmt: skip
         self.todo = [
             (load, tuple(block for block in load.blocks if not block.case_ids <= done.get(block.key, {}).keys()))
             for load in plan.loads
@@ -260,13 +260,10 @@ class OpenRun:
         if again:
             self.done.pop(block.key, None)
         else:
-            self.done[block.key] = stored.trials
-            for slot, trial in zip(block.slots, stored.trials, strict=True):
-                self._watcher.trial(slot, trial)
-        return [
-            Measured(slot.case, trial, counts_of(trial) or Sums(), stored.block_id, id_)
-            for slot, trial, id_ in zip(block.slots, stored.trials, stored.ids, strict=True)
-        ]
+            self.done[block.key] = tuple(one.trial for one in stored)
+            for slot, one in zip(block.slots, stored, strict=True):
+                self._watcher.trial(slot, one.trial)
+        return stored
 
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
         """A load with some of its blocks, and with the plain greedy outputs that this machine and build gave before."""
@@ -316,7 +313,7 @@ class OpenRun:
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:
     """The number after the last repeat that this machine and build ran of any of these cases."""
     known = store.blocks(environment)
-    return 1 + max((key.repeat for key, block in known.items() if block.statuses.keys() & case_ids), default=-1)
+    return 1 + max((key.repeat for key, statuses in known.items() if statuses.keys() & case_ids), default=-1)
 
 
 # --- undisturbed or not -------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, ModelRef, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
-from mlsd.store.pass_shares import PassShares
-from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares
 from mlsd.store.store import Store
 from mlsd.units import format_percent
 

@@ -186,7 +186,7 @@ def result_of(
     """What a run measured, and every arm of its session. Raises: WorkerError when every trial failed."""
     outcome, warnings = done
     session = sessions.of_run(store, outcome.run_id)
-    trials = tuple(sessions.measured(store, TrialFilter(run_id=outcome.run_id)))
+    trials = tuple(store.trials(TrialFilter(run_id=outcome.run_id)))
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {trials[0].trial.reason}")
     return BenchResult(

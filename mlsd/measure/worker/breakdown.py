@@ -21,7 +21,7 @@ from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, BreakdownJob, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.timing import PassBench, check_room
-from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import PassShares
 
 _BURST = 2  # counted passes of a kind before the next kind's turn
 

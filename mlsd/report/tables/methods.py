@@ -7,6 +7,7 @@ from operator import attrgetter
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit
+from mlsd.analysis.study.machine_findings import part_key
 from mlsd.analysis.study.study import Study
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
@@ -15,8 +16,7 @@ from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
 from mlsd.stats import Interval
-from mlsd.store.pass_shares import PassShares, part_key
-from mlsd.store.rows import DraftDistance
+from mlsd.store.rows import DraftDistance, PassShares
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
     from mlsd.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
-    from mlsd.records import Case, Round, Trial
-    from mlsd.store.rows import Run, StoredTrial
+    from mlsd.records import Round, Trial
+    from mlsd.store.rows import Run
+    from mlsd.trials.results import Measured
 
 TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
 MOST_TRIALS = 500  # rows of a page that still opens at once; the rest is in the database
@@ -281,9 +282,9 @@ def checks_table(title: str, checks: Iterable[Check]) -> Table:
 _APART = ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier")
 
 
-def trial_card(stored: StoredTrial, case: Case) -> Table:
+def trial_card(stored: Measured) -> Table:
     """Everything of one trial but its rounds."""
-    trial = stored.trial
+    trial, case = stored.trial, stored.case
     rows = [
         ("configuration", f"suite {case.suite}, {case.target.id}, {arm_of(case).setting}"),
         ("prompt", f"{case.prompt.key}, {case.n_predict} tokens to predict"),

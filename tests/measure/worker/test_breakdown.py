@@ -15,7 +15,7 @@ from mlsd.measure.worker.breakdown import break_down
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
-from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import PassShares
 from mlsd.store.store import Store
 from tests.gguf_tools.random_heads import write_random_dflash
 from tests.measure.worker.test_calibrate import model_file

@@ -15,7 +15,7 @@ from mlsd.report.render.table import Table
 from mlsd.report.tables.columns import effect_cell
 from mlsd.report.tables.methods import kind_table, pass_table, timing_table
 from mlsd.report.tables.results import speedup_table
-from mlsd.store.pass_shares import PassShares
+from mlsd.store.rows import PassShares
 from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
