@@ -5,6 +5,7 @@ measured is missing, never 0.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from mlsd.trials.arms import PLAIN
@@ -19,24 +20,12 @@ class Field(NamedTuple):
     """A column of a frame, and a key of an object."""
 
     name: str
-    dtype: Kind
     meaning: str
     get: Get
+    dtype: Kind = "float64"
 
 
-def text(name: str, meaning: str, get: Get) -> Field:
-    """A field of words."""
-    return Field(name, "string", meaning, get)
-
-
-def count(name: str, meaning: str, get: Get) -> Field:
-    """A field of whole numbers."""
-    return Field(name, "Int64", meaning, get)
-
-
-def number(name: str, meaning: str, get: Get) -> Field:
-    """A field of numbers."""
-    return Field(name, "float64", meaning, get)
+number, text, count = Field, partial(Field, dtype="string"), partial(Field, dtype="Int64")
 
 
 def ends(name: str, meaning: str, get: Get, level: int = 95) -> tuple[Field, ...]:
@@ -56,12 +45,9 @@ def row_of(row: Any, fields: Iterable[Field]) -> dict[str, Any]:
 
 
 _PARTS = {
-    "draft": "proposing",
-    "verify": "the target's pass",
-    "rollback": "rolling back rejected tokens",
-    "sample": "reading tokens and accepting",
-    "other": "everything else",
-}
+    "draft": "proposing", "verify": "the target's pass", "rollback": "rolling back rejected tokens",
+    "sample": "reading tokens and accepting", "other": "everything else",
+}  # fmt: skip
 
 
 def _of_part(part: str) -> Field:
@@ -76,14 +62,14 @@ ARM: tuple[Field, ...] = (  # of an `ArmResult`
     text("setting", "plain, or method with draft, options and gamma", lambda a: PLAIN if a.is_plain else a.setting),
     text("drafter", "drafting method", lambda a: a.case.drafter.name),
     text("draft", "id of the draft model", lambda a: a.case.drafter.draft and a.case.drafter.draft.id),
-    Field("options", "object", "options of the method, by name", lambda a: a.case.drafter.options),
+    Field("options", "options of the method, by name", lambda a: a.case.drafter.options, "object"),
     count("gamma", "the most tokens proposed in a round", lambda a: a.case.gamma),
-    Field("control", "boolean", "a bound that nobody can use", lambda a: a.control),
+    Field("control", "a bound that nobody can use", lambda a: a.control, "boolean"),
     text("text", "the prompt, its kind of text, or how many kinds are pooled", lambda a: a.text),
     count("n_predict", "most tokens of an answer", lambda a: a.question.n_predict),
     count("n_trials", "trials", lambda a: a.n_trials),
     count("n_valid", "of them valid", lambda a: a.n_valid),
-    Field("statuses", "object", "how many have each status", lambda a: a.statuses),
+    Field("statuses", "how many have each status", lambda a: a.statuses, "object"),
     count("n_blocks", "blocks in which the arm was measured, with plain decoding beside it", lambda a: a.n_blocks),
     number("tok_s", "tokens after the first over their time; geometric mean over blocks", lambda a: a.tok_s),
     number("plain_tok_s", "of plain decoding in the same blocks", lambda a: a.plain_tok_s),

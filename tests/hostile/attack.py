@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -19,18 +20,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 import numpy as np
 import psutil
 
 import mlsd.models.hub
+import mlsd.servers.measure as servers
 from mlsd.cli import main
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.limits import LIMITS
-from mlsd.records import Status
+from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
@@ -68,11 +71,11 @@ class Outcome:
         self.faults += other.faults
 
 
-class _Kept(io.BytesIO):
+class _Printed(io.BytesIO):
     """What a command printed, also where it closed its output."""
 
     def close(self) -> None:
-        """Keep what was written."""
+        """What was written stays."""
 
 
 class Hang(BaseException):
@@ -110,18 +113,10 @@ class Range:
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Be in an empty folder, with a home that is not the user's own."""
-        before, environment = Path.cwd(), dict(os.environ)
-        names = {"HOME": self.home, "MLSD_HOME": self.own, "MLSD_CACHE": self.cache}
-        os.environ.update({name: str(path) for name, path in names.items()})
-        os.environ["PYTHONPATH"] = str(ROOT)
-        os.environ["MPLCONFIGDIR"] = str(self.cache)
-        os.chdir(self.here)
-        try:
+        names = {"HOME": self.home, "MLSD_HOME": self.own, "MLSD_CACHE": self.cache, "MPLCONFIGDIR": self.cache}
+        variables = {name: str(path) for name, path in (*names.items(), ("PYTHONPATH", ROOT))}
+        with mock.patch.dict(os.environ, variables), contextlib.chdir(self.here):
             yield
-        finally:
-            os.chdir(before)
-            os.environ.clear()
-            os.environ.update(environment)
 
     def strays(self) -> list[str]:
         """Files where none may be."""
@@ -221,14 +216,8 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
     with HubServer({"a/m.gguf": data}) as server:
         match rng.randrange(6):
             case 0:
-                server.etag = (
-                    rng.choice((*mutate.TEXTS, "../../../x", "..", str(range_.here / "x")))
-                    .encode("ascii", "ignore")
-                    .decode()
-                    .replace("\r", "")
-                    .replace("\n", "")
-                    .replace("\x00", "")
-                )
+                text = rng.choice((*mutate.TEXTS, "../../../x", "..", str(range_.here / "x")))
+                server.etag = re.sub("[\r\n\0]", "", text.encode("ascii", "ignore").decode())
             case 1:
                 server.commit = rng.choice(("../../x", "/x", "main", "", "g" * 40, "a" * 4000, COMMIT))
             case 2:
@@ -239,8 +228,6 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
                 server.stated_sha256["a/m.gguf"] = rng.choice(("ab" * 32, "AB" * 32, "0", "deadbeef"))
             case _:
                 server.ignores_range = True
-        usual = mlsd.models.hub.Hub
-        mlsd.models.hub.Hub = functools.partial(usual, endpoint=server.url, cache_dir=pulled)  # type: ignore[misc,assignment]
 
         def judge(code: int, out: str) -> str | None:
             stored = [path for path in pulled.rglob("m.gguf") if path.exists()]
@@ -250,11 +237,10 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
             outside = [path for path in pulled.rglob("*") if not path.resolve().is_relative_to(pulled.resolve())]
             return f"{outside} lie outside the cache" if outside else None
 
-        try:
+        hub = functools.partial(mlsd.models.hub.Hub, endpoint=server.url, cache_dir=pulled)
+        with mock.patch("mlsd.models.hub.Hub", hub):
             yield Shot(("models", "pull", "x"), wanted=judge)
-        finally:
-            mlsd.models.hub.Hub = usual  # type: ignore[misc]
-            user.unlink(missing_ok=True)
+        user.unlink(missing_ok=True)
 
 
 def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
@@ -281,25 +267,19 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
             for file in range_.out.glob("server.sqlite*"):
                 if SECRET.encode() in file.read_bytes():
                     return "stored a key"
-            if database.exists():
-                with Store.open(database, create=False) as store:
-                    for stored in store.trials():
-                        if (
-                            stored.trial.arm == "ar"
-                            and stored.trial.status is Status.FAILED
-                            and dialect in ("llama-server", "openai", "mlx")
-                            and "sent nothing for" not in (stored.trial.reason or "")  # a busy machine starves it
-                        ):
-                            return f"an honest trial failed: {stored.trial.reason}"
-            return None
+            if not database.exists() or dialect not in ("llama-server", "openai", "mlx"):
+                return None
+            with Store.open(database, create=False) as store:
+                honest = [one.trial for one in store.trials(TrialFilter(arm="ar", failed=True))]
+            # A busy machine starves it.
+            reasons = (one.reason for one in honest if "sent nothing for" not in (one.reason or ""))
+            return next((f"an honest trial failed: {reason}" for reason in reasons), None)
 
         other = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
         settings = ("--n-predict", "4", "--repeats", "1", "--patience", "0.3", "--db", str(database))
         limits = {"MLSD_SERVER_KEY": SECRET, "MLSD_MOST_ANSWER_S": "2", "MLSD_MOST_STREAM_BYTES": str(4 << 20)}
-        os.environ.update(limits)
-        yield Shot(("server", server.url, *other, *settings), wanted=judge)
-        for name in limits:
-            del os.environ[name]
+        with mock.patch.dict(os.environ, limits):
+            yield Shot(("server", server.url, *other, *settings), wanted=judge)
 
 
 def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
@@ -334,12 +314,8 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
         case _:
             hurt.write_bytes(mutate.of_header(data, rng))
     out = str(range_.out / "new.gguf")
-    reads = (
-        ("show",),
-        ("make", "synth", "-o", out),
-        ("make", "noise", "--noise", "0.01", "-o", out),
-        ("make", "subset", "--exit", "2", "-o", out),
-    )
+    reads = (("show",), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out),
+             ("make", "subset", "--exit", "2", "-o", out))  # fmt: skip
     command = ("doctor", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
     yield Shot((*command, str(parts[0])))
 
@@ -360,7 +336,7 @@ def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
     for name in ("libggml-rpc.so", "libggml-cpu-zzz.so", "sitecustomize.py", "llama_cpp.py", "mlsd.py"):
         code = f"open({str(range_.ran)!r}, 'w')\n".encode()
         (folder / name).write_bytes(code if name.endswith(".py") else range_.trap.read_bytes())
-    before = dict(os.environ)
+    planted = {}
     for name in rng.sample(VARIABLES, rng.choice((1, 1, 2, 4))):
         places = ("/dev/null", "/dev/full", "/proc/nowhere", "a" * 5_000, str(range_.originals / "llama.gguf"))
         if name.endswith(("_HOME", "_CACHE")):  # of these any name that can be is where files go
@@ -370,18 +346,13 @@ def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
             value = (made if isinstance(made, bytes) else encoded(made)).decode("utf-8", "surrogateescape")
         else:
             value = rng.choice((*mutate.TEXTS, *map(str, mutate.NUMBERS), *places, str(folder), "libggml-rpc.so"))
-        os.environ[name] = value.replace("\0", "")[:100_000].encode("utf-8", "replace").decode()
-    os.chdir(folder)
+        planted[name] = value.replace("\0", "")[:100_000].encode("utf-8", "replace").decode()
     cheap = (("results",), ("models", "list"), ("run", "--dry-run", "B", "--profile", "tiny"), ("audit", "x.csv"),
              ("models", "methods"), ("advise", "tiny-moe"), ("models", "pull", "tiny-moe"), ("bench", "x"))  # fmt: skip
     # Not doctor: what it plans takes more memory than any other command.
     slow = (("doctor", "--builds"), ("doctor", "tiny-dense", "--n-threads", "1"), ("doctor", "--builds", "."))
-    try:
+    with mock.patch.dict(os.environ, planted), contextlib.chdir(folder):
         yield Shot(rng.choice(slow if rng.random() < 0.15 else cheap))
-    finally:
-        os.chdir(range_.here)
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _emptied(folder: Path) -> Path:
@@ -418,7 +389,10 @@ def attack(kind: str, seeds: Iterable[int], range_: Range) -> Outcome:
     """Try one mutated input a seed and gather what none may do."""
     outcome = Outcome(kind)
     peak = _peak_bytes(resource.RUSAGE_SELF)
-    with range_.entered(), _quick_retries(), _machine_read_once(), _late_tracebacks(outcome):
+    # The hub's library waits between tries; what machine this is takes a process to find out.
+    no_waits = mock.patch("huggingface_hub.file_download.time.sleep", lambda _: None)
+    read = {name: functools.cache(getattr(servers, name)) for name in ("read_environment", "run_info")}
+    with range_.entered(), no_waits, mock.patch.multiple(servers, **read), _late_tracebacks(outcome):
         for seed in seeds:
             for shot in KINDS[kind](range_, random.Random(f"{kind} {seed}")):
                 outcome.n_cases += 1
@@ -430,7 +404,7 @@ def attack(kind: str, seeds: Iterable[int], range_: Range) -> Outcome:
 
 
 def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
-    raw = (_Kept(), _Kept())
+    raw = (_Printed(), _Printed())
     out, err = (io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True) for stream in raw)
     code: Any = 0
     child_bytes = _peak_bytes(resource.RUSAGE_CHILDREN)
@@ -488,36 +462,10 @@ def _hang(*_: object) -> None:
 @contextlib.contextmanager
 def _late_tracebacks(outcome: Outcome) -> Iterator[None]:
     """What Python prints when it throws away something that fails: a user sees that, too."""
-    before = sys.unraisablehook
-    sys.unraisablehook = lambda late: outcome.faults.append(f"{outcome.kind}: thrown away: {late.exc_value!r}")
-    try:
+
+    def note(late: Any) -> None:
+        outcome.faults.append(f"{outcome.kind}: thrown away: {late.exc_value!r}")
+
+    with mock.patch("sys.unraisablehook", note):
         yield
         gc.collect()
-    finally:
-        sys.unraisablehook = before
-
-
-@contextlib.contextmanager
-def _machine_read_once() -> Iterator[None]:
-    """What machine this is takes a process to find out, and does not change between two shots."""
-    import mlsd.servers.measure as asking
-
-    before = asking.read_environment, asking.run_info
-    asking.read_environment, asking.run_info = (functools.cache(function) for function in before)
-    try:
-        yield
-    finally:
-        asking.read_environment, asking.run_info = before
-
-
-@contextlib.contextmanager
-def _quick_retries() -> Iterator[None]:
-    """The hub's library waits between tries; here nobody has the time."""
-    import huggingface_hub.file_download as library
-
-    waits = library.time.sleep
-    library.time.sleep = lambda _: None
-    try:
-        yield
-    finally:
-        library.time.sleep = waits

@@ -62,14 +62,6 @@ def test_a_database_replaced_during_a_run_stops_it_and_the_new_one_stays_as_it_i
     assert path.read_bytes() == b"somebody else's"
 
 
-def test_a_run_that_nobody_disturbs_commits_as_before(path: Path) -> None:
-    with Store.open(path) as store, Store.open(path) as other:
-        run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
-        other.add_warnings(run_id, [])
-        store.add(run_id, [trial(repeat=5)])
-        assert len(list(other.trials())) == 2
-
-
 def test_a_damaged_page_is_found_before_anything_is_written(path: Path) -> None:
     data = bytearray(path.read_bytes())
     size = int.from_bytes(data[16:18], "big")
@@ -139,6 +131,8 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
         ("UPDATE run SET environment = json_set(environment, '$.memory_bytes', -1)", "memory_bytes"),
         ("UPDATE run SET started_at = 'yesterday'", "run 1"),
         ("UPDATE model SET facts = 'null'", "model aaaa"),
+        ("UPDATE model SET key = NULL", "its key is no text"),
+        ("UPDATE model SET key = x'00ff'", "its key is no text"),
         ("UPDATE \"case\" SET record = json_remove(record, '$.target')", "case "),
         ("UPDATE calibration SET span_ns = 0", "span_ns"),
         ("UPDATE coverage SET \"distinct\" = '{}'", "coverage of run 1"),

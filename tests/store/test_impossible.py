@@ -192,14 +192,3 @@ def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_
     assert {one.case.gamma for one in measured} == {0, 4}
     advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path), "--json"])
     assert any(words in told for told in json.loads(advised.stdout)["notes"])
-
-
-@pytest.mark.parametrize("key", ["NULL", "x'00ff'"])
-def test_a_model_whose_key_is_no_text_is_damage_and_no_traceback(tmp_path: Path, key: str) -> None:
-    place = whole_study(tmp_path / "whole.sqlite")
-    edit(place, f"UPDATE model SET key = {key} WHERE rowid = (SELECT min(rowid) FROM model)")
-    ran = CliRunner().invoke(cli, ["results", "--check", "--db", str(place)])
-    assert not isinstance(ran.exception, TypeError)
-    with Store.open(place, read_only=True) as store:
-        store.models()
-        assert any("its key is no text" in why for why in store.damage)

@@ -14,9 +14,10 @@ from mlsd.errors import StoreError
 from mlsd.formats.tables import trial_rows
 from mlsd.limits import LOCK_S
 from mlsd.planning.job import BlockKey
-from mlsd.records import QualityWarning, Sampling, Status, Trial
+from mlsd.records import Losslessness, QualityWarning, Sampling, Status, Trial
 from mlsd.store import schema
 from mlsd.store.database import last_runs
+from mlsd.store.rowcodec import without_folders
 from mlsd.store.rows import (
     CalibrationPoint,
     Coverage,
@@ -72,10 +73,38 @@ def test_a_trial_comes_back_as_it_was_written_with_its_rounds_or_without(store: 
     assert next(store.trials(rounds=False)).trial == msgspec.structs.replace(one, rounds=())
 
 
-def test_a_figure_that_is_not_finite_was_not_measured(store: Store, run_id: int) -> None:
-    store.add(run_id, [trial(stats={"lookup_ns": float("nan"), "hits": 3.0})], supersede=False)
+def test_a_figure_that_is_not_finite_was_not_measured_and_a_memory_may_have_lost_tokens(
+    store: Store, run_id: int
+) -> None:
+    lost = Losslessness(verdict="diverged", n_positions_off=-3)
+    store.add(run_id, [trial(stats={"lookup_ns": float("nan"), "hits": 3.0}, losslessness=lost)])
     (stored,) = store.trials()
-    assert stored.trial.stats == {"hits": 3.0}
+    assert (stored.trial.stats, stored.trial.losslessness) == ({"hits": 3.0}, lost)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("llama.cpp cannot load /home/jane/models/m.gguf: no reason.", "llama.cpp cannot load m.gguf: no reason."),
+        ("'/opt/a/b.gguf' and ~/c/d.sqlite", "'b.gguf' and d.sqlite"),
+        ('File "/usr/lib/python3/mlsd/rig.py", line 3', 'File "rig.py", line 3'),
+        *((text, text) for text in ("8.1 tok/s at 1/2 of gamma; see https://example.org/a/b", "results/tiny.sqlite")),
+        (f"{Path.home()}/My Models/x.gguf", "My Models/x.gguf"),
+    ],
+)
+def test_absolute_paths_are_cut_and_nothing_else_is(text: str, told: str) -> None:
+    assert without_folders(text) == told
+
+
+def test_plans_and_failed_trials_are_stored_without_folders(store: Store, tmp_path: Path) -> None:
+    place = str(tmp_path / "s.sqlite")
+    run_id = store.begin_run(ENVIRONMENT, {"options": {"db": place, "files": [str(tmp_path)]}}, 0)
+    store.add_cases(run_id, [case()])
+    store.add(run_id, [failed(reason=f"Cannot load {tmp_path}/m.gguf.")])
+    assert store.runs()[0].plan["options"] == {"db": "s.sqlite", "files": [tmp_path.name]}
+    assert [one.trial.reason for one in store.trials()] == ["Cannot load m.gguf."]
+    store.close()
+    assert str(tmp_path).encode() not in store.path.read_bytes()
 
 
 def test_cases_models_runs_and_warnings_come_back(store: Store, run_id: int) -> None:
@@ -100,18 +129,9 @@ FIGURES = (
     ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0, 3, 10)),
     StreamRead(n_threads=2, repeat=0, gb_s=10.5),
     TimedPass(quant="Q8_0", n_bytes=20_000_000, block=0, ms=2.5),
-    PassShares(
-        model_key="m",
-        drafting_key="cut",
-        rows=5,
-        depth=64,
-        n_passes=10,
-        plain_ns=1_000,
-        profiled_ns=1_200,
-        headless_ns=None,
-        parts_ns={"attention": 600, "head": 300},
-    ),
-)
+    PassShares(model_key="m", drafting_key="cut", rows=5, depth=64, n_passes=10, plain_ns=1_000, profiled_ns=1_200,
+               headless_ns=None, parts_ns={"attention": 600, "head": 300}),
+)  # fmt: skip
 
 
 def test_figures_of_the_machine_come_back_by_their_kind(store: Store, run_id: int) -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.trials.acceptance import MEANINGS, Meaning, mgl_of, rate_of
+from mlsd.trials.acceptance import MEANINGS, Meaning, loop_of, mgl_of, rate_of
 
 
 def test_a_share_of_output_and_a_share_of_proposals_of_one_run_give_the_same_tokens_a_round() -> None:
@@ -31,3 +31,16 @@ def test_a_rate_of_proposals_needs_the_length_of_the_drafts_and_a_share_of_outpu
     assert mgl_of(0.5, "output", None) == 2.0
     assert rate_of(2.0, "proposed", None) is None
     assert rate_of(1.875, "position", 3) == pytest.approx(0.5)
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_what_repeats_to_the_end_is_a_loop_of_the_shortest_period(before: list[int], part: list[int]) -> None:
+    tokens = tuple(before + part * 30)
+    period = loop_of(tokens)
+    if len(tokens) >= max(24, 9 * len(part)) and len(tokens) <= 90 * len(part):
+        assert period is not None and period <= len(part)
+    assert period is None or tokens[-period:] == tokens[-2 * period : -period]
+
+
+def test_text_and_what_is_too_short_to_tell_are_no_loops() -> None:
+    assert loop_of(tuple(range(200))) is None and loop_of((7,) * 23) is None and loop_of((7,) * 24) == 1

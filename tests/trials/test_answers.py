@@ -9,6 +9,7 @@ from mlsd.cli.answers import next_step
 from mlsd.planning.question import Question
 from mlsd.records import Status
 from mlsd.servers.flags import flags_of
+from mlsd.stats import Interval
 from mlsd.trials.answers import answers, by_target, first_line
 from mlsd.trials.results import ArmResult, TrialPair
 from tests.trials.made import result
@@ -129,3 +130,22 @@ def test_the_command_that_decides_has_room_for_blocks_before_their_scatter_is_kn
     assert (open_.block_s, open_.seconds) == (12.0, 5 * 12.0)
     (alone,) = answers([replace(open_.arms[0], standing=replace(known.standing, more_blocks=None))])
     assert alone.seconds is None and "--budget-s 100" in str(next_step(alone, Question()))
+
+
+@pytest.mark.parametrize(
+    ("pays", "words"),
+    [
+        (Interval(value=80.0, low=70.0, high=90.0), "comes later, so a whole request of 64 tokens takes longer"),
+        (Interval(value=80.0, low=20.0, high=90.0), "comes later, so a whole request of 64 tokens may take longer"),
+        (Interval(value=80.0), "comes later, so a whole request of 64 tokens may take longer"),
+        (Interval(value=1.0, low=1.0, high=90.0), "may come later, so a whole request of 64 tokens may take longer"),
+    ],
+)
+def test_a_request_is_said_to_take_longer_only_where_its_interval_decides_it(pays: Interval, words: str) -> None:
+    assert f"its first token {words}" in answers([result(1.2, 1.5, 1.8, pays_from=pays)])[0].note
+
+
+def test_texts_that_pay_from_different_lengths_are_told_apart() -> None:
+    late = [result(1.2, 1.5, 1.8, text=text, pays_from=Interval(value=n)) for text, n in (("code", 90.0), ("qa", 70.0))]
+    (words,) = by_target(answers(late))
+    assert "it pays from 90 " in words and "it pays from 70 " in words

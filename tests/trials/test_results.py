@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Status, Trial
-from mlsd.trials.results import ArmResult, SessionPlan, arm_results, pooled_results, prefill_speed
-from tests.analysis.studies import MOE, as_measured, blocks, case, failed, lasting, trial
+from mlsd.report.tables.columns import ARM
+from mlsd.trials.answers import answers
+from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key, pooled_results, prefill_speed
+from tests.analysis.studies import DENSE, MOE, as_measured, blocks, case, failed, lasting, trial
 
 Made = list[tuple[Case, Trial]]
 DIVERGED = {"status": Status.INVALID, "reason": "output differs", "losslessness": Losslessness(verdict="diverged")}
@@ -142,3 +144,48 @@ def test_an_interval_that_holds_one_is_undecided_and_says_what_would_decide_it()
             made.append((of, lasting(trial(of, repeat, repeat, i), took)))
     (found,) = arms(made)
     assert found.effect == "not decided yet" and found.standing is not None and found.standing.more_blocks
+
+
+@pytest.mark.parametrize(("later_ms", "says"), [(0, ""), (900, "so a whole request of 33 tokens takes longer")])
+def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change_the_decision(
+    later_ms: int, says: str
+) -> None:
+    made = blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
+    made = [(of, msgspec.structs.replace(t, draft_prefill_ns=later_ms * 10**6 if of.gamma else None)) for of, t in made]
+    sized = {ref: msgspec.structs.replace(ref, n_bytes=10**6) for of, _ in made for ref in [of.target]}
+    made = [(msgspec.structs.replace(of, target=sized[of.target]), t) for of, t in made]
+    drafting = next(of for of, _ in made if of.gamma)
+    (found,) = arms(made, SessionPlan(context_bytes={memory_key(drafting): 500}, limit_bytes=4 * 10**6))
+    assert (found.first_token_ms, found.plain_first_token_ms) == pytest.approx((20.0 + later_ms, 20.0))
+    assert found.request_s == pytest.approx((20.0 + later_ms) / 1e3 + 32 / (found.tok_s or 0))
+    draft = drafting.drafter.draft
+    assert found.memory_bytes == (None if draft is None or draft.n_bytes is None else 10**6 + 500 + draft.n_bytes)
+    left = None if found.memory_bytes is None else 4 * 10**6 - found.memory_bytes
+    assert found.memory_left_bytes == left and (left is None or ARM["memory"][1](found).text == "2.00 MB, 2.00 MB left")
+    assert found.pays_from is not None and (found.pays_from.value > 33) == bool(says)
+    (answer,) = answers([found])
+    assert (
+        answer.use == "on" and says in answer.note and bool(says) == bool(answer.note) and answer.note in answer.words
+    )
+
+
+def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_open() -> None:
+    loop = [
+        (of, msgspec.structs.replace(t, tokens=(3, 4) * 16 + (3,)))
+        for of, t in blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
+    ]
+    (found,) = arms(loop, SessionPlan())
+    assert found.n_loops == 3 and "its output repeats itself" in answers([found])[0].words
+    made = blocks(DENSE, alpha=0.1, gammas=(4, 8), prompts=("code",))
+    lost = [(of, failed(of, t.block, t.repeat, "no memory") if of.gamma == 8 else t) for of, t in made]
+    (answer,) = answers(arms(lost, SessionPlan()))
+    assert answer.use == "off" and answer.words.endswith("; failed each time: tiny-draft, gamma 8: no memory")
+
+
+def test_what_is_not_valid_pays_nowhere_and_takes_no_time() -> None:
+    wrong = {"status": Status.INVALID, "reason": "unchecked"}
+    made = blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
+    made = [(of, msgspec.structs.replace(t, **(wrong if of.gamma else {}))) for of, t in made]
+    (found,) = arms(made, SessionPlan())
+    assert found.tok_s is not None
+    assert (found.request_s, found.pays_from) == (None, None)

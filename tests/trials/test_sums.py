@@ -1,10 +1,12 @@
 """Sums of rounds and the rates that follow from them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.records import Round, Trial
-from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums
+from mlsd.stats import Interval
+from mlsd.trials.sums import PARTS, Sums, decode_tok_s, pays_from, prefill_tok_s, speed, sums
 
 ROUNDS = st.lists(
     st.builds(lambda values: Round(**dict(zip(Round.__struct_fields__, values, strict=True))),
@@ -29,6 +31,17 @@ def test_rates_follow_from_counts_and_times() -> None:
     assert decode_tok_s(1, 10**9) is None and decode_tok_s(11, None) is None
     trial = _trial(tokens=tuple(range(11)), decode_ns=10**9, n_prompt=50, prefill_ns=10**9)
     assert (speed(trial), prefill_tok_s(trial)) == (10.0, 50.0)
+
+
+def test_a_later_first_token_is_paid_back_by_the_tokens_that_the_speedup_saves() -> None:
+    # 100 ms later; a plain token takes 20 ms, a drafted one 16: 25 tokens after the first make up for it.
+    ratio = Interval(value=1.25, low=1.2, high=1.3)
+    found = pays_from([100.0] * 3, [0, 1, 2], 50.0, ratio)
+    assert found is not None and found.value == pytest.approx(26.0)
+    assert found.low == pytest.approx(1 + 5 / (1 - 1 / 1.3)) and found.high == pytest.approx(1 + 5 / (1 - 1 / 1.2))
+    sooner = pays_from([-5.0], [0], 50.0, ratio)
+    assert sooner is not None and (sooner.value, sooner.low) == (1.0, None)
+    assert pays_from([100.0], [0], 50.0, Interval(value=0.9)) is None and pays_from([], [], 50.0, ratio) is None
 
 
 def _trial(**fields: object) -> Trial:

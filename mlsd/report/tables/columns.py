@@ -73,7 +73,7 @@ Named = tuple[str, Column[ArmResult]]
 
 def _field(label: str, name: str, show: Shown | None = None) -> Named:
     """A field of an arm under that label: its value as its type is shown, or as `show` does."""
-    _, dtype, meaning, get = _FIELDS[name]
+    _, meaning, get, dtype = _FIELDS[name]
     detail = label in _DETAILS
     if dtype == "string":
         return label, words(label, get, meaning, detail=detail)
