@@ -20,23 +20,9 @@ if TYPE_CHECKING:
     from mlsd.report.figures import draw
 
 __all__ = [
-    "Drafter",
-    "EngineOptions",
-    "Proposal",
-    "Sampling",
-    "__version__",
-    "advise",
-    "audit",
-    "bench",
-    "calibrate",
-    "draw",
-    "dry_run",
-    "open_study",
-    "run",
-    "search",
-    "server",
-    "write_report",
-]
+    "Drafter", "EngineOptions", "Proposal", "Sampling", "__version__", "advise", "audit", "bench", "calibrate", "draw",
+    "dry_run", "open_study", "run", "search", "server", "write_report",
+]  # fmt: skip
 _ELSEWHERE = {
     "Drafter": "engine.drafter",
     "EngineOptions": "records",

@@ -13,25 +13,8 @@ from mlsd import errors as mlsd_errors
 from mlsd.cli.main import cli
 from tests.servers.fake import FakeServer
 
-SURFACE = {
-    "Drafter",
-    "EngineOptions",
-    "Proposal",
-    "Sampling",
-    "__version__",
-    "advise",
-    "audit",
-    "bench",
-    "calibrate",
-    "draw",
-    "dry_run",
-    "open_study",
-    "run",
-    "search",
-    "server",
-    "write_report",
-}
-
+SURFACE = {"Drafter", "EngineOptions", "Proposal", "Sampling", "__version__", "advise", "audit", "bench", "calibrate",
+           "draw", "dry_run", "open_study", "run", "search", "server", "write_report"}  # fmt: skip
 COMMANDS_OF = {"bench": "bench", "search": "bench", "run": "run", "dry_run": "run", "server": "server",
                "calibrate": "calibrate", "advise": "advise"}  # fmt: skip
 # In place of several options or of an argument: records, and names of the same things as Python's lists.

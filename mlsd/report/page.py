@@ -76,14 +76,14 @@ def _advice(answers: list[Answer]) -> tuple[Advice, ...]:
 
 def _disturbed(study: Study) -> tuple[str, ...]:
     """Arms with trials that must not be used, and what a program that ignores it would have printed of them."""
-    arms = [arm for arm in study.results if arm.wrong]
+    arms = [arm for arm in study.results if arm.n_invalid]
     found = []
     for arm, label in zip(arms, arm_labels(arms), strict=True):
         claimed = arm.ratio.value if arm.ratio is not None else None
         if claimed is None and arm.tok_s is not None and arm.plain_tok_s:
             claimed = arm.tok_s / arm.plain_tok_s
         name = label if label.startswith(arm.case.target.id) else f"{arm.case.target.id} + {label}"
-        sentence = f"{name}: {arm.wrong} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
+        sentence = f"{name}: {arm.n_invalid} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
         if not arm.n_valid and claimed is not None:
             sentence += f" A program that ignores this would claim {claimed:.2f}x ({arm.tok_s:,.0f} tok/s)."
         found.append(sentence)

@@ -39,7 +39,7 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
         if read_only:
             return _connect_read_only(path)
         connection = _raw_connection(path, "rwc" if create else "rw")
-        try:
+        with _closed_on_failure(connection):
             version = _identify(connection, path)
             _check_version(version, path)
             _check_whole(connection, path, version)
@@ -48,9 +48,6 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = NORMAL")
             _migrate(connection, path)
             connection.execute("PRAGMA foreign_keys = ON")
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 
@@ -134,20 +131,22 @@ class DatabaseFile:
 
 def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
     """Tables, columns, indexes and views of that version which the file does not have, and programs that it has."""
-    missing = sorted(f"{what} is missing" for what in _wanted(version)[0] - _things(connection))
+    missing = sorted(f"{what} is missing" for what in _wanted(version).keys() - _contents(connection).keys())
     return missing + _strange(connection, version)
 
 
 def additions(connection: sqlite3.Connection) -> list[str]:
     """Tables, columns and indexes that mlsd did not make: they may hold anything."""
-    return sorted(f"{what} is not of mlsd" for what in _things(connection) - _wanted(schema.CURRENT_VERSION)[0])
+    found = _contents(connection).keys() - _wanted(schema.CURRENT_VERSION).keys()
+    return sorted(f"{what} is not of mlsd" for what in found)
 
 
 def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
     """Views and triggers that are not those of that version: they run whenever a table is read or written."""
-    ours = _wanted(version)[1] | (dict.fromkeys(schema.OLD_VIEWS) if version < schema.WITH_BLOCKS else {})
-    return sorted(f"{what} is not the one that mlsd made" for what, sql in _programs(connection).items()
-                  if what not in ours or ours[what] not in (sql, None))  # fmt: skip
+    programs = {what: sql for what, sql in _contents(connection).items() if sql}
+    dropped = schema.OLD_VIEWS if version < schema.WITH_BLOCKS else ()
+    return sorted(f"{what} is not the one that mlsd made" for what, sql in programs.items()
+                  if _wanted(version).get(what) != sql and what not in dropped)  # fmt: skip
 
 
 def _check_programs(connection: sqlite3.Connection, path: Path, version: int) -> None:
@@ -157,30 +156,24 @@ def _check_programs(connection: sqlite3.Connection, path: Path, version: int) ->
         )
 
 
-def _programs(connection: sqlite3.Connection) -> dict[str, str | None]:
+def _contents(connection: sqlite3.Connection) -> dict[str, str]:
+    """Each table, column and index, and the SQL of each program: views, triggers and virtual tables."""
+    program = "(type IN ('view', 'trigger') OR sql LIKE 'create virtual%')"
     rows = connection.execute(
-        "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'create virtual%'"
+        f"SELECT type || ' ' || name, iif({program}, sql, '') FROM sqlite_schema "
+        f"WHERE name NOT LIKE 'sqlite_%' OR {program} UNION ALL "
+        "SELECT 'column ' || kind.name || '.' || own.name, '' FROM sqlite_schema AS kind, pragma_table_info(kind.name) "
+        "AS own WHERE kind.type = 'table' AND kind.sql NOT LIKE 'create virtual%'"
     )
-    return {f"{kind} {name}": " ".join(str(sql).split()).rstrip(";") for kind, name, sql in rows}
+    return {str(what): " ".join(str(sql).split()).rstrip(";") for what, sql in rows}
 
 
 @functools.cache
-def _wanted(version: int) -> tuple[frozenset[str], dict[str, str | None]]:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for step in schema.MIGRATIONS[:version]:
-        connection.executescript(step)
-    found = _things(connection), _programs(connection)
-    connection.close()
-    return found
-
-
-def _things(connection: sqlite3.Connection) -> frozenset[str]:
-    rows = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
-    columns = connection.execute(
-        "SELECT kind.name, column.name FROM sqlite_schema AS kind, pragma_table_info(kind.name) AS column "
-        "WHERE kind.type = 'table'"
-    ).fetchall()
-    return frozenset([f"{kind} {name}" for kind, name in rows] + [f"column {table}.{name}" for table, name in columns])
+def _wanted(version: int) -> dict[str, str]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for step in schema.MIGRATIONS[:version]:
+            connection.executescript(step)
+        return _contents(connection)
 
 
 def _check_whole(connection: sqlite3.Connection, path: Path, version: int) -> None:
@@ -229,12 +222,8 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
 def _defended(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.execute("PRAGMA cell_size_check = ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-    connection.text_factory = _text
+    connection.text_factory = lambda data: clean(data.decode("utf-8", "replace"))
     return connection
-
-
-def _text(data: bytes) -> str:
-    return clean(data.decode("utf-8", "replace"))
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
@@ -251,13 +240,19 @@ def image(data: bytes, path: Path) -> sqlite3.Connection:
     """The database that these bytes are, in memory, defended and migrated as any other. Raises: StoreError."""
     with store_errors(path):
         connection = _defended(sqlite3.connect(":memory:", isolation_level=None))
-        try:
+        with _closed_on_failure(connection):
             # In memory there is no write-ahead log: bytes 18 and 19 say whether there is one (sqlite.org/fileformat).
             connection.deserialize(data[:18] + b"\1\1" + data[20:])
-        except BaseException:
-            connection.close()
-            raise
-        return _readable(connection, path)
+            return _readable(connection, path)
+
+
+@contextmanager
+def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def whole_bytes(path: Path) -> bytes:
@@ -268,7 +263,7 @@ def whole_bytes(path: Path) -> bytes:
 
 def _readable(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     """The connection to a database that has nothing strange, or to its copy of today's version."""
-    try:
+    with _closed_on_failure(connection):
         version = _identify(connection, path)
         _check_version(version, path)
         _check_programs(connection, path, version)
@@ -278,9 +273,6 @@ def _readable(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
             return connection
         copy = copied(connection)
         _migrate(copy, path)
-    except BaseException:
-        connection.close()
-        raise
     connection.close()
     return copy
 

@@ -197,20 +197,15 @@ def trial(row: Sequence[Any], case: Case) -> Measured:
 
 def with_rounds(stored: Measured, each_round: str) -> Measured:
     """The trial with the rounds that its column of that name holds, which are those that were summed up."""
-    rows = round_rows(stored.id, each_round)
+    rows: list[_Row] = decode(each_round, _ROUNDS, f"trial {stored.id}, rounds,")
     rounds = tuple(Round(**dict(zip(_ROUND, row, strict=True))) for row in rows)
+    for number, one in enumerate(rounds):
+        if one.accepted > one.proposed:
+            where = f"round {number} of trial {stored.id}"
+            raise damaged(where, f"it accepted {one.accepted} of {one.proposed}")
     if stored.sums != (sums(rounds) if rounds else None):
         raise damaged(f"trial {stored.id}", "its sums are not those of its rounds")
     return stored._replace(trial=msgspec.structs.replace(stored.trial, rounds=rounds))
-
-
-def round_rows(trial_id: int, each_round: str) -> list[_Row]:
-    """The rounds of a trial as its column `each_round` holds them."""
-    found: list[_Row] = decode(each_round, _ROUNDS, f"trial {trial_id}, rounds,")
-    for number, (proposed, accepted, *_) in enumerate(found):
-        if accepted > proposed:
-            raise damaged(f"round {number} of trial {trial_id}", f"it accepted {accepted} of {proposed}")
-    return found
 
 
 def check_moment(text: str | None, where: str) -> None:

@@ -34,7 +34,7 @@ from mlsd.store.rows import (
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import Sums, sums
+from mlsd.trials.sums import PARTS, Sums, sums
 
 ALL = TrialFilter()
 F = TypeVar("F", bound=Figure)
@@ -218,14 +218,14 @@ class Store:
                 stored = rowcodec.trial(row, case)
                 if runs.get(stored.run_id) != stored.environment_key:
                     raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
-                wrong = no_figure(broken(case, stored.trial, stored.sums or Sums()))
-                stored = rowcodec.with_rounds(stored, each_round) if rounds and wrong is None else stored
+                why = no_figure(broken(case, stored.trial, stored.sums or Sums()))
+                stored = rowcodec.with_rounds(stored, each_round) if rounds and why is None else stored
             except StoreError as error:
-                wrong = Broken("damaged", error.message)
-            if wrong is None:
+                why = Broken("damaged", error.message)
+            if why is None:
                 yield stored
             else:
-                left_out[row[0]] = wrong
+                left_out[row[0]] = why
 
     def models(self) -> dict[str, ModelFacts]:
         """Facts of every model whose row can be read, by model key."""
@@ -309,19 +309,12 @@ class Store:
         Machine, case, repeat, proposed, accepted, rounds, committed, the parts; a study's rounds never lie in memory.
         """
         found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        query = "SELECT id, environment_key, case_id, repeat, each_round FROM current_trial ORDER BY 2, 3, 4"
-        for trial_id, *place, each_round in self._rows(query):
-            try:
-                rows = rowcodec.round_rows(trial_id, each_round) if trial_id in of else ()
-            except StoreError as error:
-                self._left_out[trial_id] = Broken("damaged", error.message)
-                continue
-            for proposed, accepted, committed, _, *spans_ns in rows:
-                key = (*place, proposed, accepted)
-                known = found.get(key)
-                added = (1, committed, *spans_ns)
-                found[key] = added if known is None else tuple(map(add, known, added))
-        return ((*key, *sums) for key, sums in found.items())
+        for one in self._read(ALL, rounds=True):
+            for each in one.trial.rounds if one.id in of else ():
+                key = (one.environment_key, one.trial.case_id, one.trial.repeat, each.proposed, each.accepted)
+                added = (1, each.committed, *(getattr(each, part) for part in PARTS))
+                found[key] = tuple(map(add, known, added)) if (known := found.get(key)) else added
+        return ((*key, *summed) for key, summed in sorted(found.items(), key=lambda item: item[0][:3]))
 
     def warnings(self) -> list[StoredWarning]:
         rows = self._rows("SELECT code, message, advice, case_id, run_id FROM warning ORDER BY id")

@@ -38,14 +38,14 @@ def broken(
         yield Broken("case", "it belongs to another case")
     if (trial.arm, trial.gamma) != (case.arm, case.gamma):
         yield Broken("arm", f"it is {trial.arm} at gamma {trial.gamma}, its case {case.arm} at gamma {case.gamma}")
-    wrong = None if stored is not None else mistyped(trial)
-    if wrong is not None:
-        yield Broken("range", wrong)
+    misfit = None if stored is not None else _mistyped(trial)
+    if misfit is not None:
+        yield Broken("range", misfit)
     if trial.status is Status.FAILED:
         if trial.tokens or trial.rounds or trial.reason is None:
             yield Broken("failed", "it failed, but has an output, or no reason")
         return
-    if wrong is not None:  # nothing can be summed up
+    if misfit is not None:  # nothing can be summed up
         return
     whole = sums(trial.rounds) if stored is None else stored
     yield from _of_output(case, trial, n_vocab)
@@ -78,7 +78,7 @@ def admitted(case: Case, trial: Trial) -> Trial:
     )  # fmt: skip
 
 
-def mistyped(record: msgspec.Struct) -> str | None:
+def _mistyped(record: msgspec.Struct) -> str | None:
     """Which value of a record made here its type does not allow: a number below 0, beyond 64 bits, or none."""
     try:
         msgspec.json.decode(msgspec.json.encode(record), type=type(record))
@@ -160,8 +160,8 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
     verdict = trial.losslessness
     if (trial.status is Status.VALID) == (trial.reason is not None):
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
-    is_wrong = verdict is not None and verdict.verdict in ("diverged", "not_judged")
-    if trial.status.right and (trial.failed_native_calls or is_wrong):
+    differs = verdict is not None and verdict.verdict in ("diverged", "not_judged")
+    if trial.status.right and (trial.failed_native_calls or differs):
         yield Broken("valid", "it is called valid, but calls failed, or its output diverged or could not be judged")
     if verdict is None:
         return

@@ -248,7 +248,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
         return len(self.pairs)
 
     @property
-    def wrong(self) -> int:
+    def n_invalid(self) -> int:
+        """Of them those whose output is not proven to be that of plain decoding, failed ones included."""
         return sum(n for status, n in self.statuses.items() if not Status(status).right)
 
     @property

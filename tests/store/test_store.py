@@ -358,7 +358,7 @@ def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(ver
 def test_an_old_database_can_be_read_without_being_changed(path: Path) -> None:
     old_database(1, path)
     with sqlite3.connect(path) as db:  # what its views say is never read
-        db.executescript("DROP VIEW current_trial; CREATE VIEW current_trial AS SELECT * FROM nothing")
+        db.executescript("DROP VIEW current_trial; CREATE VIEW current_trial AS SELECT * FROM nowhere")
     before = path.read_bytes()
     assert (found := last_runs(path)) is not None and found[0] == found[1] != ""
     with Store.open(path, read_only=True) as store:

@@ -76,11 +76,13 @@ def _wrong() -> Made:
 def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_undecided() -> None:
     found = {one.case.gamma: one for one in arms(_wrong())}
     calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _wrong() if t.valid])}
-    assert found[8].statuses == {"valid": 3, "disturbed": 1} and found[8].wrong == 0 and found[8].verdict == "lossless"
+    assert (
+        found[8].statuses == {"valid": 3, "disturbed": 1} and found[8].n_invalid == 0 and found[8].verdict == "lossless"
+    )
     assert (found[8].tok_s, found[8].plain_tok_s) == (calm[8].tok_s, calm[8].plain_tok_s)
     assert (
         found[4].statuses == {"valid": 3, "invalid": 1}
-        and found[4].wrong == 1
+        and found[4].n_invalid == 1
         and found[4].decision == "output differs"
     )
     assert found[16].why_not == "the worker was killed"
@@ -92,7 +94,7 @@ def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_und
 def test_an_arm_without_a_valid_trial_shows_what_a_program_that_checks_nothing_prints() -> None:
     made = [(of, msgspec.structs.replace(t, **DIVERGED) if of.gamma == 4 else t) for of, t in _wrong()]
     found = next(one for one in arms(made) if one.case.gamma == 4)
-    assert found.n_valid == 0 and found.wrong == 4 and found.ratio is not None and found.verdict == "diverged"
+    assert found.n_valid == 0 and found.n_invalid == 4 and found.ratio is not None and found.verdict == "diverged"
 
 
 def test_without_valid_plain_decoding_beside_it_there_is_no_speedup() -> None:

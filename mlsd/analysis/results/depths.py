@@ -26,7 +26,7 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
     plain = {(one.question, one.session): one.ms_per_round.get("verify") for one in own if one.is_plain}
     rows = []
     for one in own:
-        if one.is_plain or not (one.n_valid or one.wrong):
+        if one.is_plain or not (one.n_valid or one.n_invalid):
             continue
         prompt, _, depth = one.question.text.partition("@")
         verify_ms = one.ms_per_round.get("verify", 0.0)
@@ -40,7 +40,7 @@ def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
     for (target, setting, prompt), group in groupby(
         deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
     ):
-        known = [row for row in group if row.found.standing is not None or row.found.wrong]
+        known = [row for row in group if row.found.standing is not None or row.found.n_invalid]
         words = [(row.depth, _word(row.found)) for row in known]
         if len({depth for depth, _ in words}) > 1:
             alike = groupby(words, key=lambda pair: pair[1])
@@ -50,7 +50,7 @@ def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
 
 
 def _word(one: ArmResult) -> str:
-    if one.wrong or one.standing is None:
+    if one.n_invalid or one.standing is None:
         return "INVALID"
     # Of one that cannot win the reason says more than that its speedup is open.
     return (one.effect == "not decided yet" and one.standing.out) or one.effect

@@ -153,8 +153,8 @@ def _print(result: BenchResult) -> None:
     if verbosity.get() != "quiet":
         print_table(bench_table(result.results, *head_lines(result.database, result.results)))
     for arm in result.results:
-        if arm.wrong:
-            note(f"INVALID  {arm.setting}: {arm.wrong} of {arm.n_trials} trials: {arm.why_not}")
+        if arm.n_invalid:
+            note(f"INVALID  {arm.setting}: {arm.n_invalid} of {arm.n_trials} trials: {arm.why_not}")
         if n_disturbed := arm.statuses.get("disturbed", 0):
             what = f"{n_disturbed} of {arm.n_trials} trials were interrupted or starved"
             note(f"DISTURBED  {arm.setting}: {what}: the output is right, the time is not used.")

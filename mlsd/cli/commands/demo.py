@@ -172,7 +172,7 @@ def _rounds(database: Path) -> str:
 def honest(arms: Sequence[ArmResult]) -> str:
     """The fourth ending in a sentence: what the third one is in truth."""
     draft = next(arm for arm in arms if not arm.is_plain)
-    return f"IN TRUTH the same pair is at {_times(draft)}{f', but {draft.why_not}' if draft.wrong else ''}."
+    return f"IN TRUTH the same pair is at {_times(draft)}{f', but {draft.why_not}' if draft.n_invalid else ''}."
 
 
 def _times(arm: ArmResult) -> str:

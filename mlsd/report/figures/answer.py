@@ -140,9 +140,9 @@ def speedup_over_depth(study: Study) -> Figure:
     figure, parts = plot.panels(lines, by=draft)
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
-            right = [row for row in line if row.found.ratio is not None and not row.found.wrong]
+            right = [row for row in line if row.found.ratio is not None and not row.found.n_invalid]
             plot.series(ax, [row.depth for row in right], [row.found.ratio for row in right], label, index, len(own))
-            if invalid := [row.depth for row in line if row.found.wrong]:
+            if invalid := [row.depth for row in line if row.found.n_invalid]:
                 cross: dict[str, Any] = {
                     "marker": "x",
                     "markersize": 8,

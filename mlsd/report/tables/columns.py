@@ -107,7 +107,7 @@ ARM: dict[str, Column[ArmResult]] = dict((
     _field("decision", "decision"),
     _column("effect", effect_cell, "faster, slower, no difference or not decided yet, by the interval", numeric=False),
     _column(
-        "verdict", lambda a: text("INVALID" if a.wrong else a.verdict),
+        "verdict", lambda a: text("INVALID" if a.n_invalid else a.verdict),
         "lossless or near_tie; INVALID: not to be used", numeric=False,
     ),
     _field("output tokens", "n_predict"),
