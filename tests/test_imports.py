@@ -18,45 +18,16 @@ PACKAGE = ROOT / "mlsd"
 
 # Room by room: a room may import from rooms above it in this list, and from within itself. `mlsd` is the top level.
 ROOMS = (
-    "mlsd",
-    "trials",
-    "gguf_tools",
-    "gguf_tools.surgery",
-    "gguf_tools.synthetic",
-    "hardware",
-    "engine",
-    "engine.llama.build",
-    "engine.llama",
-    "models",
-    "drafters",
-    "drafters.lookup",
-    "drafters.layer_skip",
-    "drafters.heads",
-    "planning",
-    "store",
-    "measure",
-    "measure.worker",
-    "measure.parent",
-    "lab",
-    "formats",
-    "servers",
-    "analysis",
-    "analysis.results",
-    "analysis.compare",
-    "analysis.fits",
-    "analysis.predict",
-    "analysis.experts",
-    "analysis.audit",
-    "analysis.claims",
-    "analysis.advise",
-    "analysis.study",
-    "report.render",
-    "report.tables",
-    "report.figures",
-    "report",
-    "cli",
-    "cli.commands",
-)
+    "mlsd", "trials",
+    "gguf_tools", "gguf_tools.surgery", "gguf_tools.synthetic", "hardware",
+    "engine", "engine.llama.build", "engine.llama", "models",
+    "drafters", "drafters.lookup", "drafters.layer_skip", "drafters.heads",
+    "planning", "store", "measure", "measure.worker", "measure.parent", "lab", "formats", "servers",
+    "analysis", "analysis.results", "analysis.compare", "analysis.fits", "analysis.predict", "analysis.experts",
+    "analysis.audit", "analysis.claims", "analysis.advise", "analysis.study",
+    "report.render", "report.tables", "report.figures", "report",
+    "cli", "cli.commands",
+)  # fmt: skip
 # The public library and the program's entry stand above every room.
 ROOF = ("mlsd", "mlsd.api", "mlsd.__main__")
 MOST_MODULES = 15  # of a folder: beyond it nobody finds the room
@@ -177,28 +148,14 @@ def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str
 @pytest.mark.parametrize(
     "words",
     [
-        "bench tiny-dense --drafter nosuch",
-        *(
-            "bench none",
-            "bench none --drafter pld",
-            "bench tiny-dense --draft none",
-            "bench none --drafter pld --search 3",
-        ),
-        "bench tiny-dense --drafter nosuch --search 3",
-        "run Q",
-        "run A --profile none",
-        "compare . . none",
-        "calibrate none",
-        "results --claims",
-        "results --fits --db none.sqlite",
-        "advise tiny-moe --chip M9",
-        "advise none",
-        "advise tiny-dense --draft none",
-        "advise qwen3-8b --chip M4",
-        "audit --published study",
-        "audit {table}",
+        "bench tiny-dense --drafter nosuch", "bench none", "bench none --drafter pld", "bench tiny-dense --draft none",
+        "bench none --drafter pld --search 3", "bench tiny-dense --drafter nosuch --search 3",
+        "run Q", "run A --profile none", "compare . . none", "calibrate none",
+        "results --claims", "results --fits --db none.sqlite",
+        "advise tiny-moe --chip M9", "advise none", "advise tiny-dense --draft none", "advise qwen3-8b --chip M4",
+        "audit --published study", "audit {table}",
     ],
-)
+)  # fmt: skip
 def test_a_wrong_name_is_answered_and_a_chip_advised_before_heavy_imports_and_locks(tmp_path: Path, words: str) -> None:
     table = ROOT / "tests/analysis/data/study_runs_excerpt.csv"
     assert not ({"llama_cpp"} | _FOR_NUMBERS | _FOR_NETWORKS) & _loaded(

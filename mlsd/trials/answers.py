@@ -109,22 +109,16 @@ def answers(results: Iterable[ArmResult]) -> list[Answer]:
         (one for one in known if not one.is_plain),
         lambda one: (one.question.target, one.question.source, one.text, one.question.n_predict),
     )
-    return [
-        _answer(*key, arms, [one for question in {arm.question for arm in arms} for one in plain.get(question, ())])
-        for key, arms in groups.items()
-    ]
-
-
-def _answer(
-    target: str, source: Source, text: str, n_predict: int, arms: Sequence[ArmResult], plain: Sequence[ArmResult]
-) -> Answer:
-    judged = [arm for arm in arms if arm.standing is not None]
-    faster = [arm for arm in judged if arm.effect == "faster"]
-    best = max(faster or [arm for arm in judged if arm.is_open] or judged, key=_speedup, default=None)
-    reason = "" if judged else _no_plain(plain) or _why_unusable(arms)
-    return Answer(
-        target=target, source=source, text=text, n_predict=n_predict, arms=tuple(arms), best=best, reason=reason
-    )
+    found = []
+    for (target, source, text, n_predict), arms in groups.items():
+        judged = [arm for arm in arms if arm.standing is not None]
+        faster = [arm for arm in judged if arm.effect == "faster"]
+        best = max(faster or [arm for arm in judged if arm.is_open] or judged, key=_speedup, default=None)
+        beside = [one for question in {arm.question for arm in arms} for one in plain.get(question, ())]
+        reason = "" if judged else _no_plain(beside) or _why_unusable(arms)
+        found.append(Answer(target=target, source=source, text=text, n_predict=n_predict, arms=tuple(arms), best=best,
+                            reason=reason))  # fmt: skip
+    return found
 
 
 def _no_plain(plain: Sequence[ArmResult]) -> str:
@@ -156,22 +150,20 @@ def _clause_of(reason: str) -> str:
 
 _MOST_REASONS = 3
 _MOST_WORDS = 15  # of the first line
+_STARTS: dict[Use, str] = {  # of the first line; what stands first matters most
+    "on": "Faster", "not decided yet": "Not decided yet", "off": "Leave speculation off",
+    "no usable measurement": "No usable measurement",
+}  # fmt: skip
 
 
 def first_line(found: Sequence[Answer]) -> str:
     """All answers at a glance, with one number: in how many cases something is faster, and the best."""
     if not found:
         return "No speculative decoding was measured here, so there is no setting to choose."
-    uses: tuple[tuple[Use, str], ...] = (
-        ("on", "Faster"),
-        ("not decided yet", "Not decided yet"),
-        ("off", "Leave speculation off"),
-        ("no usable measurement", "No usable measurement"),
-    )
-    use, start, own = next(
-        (use, start, own) for use, start in uses if (own := [answer for answer in found if answer.use == use])
-    )
-    start += "" if len(own) == len(found) else f" in {len(own)} of {len(found)}"
+    groups = grouped(found, lambda answer: answer.use)
+    use = next(use for use in _STARTS if use in groups)
+    own = groups[use]
+    start = _STARTS[use] + ("" if len(own) == len(found) else f" in {len(own)} of {len(found)}")
     shown = max(own, key=_value)
     if shown.best is None or shown.ratio is None:
         return f"{start}: no pair of trials is valid, so nothing is decided."

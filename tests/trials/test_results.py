@@ -76,15 +76,11 @@ def _wrong() -> Made:
 def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_undecided() -> None:
     found = {one.case.gamma: one for one in arms(_wrong())}
     calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _wrong() if t.valid])}
-    assert (
-        found[8].statuses == {"valid": 3, "disturbed": 1} and found[8].n_invalid == 0 and found[8].verdict == "lossless"
-    )
+    assert (found[8].statuses, found[8].n_invalid) == ({"valid": 3, "disturbed": 1}, 0)
+    assert found[8].verdict == "lossless"
     assert (found[8].tok_s, found[8].plain_tok_s) == (calm[8].tok_s, calm[8].plain_tok_s)
-    assert (
-        found[4].statuses == {"valid": 3, "invalid": 1}
-        and found[4].n_invalid == 1
-        and found[4].decision == "output differs"
-    )
+    assert (found[4].statuses, found[4].n_invalid) == ({"valid": 3, "invalid": 1}, 1)
+    assert found[4].decision == "output differs"
     assert found[16].why_not == "the worker was killed"
     for gamma in (4, 16):
         assert found[gamma].standing is None and found[gamma].effect == "not decided yet"
