@@ -12,8 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import mlsd
-from mlsd.analysis.experts.amortization import mixture
-from mlsd.analysis.experts.coverage import coverage_table
+from mlsd.analysis.experts.coverage import coverage_table, mixture
 from mlsd.analysis.fits.calibration import target_curve
 from mlsd.analysis.study import study_frames
 from mlsd.analysis.study.study import Study

@@ -100,7 +100,7 @@ def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
     """The speculative rows behind a claim by their verdict."""
     rows = [
         row
-        for row in _audited(printed.study).rows
+        for row in audited(printed.study).rows
         if row.identity["table"] in printed.tables
         and row.identity["drafter"] != NO_DRAFTER
         and (not printed.targets or row.identity["target"] in printed.targets)
@@ -110,7 +110,8 @@ def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
 
 
 @cache
-def _audited(study: str) -> Audit:
+def audited(study: str) -> Audit:
+    """What the audit says of a published study."""
     return audit(study, published.context(published.load(study)))
 
 

@@ -40,7 +40,6 @@ class Model:
     name: str
     formula: str
     parameters: tuple[Parameter, ...]
-    columns: tuple[str, ...]  # what `predict` reads
     predict: Callable[[Mapping[str, float], Columns], Floats]
     guess: Callable[[Columns, Floats], Mapping[str, float]]
 
@@ -93,7 +92,7 @@ def fit(model: Model, data: Observations) -> Fit:
 
     Raises AnalysisError when there are no more rows than parameters.
     """
-    values, jacobian = _solved(model, data)
+    values, jacobian = solve(model, data)
     at_bound = _at_bound(model, values, data)
     values |= at_bound
     residuals = _residuals(model, values, data)
@@ -130,13 +129,11 @@ def _without_each(
     return np.asarray(estimate - np.array(steps), dtype=np.float64)
 
 
-def solve(model: Model, data: Observations) -> dict[str, float]:
-    """Least-squares estimates on relative errors within the physical bounds."""
-    return _solved(model, data)[0]
+def solve(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
+    """Least-squares estimates on relative errors within the physical bounds.
 
-
-def _solved(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
-    """The estimates, and the derivatives of the residuals by them, of shape (rows, parameters)."""
+    With them the derivatives of the residuals by them, of shape (rows, parameters).
+    """
     if len(data) <= len(model.parameters):
         raise AnalysisError(f"{len(data)} rows cannot fit the {len(model.parameters)} parameters of {model.name}.")
     from scipy.optimize import least_squares  # half a second, which a study that fits nothing need not wait
@@ -226,17 +223,16 @@ def held_out(
     are dealt to `n_folds` folds in turn. Labels in `never` stay in every fit and are not judged (the AR arm, k = 1).
     """
     label = np.asarray(labels)
-    kept = np.isin(label, np.asarray(never, dtype=label.dtype)) if len(never) else np.zeros(len(label), dtype=bool)
-    names = np.unique(label[~kept])
+    judged = ~np.isin(label, np.asarray(never, dtype=label.dtype))
+    names = np.unique(label[judged])
     if len(names) < 2:
         raise AnalysisError("Holding out needs at least two different labels.")
     fold = np.searchsorted(names, label) % min(n_folds, len(names))
     predicted = np.full(len(data), np.nan)
     for i in range(min(n_folds, len(names))):
-        out = ~kept & (fold == i)
-        values = solve(model, data.where(~out))
+        out = judged & (fold == i)
+        values, _ = solve(model, data.where(~out))
         predicted[out] = model.predict(values, data.where(out).columns)
-    judged = ~kept
     ratio = np.maximum(predicted[judged], _FLOOR) / data.observed[judged]
     squares = np.log(ratio) ** 2
     return HeldOut(

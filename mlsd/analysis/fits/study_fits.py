@@ -6,7 +6,7 @@ import numpy as np
 
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.curves import find_steps
-from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
+from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, fit, held_out, observations, select
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, Record
@@ -42,9 +42,7 @@ class CurveFit(Record, frozen=True, kw_only=True):
 
     target: str
     fits: tuple[Fit, ...]
-    chosen: (
-        str | None
-    )  # the simplest curve that predicts held-out k as well as the best; None where none has their shape
+    chosen: str | None  # the simplest that predicts held-out k as well as the best; None where none has their shape
     doubt: str | None  # why no curve is chosen
     time_next: tuple[int, ...]  # the widths that would decide
     held_out: tuple[HeldOut, ...]
@@ -64,7 +62,15 @@ def fit_pairs(paired: PairedTrials) -> list[PairFit]:
 
 
 def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs: list[Pair]) -> PairFit:
-    data = speedup_observations(pairs)
+    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups_of(pairs)))}
+    data = observations(
+        [pair.speedup for pair in pairs],
+        [numbers[group] for group in groups_of(pairs)],
+        gamma=[pair.gamma for pair in pairs],
+        mgl=[pair.mgl for pair in pairs],
+        draft_ratio=[pair.draft_ms / pair.t_one_ms for pair in pairs],
+        verify_ratio=[pair.verify_ms / pair.t_one_ms for pair in pairs],
+    )
     gammas = data.columns["gamma"]
     models = [m for m in fit_models.speedup_models() if len(data) > len(m.parameters)]
     doubt: str | None = None if models else f"{counted(len(data), 'trial')} fit nothing"
@@ -79,14 +85,13 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
     prompts = np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
     if selection is not None and prompts.max() > 0:
         by_prompt = [held_out(m, data, prompts, n_folds=99) for m in models]
-    ids = {pair.trial_id for pair in pairs} | {pair.baseline_id for pair in pairs}
     return PairFit(
         target=target,
         drafter=drafter,
         draft=draft,
         options=options,
         n_trials=len(pairs),
-        trials=tuple(sorted(ids)),
+        trials=tuple(sorted({id_ for pair in pairs for id_ in (pair.trial_id, pair.baseline_id)})),
         fits=tuple(fit(model, data) for model in models),
         measured=_measured(pairs),
         chosen=selection.chosen if selection else None,
@@ -108,19 +113,6 @@ def _measured(pairs: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def speedup_observations(pairs: Sequence[Pair]) -> Observations:
-    """The columns that cost models read: gamma, MGL, and drafting and verification in units of T(1)."""
-    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups_of(pairs)))}
-    return observations(
-        [pair.speedup for pair in pairs],
-        [numbers[group] for group in groups_of(pairs)],
-        gamma=[pair.gamma for pair in pairs],
-        mgl=[pair.mgl for pair in pairs],
-        draft_ratio=[pair.draft_ms / pair.t_one_ms for pair in pairs],
-        verify_ratio=[pair.verify_ms / pair.t_one_ms for pair in pairs],
-    )
-
-
 # --- T(k) --------------------------------------------------------------------------------------------------------
 
 
@@ -129,48 +121,48 @@ def fit_curves(
     models: Mapping[str, ModelFacts],
     peak_gb_s: float | None = None,
 ) -> list[CurveFit]:
-    """T(k) of each calibrated model, from its timed passes alone: rounds of trials hold too few widths."""
+    """T(k) of each calibrated model, from its timed passes alone: rounds of trials hold too few widths.
+
+    At the smallest depth, as every other reader takes it; a block is a repeat.
+    """
     result = []
     for target, points in passes.items():
         timed = [p for p in points if p.kind == "target_pass"]
-        if timed:
-            result.append(fit_curve(target, curve_from_passes(timed), models.get(target), peak_gb_s))
+        chosen = [p for p in timed if p.depth == min(other.depth for other in timed)]
+        if chosen:
+            times, repeats = [p.span_ns / 1e6 for p in chosen], [p.repeat for p in chosen]
+            data = observations(times, repeats, rows=[p.rows for p in chosen])
+            result.append(fit_curve(target, data, models.get(target), peak_gb_s))
     return result
-
-
-def curve_from_passes(points: Sequence[CalibrationPoint]) -> Observations:
-    """T(k) from timed passes at the smallest depth, as every other reader takes it; a block is a repeat."""
-    depth = min(p.depth for p in points)
-    chosen = [p for p in points if p.depth == depth]
-    times = [p.span_ns / 1e6 for p in chosen]
-    return observations(times, [p.repeat for p in chosen], rows=[p.rows for p in chosen])
 
 
 def fit_curve(
     target: str, data: Observations, facts: ModelFacts | None = None, peak_gb_s: float | None = None
 ) -> CurveFit:
     """Fit all curves that the model's facts allow to times of passes of one target (column `rows`)."""
-    rows = data.columns["rows"]
-    models = curve_models(data, facts)
+    rows, models = data.columns["rows"], curve_models(data, facts)
     different = np.unique(rows)
-    selection: Selection | None = None
+    order, errors = list[str](), tuple[HeldOut, ...]()
+    doubt = f"{len(different)} widths tell no curve from another"
     if len(different) >= 4:
         predictable = [m for m in models if len(different) > len(m.parameters) + 1]
         selection = select(predictable, data, rows, never=(1.0,), n_folds=5)
-    fits = tuple(fit(model, data) for model in models)
-    sound = {m.name for m, f in zip(models, fits, strict=True) if misfit(m, f.values, data) <= 1}
-    order = [] if selection is None else [selection.chosen, *(c.model for c in selection.candidates)]
-    name = next((name for name in order if name in sound), None)
-    chosen = next((f for f in fits if f.model == name), None)
-    known = chosen is not None and "bandwidth_gb_s" not in chosen.not_identified
-    bandwidth = chosen.values.get("bandwidth_gb_s") if chosen and known else None
+        order, errors = [selection.chosen, *(c.model for c in selection.candidates)], selection.candidates
+        doubt = f"no curve that {len(different)} widths allow comes near the times: "
+        doubt += "it misses them by far more than repeats differ"
+    fits = {model.name: fit(model, data) for model in models}
+    near = {model.name for model in models if misfit(model, fits[model.name].values, data) <= 1}
+    name = next((name for name in order if name in near), None)
+    bandwidth = fits[name].values.get("bandwidth_gb_s") if name else None
+    if name and "bandwidth_gb_s" in fits[name].not_identified:
+        bandwidth = None
     return CurveFit(
         target=target,
-        fits=fits,
+        fits=tuple(fits.values()),
         chosen=name,
-        doubt=None if name else _doubt(len(different), selection is not None),
+        doubt=None if name else doubt,
         time_next=() if name else tuple(k for k in _DECIDING if k not in different and k <= max(17.0, max(different))),
-        held_out=selection.candidates if selection else (),
+        held_out=errors,
         bandwidth_gb_s=bandwidth,
         peak_fraction=bandwidth / peak_gb_s if bandwidth and peak_gb_s else None,
     )
@@ -195,12 +187,6 @@ def misfit(model: Model, values: Mapping[str, float], data: Observations) -> flo
     freedom = len(errors) - len(widths)
     noise = np.sqrt(np.sum(within**2) / freedom * np.mean(1 / counts)) if freedom > 0 else 0.0
     return float(np.sqrt(np.mean(means**2)) / max(_BEYOND_NOISE * noise, _LEAST_MISFIT))
-
-
-def _doubt(n_widths: int, judged: bool) -> str:
-    if not judged:
-        return f"{n_widths} widths tell no curve from another"
-    return f"no curve that {n_widths} widths allow comes near the times: it misses them by far more than repeats differ"
 
 
 def curve_models(data: Observations, facts: ModelFacts | None) -> list[Model]:

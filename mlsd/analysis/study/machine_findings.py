@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mlsd.analysis.experts.amortization import Mixture, mixture
-from mlsd.analysis.experts.coverage import coverage_table
+from mlsd.analysis.experts.coverage import Mixture, coverage_table, mixture
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
 from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mlsd.analysis.experts.amortization import Mixture
-from mlsd.analysis.experts.coverage import CoverageRow
+from mlsd.analysis.experts.coverage import CoverageRow, Mixture
 from mlsd.analysis.fits.calibration import PassTime
 from mlsd.analysis.results.frames import Column, typed_frame
 from mlsd.analysis.study.machine_findings import Bandwidth

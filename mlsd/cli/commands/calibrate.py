@@ -16,7 +16,7 @@ from mlsd.records import Case, ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent, quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.experts.amortization import Mixture
+    from mlsd.analysis.experts.coverage import Mixture
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.analysis.study.machine_findings import CalibrationFindings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from mlsd.analysis.compare.sessions import Comparison
-from mlsd.analysis.experts.amortization import Mixture
+from mlsd.analysis.experts.coverage import Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.study import study_frames
 from mlsd.errors import AnalysisError

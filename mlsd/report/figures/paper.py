@@ -4,7 +4,7 @@ A function raises AnalysisError with what is missing instead of drawing nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from mlsd.records import DRAFT_MODEL
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.report.tables.paper import StudyRow, length_arms, models_of, printed_lengths, study_rows
-from mlsd.stats import grouped
+from mlsd.report.tables.paper import StudyRow, length_arms, models_of, printed_rows, study_rows
+from mlsd.stats import Interval, grouped
 from mlsd.trials.arms import PLAIN
 from mlsd.trials.results import ArmResult
 
@@ -119,30 +119,49 @@ def speedup_over_active(study: Study) -> Figure:
 
 def speedup_over_gamma(study: Study) -> Figure:
     """Speedup over gamma with 95 % intervals."""
-    lines = _lines(_decided(_main_suites(study), "over gamma"))
-    figure, parts = plot.panels(lines, by=lambda line: _draft(line[0]))
-    for (ax,), own in parts:
-        for index, (label, line) in enumerate(own):
-            plot.series(ax, [arm.case.gamma for arm in line], [arm.ratio for arm in line], label, index, len(own))
-        _printed_over_gamma(study, ax, own, "speedup")
+    figure = _over_gamma(study, _decided(_main_suites(study), "over gamma"), "speedup", lambda arm: arm.ratio)
+    for ax in figure.axes:
         _even(ax)
         ax.set(ylabel="speedup over plain decoding")
-        plot.legend([ax])
     return figure
 
 
 def acceptance_over_gamma(study: Study) -> Figure:
     """Accepted share of proposed tokens over gamma."""
-    lines = _lines([arm for arm in _main_suites(study) if arm.acceptance_rate is not None])
-    if not lines:
+    arms = [arm for arm in _main_suites(study) if arm.acceptance_rate is not None]
+    if not arms:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
-    figure, parts = plot.panels(lines, by=lambda line: _draft(line[0]))
+    figure = _over_gamma(
+        study, arms, "acceptance_percent", lambda arm: Interval(value=100 * (arm.acceptance_rate or 0))
+    )
+    for ax in figure.axes:
+        ax.set(ylabel="accepted / proposed, %", ylim=(0, None))
+    return figure
+
+
+def _over_gamma(
+    study: Study, arms: Sequence[ArmResult], field: str, of: Callable[[ArmResult], Interval | None]
+) -> Figure:
+    """Lines over gamma, and the published ones of the drafts in whose place one of ours stands, or all where none does.
+
+    A line holds the arms of one target and drafter on one question in one run.
+    """
+    ordered = sorted(arms, key=lambda arm: arm.case.gamma)
+    found = list(grouped(ordered, lambda arm: (arm.question, arm.session, _label(arm))).values())
+    labels = arm_labels([line[0] for line in found], _label)
+    figure, parts = plot.panels(dict(zip(labels, found, strict=True)), by=lambda line: _draft(line[0]))
+    published_lines = grouped(study_rows(study), lambda row: (row.cells["target"], row.cells["draft"]))
+    models = models_of(study.profile)
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
-            shares = [100 * (arm.acceptance_rate or 0) for arm in line]
-            ax.plot([arm.case.gamma for arm in line], shares, **plot.look(index, label=label))
-        _printed_over_gamma(study, ax, own, "acceptance_percent")
-        ax.set(ylabel="accepted / proposed, %", ylim=(0, None))
+            plot.series(ax, [arm.case.gamma for arm in line], list(map(of, line)), label, index, len(own))
+        firsts = [line[0] for _, line in own]
+        numbers, drafts = _targets(study, firsts), set(map(_draft, firsts))
+        mapped = {key: rows for key, rows in published_lines.items() if models.get(key[1]) in drafts}
+        for (target, _), rows in (mapped or published_lines).items():
+            _printed(ax, [row.gamma for row in rows], rows, field, numbers.get(target), rows[0].pair)
+        ax.set_xlabel("gamma")
+        ax.set_xticks([4, 8, 16], ["4", "8", "16"])
         plot.legend([ax])
     return figure
 
@@ -171,25 +190,6 @@ def throughputs(study: Study) -> Figure:
     return figure
 
 
-def _printed_over_gamma(study: Study, ax: Axes, own: Sequence[tuple[str, list[ArmResult]]], field: str) -> None:
-    """The published lines of the drafts in whose place one of ours stands, or of all where none does."""
-    firsts = [line[0] for _, line in own]
-    numbers, models, drafts = _targets(study, firsts), models_of(study.profile), set(map(_draft, firsts))
-    lines = grouped(study_rows(study), lambda row: (row.cells["target"], row.cells["draft"]))
-    mapped = {key: rows for key, rows in lines.items() if models.get(key[1]) in drafts} or lines
-    for (target, _), rows in mapped.items():
-        _printed(ax, [row.gamma for row in rows], rows, field, numbers.get(target), rows[0].pair)
-    ax.set_xlabel("gamma")
-    ax.set_xticks([4, 8, 16], ["4", "8", "16"])
-
-
-def _lines(arms: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
-    """Arms of one target and drafter on one question in one run, in order of gamma, by label."""
-    ordered = sorted(arms, key=lambda arm: arm.case.gamma)
-    found = list(grouped(ordered, lambda arm: (arm.question, arm.session, _label(arm))).values())
-    return dict(zip(arm_labels([line[0] for line in found], _label), found, strict=True))
-
-
 def prompt_length_sweep(study: Study) -> Figure:
     """Throughput and speedup over the prompt's length."""
     arms = [(arm, length) for arm, length in length_arms(study) if arm.ratio is not None and arm.n_valid and length]
@@ -200,7 +200,7 @@ def prompt_length_sweep(study: Study) -> Figure:
     labels = arm_labels([rows[0][0] for rows in groups.values()], _setting)
     lines = dict(zip(labels, groups.values(), strict=True))
     figure, parts = plot.panels(lines, 2, 3.2, by=lambda rows: _draft(rows[0][0]))
-    sweep = [StudyRow(cells=cells, verdict=verdict, ours=None) for cells, verdict in printed_lengths()]
+    sweep = printed_rows("figure 5")
     for (left, right), own in parts:
         right.set_xscale("log")
         for index, (label, rows) in enumerate(own):

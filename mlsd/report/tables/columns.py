@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from mlsd.records import ModelFacts
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
 from mlsd.trials import fields
 from mlsd.trials.acceptance import rate_of
@@ -24,6 +25,16 @@ def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
 def times(ratio: float | None) -> Cell:
     """A speedup."""
     return text(None if ratio is None else f"{ratio:.2f}x")
+
+
+def millions(n: int | None, digits: int = 2) -> Cell:
+    """A number of parameters, in 10^6."""
+    return number(None if n is None else n / 1e6, digits)
+
+
+def experts(facts: ModelFacts) -> str | None:
+    """Those of a token and of a layer."""
+    return f"{facts.n_experts_used} of {facts.n_experts}" if facts.n_experts else None
 
 
 def effect_cell(arm: ArmResult | None) -> Cell:

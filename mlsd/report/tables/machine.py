@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mlsd.analysis.experts.amortization import Mixture
-from mlsd.analysis.experts.coverage import CoverageRow
+from mlsd.analysis.experts.coverage import CoverageRow, Mixture
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth

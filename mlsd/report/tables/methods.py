@@ -1,21 +1,20 @@
 """The tables that compare drafting methods on tasks, and of where time goes: of a round, inside a pass."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from mlsd.analysis.results.distances import predictions
-from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
-from mlsd.analysis.results.round_split import RoundKind, RoundSplit
+from mlsd.analysis.results.round_split import RoundKind, RoundSplit, round_split
 from mlsd.analysis.study.machine_findings import part_key
 from mlsd.analysis.study.study import Study
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
-from mlsd.planning.prompts import KINDS
+from mlsd.planning.prompts import KINDS, TASK_KEY
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 from mlsd.store.rows import DraftDistance, PassShares
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.trials.results import ArmResult
@@ -121,12 +120,40 @@ def kinds_table(split: RoundSplit) -> Table:
     )
 
 
-# --- methods by task ------------------------------------------------------------------------------------------------
+# --- methods by task: the tables of the small-model study (seed 004, tables 4, 6 and 7) for any models ---------------
+
+
+class MethodRow(NamedTuple):
+    """One method on one target, over all tasks and on each kind."""
+
+    overall: ArmResult
+    by_kind: dict[str, ArmResult]  # kinds that were measured
+
+
+def tasks(results: Iterable[ArmResult]) -> list[ArmResult]:
+    """The arms whose prompts are tasks, shipped or of a file. Raises: AnalysisError when there is none."""
+    own = [one for one in results if set(one.workloads) & set(KINDS) or one.prompts[0].startswith(TASK_KEY)]
+    if not own:
+        raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
+    return own
+
+
+def methods_by_kind(study: Study) -> list[MethodRow]:
+    """Every method over all tasks, and on each kind of task. Raises: AnalysisError without tasks."""
+
+    def method(one: ArmResult) -> tuple[Any, ...]:
+        return one.question.suite, one.question.target, one.arm, one.question.n_predict, one.session
+
+    by_kind = {key: {one.text: one for one in own} for key, own in grouped(tasks(study.results), method).items()}
+    own = [one for one in tasks(study.pooled) if not one.is_plain]
+    if not own:
+        raise AnalysisError("No drafting method was measured on tasks.", hint="Measure them: mlsd run E.")
+    return [MethodRow(one, by_kind.get(method(one), {})) for one in own]
 
 
 def kind_table(study: Study, label: str) -> Table:
     """Speedup, MGL or acceptance (a label) of each method on each kind of task."""
-    rows = methods_by_kind(study.results, study.pooled)
+    rows = methods_by_kind(study)
     head, cell = (ARM["speedup [95 % CI]"][0], _speedup_cell) if label == "speedup" else ARM[label]
 
     def of_kind(kind: str) -> Column[MethodRow]:
@@ -140,24 +167,24 @@ def kind_table(study: Study, label: str) -> Table:
         words("method", lambda row: _method_cell(row.overall)),
         numbers("gamma", lambda row: row.overall.case.gamma),
         numbers("all tasks", lambda row: cell(row.overall), head.trace),
-        *map(of_kind, _kinds(rows)),
+        *map(of_kind, kinds_of(rows)),
         id=f"methods-{label.lower()}",
         interactive=True,
     )
 
 
-def _kinds(rows: list[MethodRow]) -> tuple[str, ...]:
+def kinds_of(rows: Iterable[MethodRow]) -> tuple[str, ...]:
     """The six kinds; those that were measured, where they are of another set."""
-    found = tuple(dict.fromkeys(kind for row in rows for kind in row.by_kind))
-    return KINDS if set(found) <= set(KINDS) else found
+    found = {kind for row in rows for kind in row.by_kind}
+    of_others = tuple(sorted(found - set(KINDS)))
+    return (*(kind for kind in KINDS if kind in found), *of_others) if of_others else KINDS
 
 
 def _method_cell(arm: ArmResult) -> Cell:
     """The method, with what its trials really measured where that is something else."""
     if not arm.timed:
-        return text(
-            f"{arm.arm.name}, not timed", "doubt", "it drafted inside the target: its times are not the method's"
-        )
+        why = "it drafted inside the target: its times are not the method's"
+        return text(f"{arm.arm.name}, not timed", "doubt", why)
     if arm.fell_back is not None:
         return text(f"{arm.arm.name}, not sync", "doubt", f"the draft kept its own memory: {arm.fell_back}")
     return text(arm.arm.name)
@@ -172,28 +199,33 @@ def _speedup_cell(arm: ArmResult) -> Cell:
 
 
 def timing_table(study: Study) -> Table:
-    """Mean time of a round by part, and what is known inside the parts."""
+    """Mean time of a round by part, and what is known inside the parts; of trials whose times are the method's."""
+
+    def part(name: str) -> Column[tuple[ArmResult, RoundSplit]]:
+        return like(name, lambda row: number(row[1].ms_per_round[name]))
+
+    def inside(row: tuple[ArmResult, RoundSplit]) -> str | None:
+        return ", ".join(f"{name} {ms:.2f}" for own in row[1].inside_ms.values() for name, ms in own.items()) or None
+
+    drafting = [arm for arm in tasks(study.pooled) if not arm.is_plain]
+    timed = [
+        (arm, [one for one in arm.trials if one.trial.valid and one.trial.decode_ns and one.whole.rounds])
+        for arm in drafting
+    ]
     return table(
         "Where the time of a round goes",
-        timing(study.pooled),
-        *of_their_arms(attrgetter("arm"), "target"),
-        words("method", lambda row: _method_cell(row.arm)),
-        *of_their_arms(attrgetter("arm"), "gamma"),
-        like("rounds", lambda row: row.split.rounds),
-        like("ms/round", lambda row: number(sum(row.split.ms_per_round.values()))),
-        *map(_part_column, PART_NAMES),
-        *of_their_arms(attrgetter("arm"), "MGL", "break-even MGL"),
-        words(
-            "of it, ms a round",
-            lambda row: (
-                ", ".join(f"{name} {ms:.2f}" for inside in row.split.inside_ms.values() for name, ms in inside.items())
-                or None
-            ),
-            "Trial.stats, and what is left of rollback",
-        ),
+        [(arm, round_split(trials)) for arm, trials in timed if trials],
+        *of_their_arms(itemgetter(0), "target"),
+        words("method", lambda row: _method_cell(row[0])),
+        *of_their_arms(itemgetter(0), "gamma"),
+        like("rounds", lambda row: row[1].rounds),
+        like("ms/round", lambda row: number(sum(row[1].ms_per_round.values()))),
+        *map(part, PART_NAMES),
+        *of_their_arms(itemgetter(0), "MGL", "break-even MGL"),
+        words("of it, ms a round", inside, "Trial.stats, and what is left of rollback"),
         numbers(
             "LM head of a draft step",
-            lambda row: share_cell(study.machine.draft_step(row.arm.case), "head"),
+            lambda row: share_cell(study.machine.draft_step(row[0].case), "head"),
             "mlsd calibrate --parts: its share of a profiled pass, no speed",
         ),
         id="methods-timing",
@@ -201,32 +233,38 @@ def timing_table(study: Study) -> Table:
     )
 
 
-def _part_column(part: str) -> Column[TimingRow]:
-    return like(part, lambda row: number(row.split.ms_per_round[part]))
-
-
 def distance_table(study: Study) -> Table:
-    """What predicts acceptance without drafting, beside what was accepted."""
+    """What predicts acceptance without drafting, beside what was accepted; the nearest to its target first.
+
+    Raises: AnalysisError when no method with a drafting model of its own was compared.
+    """
+    compared = [
+        (arm, found)
+        for arm in study.pooled
+        if arm.n_valid and not arm.is_plain and (found := study.distances.get(arm.trials[0].trial.case_id))
+    ]
+    if not compared:
+        raise AnalysisError(
+            "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
+        )
+
+    def ratio(row: tuple[ArmResult, DraftDistance]) -> Cell:
+        found = row[1]
+        return interval(Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens))
+
+    def variation(row: tuple[ArmResult, DraftDistance]) -> Cell:
+        return number(row[1].total_variation, 3, note=f"standard error {row[1].total_variation_error:.3f}")
+
     return table(
         "What predicts acceptance: the drafting model against its target",
-        predictions(study.pooled, study.distances),
-        *of_their_arms(attrgetter("arm"), "target", "arm", "gamma", "text"),
-        numbers("perplexity ratio", lambda row: interval(_ratio(row.distance)), "draft / target on one text"),
-        numbers(
-            "total variation",
-            lambda row: number(
-                row.distance.total_variation, 3, note=f"standard error {row.distance.total_variation_error:.3f}"
-            ),
-            "mean over positions of half the sum of |p - q|",
-        ),
-        numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
-        *of_their_arms(attrgetter("arm"), "acceptance"),
+        sorted(compared, key=lambda row: (row[0].case.target.id, row[1].ratio)),
+        *of_their_arms(itemgetter(0), "target", "arm", "gamma", "text"),
+        numbers("perplexity ratio", ratio, "draft / target on one text"),
+        numbers("total variation", variation, "mean over positions of half the sum of |p - q|"),
+        numbers("same likeliest token", lambda row: percent(row[1].agreement)),
+        *of_their_arms(itemgetter(0), "acceptance"),
         id="methods-distance",
     )
-
-
-def _ratio(found: DraftDistance) -> Interval:
-    return Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens)
 
 
 METHOD_TABLES: list[Callable[[Study], Table]] = [

@@ -9,14 +9,14 @@ from operator import attrgetter, itemgetter
 from msgspec import structs
 
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import RowAudit
+from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import find_profile
-from mlsd.records import ModelFacts, Record
+from mlsd.records import Record
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, table, text, words
-from mlsd.report.tables.columns import ARM, effect_cell, of_their_arms
+from mlsd.report.tables.columns import ARM, effect_cell, experts, millions, of_their_arms
 from mlsd.report.tables.records import TONES
 from mlsd.stats import grouped
 from mlsd.trials.results import ArmResult
@@ -40,7 +40,7 @@ class StudyRow(Record, frozen=True, kw_only=True):
 
     cells: dict[str, str]  # as printed
     verdict: RowAudit | None
-    ours: ArmResult | None
+    ours: ArmResult | None = None
 
     @property
     def gamma(self) -> int:
@@ -61,43 +61,32 @@ def models_of(profile: str | None) -> dict[str, str]:
     return {model: roles[role] for model, role in ROLES.items() if role in roles}
 
 
+@cache
+def printed_rows(table: str) -> tuple[StudyRow, ...]:
+    """The rows of a table of the study, with what the audit says of each."""
+    names = ("target", "draft", "gamma", "n_prompt")
+    rows = (row for row in audited("study").rows if row.identity["table"] == table)
+    verdicts = {tuple(str(row.identity.get(name, "")) for name in names): row for row in rows}
+    return tuple(
+        StudyRow(cells=cells, verdict=verdicts.get(tuple(cells.get(name, "") for name in names)))
+        for cells in published.load("study").table(table).cells
+    )
+
+
 def study_rows(study: Study) -> list[StudyRow]:
     """Table 5 of the study with our arms."""
-    ours = models_of(study.profile)
+
+    def place_of(arm: ArmResult) -> tuple[str | None, str | None, int, str]:
+        draft = arm.case.drafter.draft
+        return arm.case.target.id, draft.id if draft else None, arm.case.gamma, arm.question.suite
+
+    ours, arms = models_of(study.profile), grouped((arm for arm in study.pooled if not arm.is_plain), place_of)
     rows = []
-    for cells in _records("table 5"):
-        suite = "B" if cells["target"].startswith("moe") else "D"
-        wanted = (ours.get(cells["target"]), ours.get(cells["draft"]), int(cells["gamma"]), suite)
-        arm = next((one for one in study.pooled if not one.is_plain and _role(one) == wanted), None)
-        rows.append(StudyRow(cells=cells, verdict=_verdicts().get(_key("table 5", cells)), ours=arm))
+    for row in printed_rows("table 5"):
+        suite = "B" if row.cells["target"].startswith("moe") else "D"
+        place = (ours.get(row.cells["target"]), ours.get(row.cells["draft"]), row.gamma, suite)
+        rows.append(structs.replace(row, ours=arms.get(place, [None])[0]))
     return rows
-
-
-def _role(one: ArmResult) -> tuple[str | None, str | None, int, str]:
-    draft = one.case.drafter.draft
-    return one.case.target.id, draft.id if draft else None, one.case.gamma, one.question.suite
-
-
-def printed_lengths() -> list[tuple[dict[str, str], RowAudit | None]]:
-    """The study's rows over the prompt's length, with what the audit says of each."""
-    return [(cells, _verdicts().get(_key("figure 5", cells))) for cells in _records("figure 5")]
-
-
-def _records(table: str) -> list[dict[str, str]]:
-    found = published.load("study").table(table)
-    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
-
-
-def _key(table: str, cells: dict[str, str]) -> tuple[str, ...]:
-    return (table, *(cells.get(field, "") for field in ("target", "draft", "gamma", "n_prompt")))
-
-
-@cache
-def _verdicts() -> dict[tuple[str, ...], RowAudit]:
-    study = published.load("study")
-    rows = audit(study.citation, published.context(study)).rows
-    names = ("target", "draft", "gamma", "n_prompt")
-    return {(str(r.identity["table"]), *(str(r.identity.get(n, "")) for n in names)): r for r in rows}
 
 
 def _audit_cell(row: RowAudit | None) -> Cell:
@@ -134,15 +123,15 @@ def table_2(study: Study) -> Table:
     ours, note = models_of(study.profile), _other_models(study)
     return table(
         "Table 2: models",
-        [(cells, study.facts.get(ours.get(cells["id"], ""))) for cells in _records("table 2")],
+        [(row.cells, study.facts.get(ours.get(row.cells["id"], ""))) for row in printed_rows("table 2")],
         words("study's id", lambda row: row[0]["id"]),
         words("printed model", lambda row: row[0]["model"]),
         words("active, total, 10⁹", lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
         words("role", lambda row: row[0]["role"]),
         words("ours in its place", lambda row: ours.get(row[0]["id"])),
-        numbers("active, 10⁶", lambda row: _millions(row[1], "n_parameters_active")),
-        numbers("total, 10⁶", lambda row: _millions(row[1], "n_parameters")),
-        words("experts", lambda row: _experts(row[1])),
+        numbers("active, 10⁶", lambda row: millions(row[1].n_parameters_active if row[1] else None, 1)),
+        numbers("total, 10⁶", lambda row: millions(row[1].n_parameters if row[1] else None, 1)),
+        words("experts", lambda row: row[1] and experts(row[1])),
         numbers("weights", lambda row: text(format_bytes(row[1].weight_bytes) if row[1] else None)),
         id="table-2",
         note=f"{note} {_FILES}".strip(),
@@ -157,25 +146,15 @@ _FILES = (
 )
 
 
-def _experts(facts: ModelFacts | None) -> str | None:
-    return f"{facts.n_experts_used} of {facts.n_experts}" if facts is not None and facts.n_experts else None
-
-
-def _millions(facts: ModelFacts | None, name: str) -> Cell:
-    n = None if facts is None else getattr(facts, name)
-    return number(None if n is None else n / 1e6, 1)
-
-
 def table_3(study: Study) -> Table:
     """Runs of each suite: printed, and measured and valid here."""
     own = study.trials.groupby("suite")["valid"].agg(["size", "sum"]).to_dict("index")
-    rows = [(cells, own.get(cells["suite"])) for cells in _records("table 3") if cells["suite"] != "total"]
-    known = [found for _, found in rows if found]
+    suites = [row.cells["suite"] for row in printed_rows("table 3")]
+    known = [own[suite] for suite in suites if suite in own]
     total = {name: sum(int(found[name]) for found in known) for name in ("size", "sum")} if known else None
-    printed = next(cells for cells in _records("table 3") if cells["suite"] == "total")
     return table(
         "Table 3: suites",
-        [*rows, (printed, total)],
+        [(row.cells, (own | {"total": total}).get(row.cells["suite"])) for row in printed_rows("table 3")],
         words("suite", lambda row: row[0]["suite"]),
         words("what", lambda row: row[0].get("what")),
         numbers("printed runs", lambda row: int(row[0]["runs"])),
@@ -192,7 +171,7 @@ def table_4(study: Study) -> Table:
     plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
     by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
     rows: list[tuple[dict[str, str], str | None, ArmResult | None]] = []
-    for cells in _records("table 4"):
+    for cells in (row.cells for row in printed_rows("table 4")):
         model = ours.get(cells["target"])
         found = by_suite.get((model or "", "A" if cells["target"].startswith("moe") else "C"))
         found = found or next((one for one in plain if one.case.target.id == model), None)
@@ -215,6 +194,10 @@ def table_4(study: Study) -> Table:
 
 def table_5(study: Study) -> Table:
     """Speculative decoding: the study's rows, printed, ours, and the ratio."""
+
+    def of_printed(row: StudyRow) -> Cell:
+        return _ratio(row.ours.ratio.value if row.ours and row.ours.ratio else None, row.cells["speedup"])
+
     return table(
         "Table 5: speculative decoding",
         study_rows(study),
@@ -226,7 +209,7 @@ def table_5(study: Study) -> Table:
         words("audit of it", lambda row: _audit_cell(row.verdict)),
         words("ours", lambda row: row.ours and f"{row.ours.case.target.id} + {row.ours.label}"),
         *of_their_arms(attrgetter("ours"), "tok/s", "speedup [95 % CI]"),
-        numbers("ours / printed", lambda row: _ratio(_speedup(row.ours), row.cells["speedup"]), "of the speedup"),
+        numbers("ours / printed", of_printed, "of the speedup"),
         words("effect", lambda row: effect_cell(row.ours)),
         *of_their_arms(attrgetter("ours"), "acceptance", "MGL"),
         id="table-5",
@@ -267,18 +250,19 @@ def table_6(study: Study) -> Table:
     )
 
 
-def _speedup(arm: ArmResult | None) -> float | None:
-    return arm.ratio.value if arm is not None and arm.ratio is not None else None
-
-
 def _ratio(ours: float | None, printed: str) -> Cell:
     return number(None if ours is None else ours / float(printed))
 
 
 def table_f(study: Study) -> Table:
     """Speedup over the prompt's length, which the study shows as figure 5."""
-    printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
-    rows = [(arm, length, printed.get(str(length))) for arm, length in length_arms(study)]
+    by_length = {row.cells["n_prompt"]: row for row in printed_rows("figure 5")}
+    rows = [(arm, length, by_length.get(str(length))) for arm, length in length_arms(study)]
+
+    def caption(row: StudyRow) -> str:
+        """One value of a caption that speaks of every length from 256 on is no value of each."""
+        return f"{row.cells['speedup']}x" if row.cells["n_prompt"] == "32" else "~1.19x from 256 on"
+
     return table(
         "Figure 5 as a table: prompt length",
         rows,
@@ -287,8 +271,8 @@ def table_f(study: Study) -> Table:
         *of_their_arms(
             itemgetter(0), "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"
         ),
-        numbers("printed speedup", lambda row: text(_of_caption(row[2]) if row[2] else None)),
-        words("audit of it", lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2])))),
+        numbers("printed speedup", lambda row: text(row[2] and caption(row[2]))),
+        words("audit of it", lambda row: row[2] and _audit_cell(row[2].verdict)),
         id="table-f",
         note="The study's caption prints two values: 1.26 at 32 tokens, about 1.19 from 256 tokens on."
         if rows
@@ -296,22 +280,12 @@ def table_f(study: Study) -> Table:
     )
 
 
-def _of_caption(cells: dict[str, str]) -> str:
-    """One value of a caption that speaks of every length from 256 on is no value of each."""
-    return f"{cells['speedup']}x" if cells["n_prompt"] == "32" else "~1.19x from 256 on"
-
-
 def length_arms(study: Study) -> list[tuple[ArmResult, int]]:
-    """The arms of suite F with the length of their prompt, by arm and length."""
+    """The arms of suite F with the exact length of their prompt (``length-512``) or 0, by arm and length."""
     own = [one for one in study.results if one.question.suite == "F" and not one.is_plain]
-    found = [(one, prompt_length(one.text)) for one in own]
+    lengths = [one.text.removeprefix("length-") for one in own]
+    found = [(one, int(n) if n.isdigit() else 0) for one, n in zip(own, lengths, strict=True)]
     return sorted(found, key=lambda row: (row[0].case.target.id, row[0].setting, row[1]))
-
-
-def prompt_length(prompt: str) -> int:
-    """The exact length in a prompt's name (``length-512``), or 0."""
-    tail = prompt.removeprefix("length-")
-    return int(tail) if tail.isdigit() else 0
 
 
 def _other_models(study: Study) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
-from mlsd.report.tables.columns import like
+from mlsd.report.tables.columns import experts, like, millions
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import NS_PER_MS, format_bytes
@@ -85,19 +85,15 @@ def models_table(study: Study) -> Table:
         words("model", lambda row: row[0]),
         words("SHA-256", lambda row: text((row[1].ref.sha256 or "not hashed")[:16], note=row[1].ref.sha256 or "")),
         words("architecture", lambda row: row[1].architecture),
-        numbers("parameters, 10⁶", lambda row: _millions(row[1].n_parameters)),
-        numbers("active, 10⁶", lambda row: _millions(row[1].n_parameters_active)),
+        numbers("parameters, 10⁶", lambda row: millions(row[1].n_parameters)),
+        numbers("active, 10⁶", lambda row: millions(row[1].n_parameters_active)),
         words("weights", lambda row: format_bytes(row[1].weight_bytes)),
         words("read a token", lambda row: format_bytes(row[1].active_bytes)),
-        words("experts", lambda row: f"{row[1].n_experts_used} of {row[1].n_experts}" if row[1].n_experts else None),
+        words("experts", lambda row: experts(row[1])),
         words("tensors by type", lambda row: ", ".join(f"{kind} {n}" for kind, n in row[1].tensor_types.items())),
         words("note", lambda row: text("random weights" if row[1].synthetic else "", "doubt")),
         id="models",
     )
-
-
-def _millions(count: int | None) -> Cell:
-    return number(None if count is None else count / 1e6)
 
 
 def warning_table(study: Study) -> Table:

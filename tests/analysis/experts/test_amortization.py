@@ -5,8 +5,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from mlsd.analysis.experts.amortization import Mixture, mixture, time_shares
-from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
+from mlsd.analysis.experts.coverage import CoverageTable, Mixture, coverage_table, mixture, time_shares
 from mlsd.report.tables.machine import share_sentences as sentences
 from mlsd.store.rows import CalibrationPoint
 from tests.analysis.experts.test_coverage import MIXTURE, E, K, routed

@@ -27,7 +27,7 @@ def data_of(truth: Truth, seed: int) -> Observations:
 # --- known answers ----------------------------------------------------------------------------------------------
 
 MIXTURE = fit_models.ExpertShape(n_experts=4, n_used=2, always_bytes=1e9, expert_bytes=1e9)
-GAMMA, LOOP = np.array([1.0, 16.0]), {"mgl": 2.55, "draft_ratio": 1.55, "verify_ratio": 1.0}
+GAMMA, LOOP = np.array([1.0, 16.0]), {"mgl": [2.55], "draft_ratio": [1.55], "verify_ratio": [1.0]}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_model_is_its_formula(model: Model, values: dict, columns: dict, expec
 def test_noiseless_data_give_the_true_parameters_back(truth: Truth) -> None:
     clean = data_of(truth, 0)
     exact = observations(truth.model.predict(truth.values, clean.columns), clean.blocks, **dict(clean.columns))
-    assert solve(truth.model, exact) == pytest.approx(truth.values, rel=2e-3)
+    assert solve(truth.model, exact)[0] == pytest.approx(truth.values, rel=2e-3)
 
 
 @pytest.mark.heavy

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.planning.prompts import KINDS
 from mlsd.records import Case, DrafterSpec, Trial
-from mlsd.report.tables import methods
-from mlsd.report.tables.methods import kind_table, timing_table
+from mlsd.report.tables.methods import kind_table, kinds_of, methods_by_kind, timing_table
 from mlsd.store.store import Store
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
 
@@ -40,7 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(study: Study) -> None:
-    by_method = {row.overall.arm.name: row for row in methods_by_kind(study.results, study.pooled)}
+    by_method = {row.overall.arm.name: row for row in methods_by_kind(study)}
     assert set(by_method) == {"tiny-draft", "pld (ngram 3)"}
     pld = by_method["pld (ngram 3)"]
     assert set(pld.by_kind) == {"qa", "summarization"}
@@ -53,16 +51,18 @@ def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(stu
 
 
 def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: Study) -> None:
-    by_method = {row.overall.arm.name: row.overall for row in methods_by_kind(study.results, study.pooled)}
+    by_method = {row.overall.arm.name: row.overall for row in methods_by_kind(study)}
     assert by_method["pld (ngram 3)"].n_blocks == 4
     assert by_method["tiny-draft"].n_blocks == 6
 
 
 def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
-    row = next(row for row in timing(study.pooled) if row.arm.case.target.id == DENSE.ref.id)
+    table = timing_table(study)
+    (row,) = (row for row in table.rows if row[0].text == DENSE.ref.id)
+    shown = {head.label: cell.sort for head, cell in zip(table.heads, row, strict=True)}
     own = study.trials[(study.trials["drafter"] == "pld")]
-    assert row.split.rounds == own["rounds"].sum()
-    assert sum(row.split.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.split.rounds / 1e6)
+    assert shown["rounds"] == own["rounds"].sum()
+    assert shown["ms/round"] == pytest.approx(own["decode_ns"].sum() / own["rounds"].sum() / 1e6)
 
 
 def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
@@ -81,11 +81,11 @@ def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
     with Store.open(write(tmp_path / "b.sqlite", blocks(MOE)), read_only=True) as store:
         found = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
-        methods_by_kind(found.results, found.pooled)
+        methods_by_kind(found)
 
 
 def test_kinds_of_another_set_are_columns_of_their_own() -> None:
     ours = SimpleNamespace(by_kind={"rag": None})
-    assert methods._kinds([ours]) == KINDS  # type: ignore[list-item]
+    assert kinds_of([ours]) == KINDS  # type: ignore[list-item]
     theirs = SimpleNamespace(by_kind={"rag": None, "coding": None, "low_entropy 8k": None})
-    assert methods._kinds([theirs]) == ("rag", "coding", "low_entropy 8k")  # type: ignore[list-item]
+    assert kinds_of([theirs]) == ("rag", "coding", "low_entropy 8k")  # type: ignore[list-item]
