@@ -24,7 +24,7 @@ from typing import Literal
 import psutil
 
 from benchmarks.harness import Result, counted
-from mlsd.analysis.audit.record_identities import problems
+from mlsd.analysis.audit.record_check import problems
 from mlsd.formats.record import opened_record
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb

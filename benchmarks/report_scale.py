@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
-from mlsd.analysis.audit.verification import verify
+from mlsd.analysis.audit.record_check import verify
 from mlsd.formats.decode_again import decode_again
 from mlsd.formats.record import write_record
 from mlsd.planning.prompts import load_prompt

@@ -23,8 +23,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import msgspec
 
 from mlsd.analysis.advise.prospects import Recommendation
+from mlsd.analysis.audit.record_check import Verification
 from mlsd.analysis.audit.rows import RuleFinding
-from mlsd.analysis.audit.verification import Verification
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison

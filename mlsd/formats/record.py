@@ -3,7 +3,7 @@
 Columns go into a record by name (`KEPT`, `REWRITTEN`); of any other column it holds nothing. It says nothing of who
 measured: no host name, no user name, no path; machines are told apart by the key of their host. The record of an older
 mlsd (`old_record`) is read as the database that it was made of. Whether what a record says can be true is asked by
-`mlsd.analysis.audit.record_identities`.
+`mlsd.analysis.audit.record_check`.
 """
 
 import getpass

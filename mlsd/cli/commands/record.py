@@ -15,7 +15,7 @@ from mlsd.errors import InputError, TableError
 from mlsd.units import format_bytes, quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.audit.verification import Verification
+    from mlsd.analysis.audit.record_check import Verification
 
 _MOST_SHOWN = 20
 _PATH = click.Path(path_type=Path)
@@ -84,7 +84,7 @@ def _write(db: Path, output: Path, force: bool) -> None:
 
 
 def _import(file: Path, db: Path) -> None:
-    from mlsd.analysis.audit.record_identities import problems
+    from mlsd.analysis.audit.record_check import problems
     from mlsd.formats.record import import_record, opened_record
     from mlsd.store.store import Store
 
@@ -105,7 +105,7 @@ def _import(file: Path, db: Path) -> None:
 def _verify(
     ctx: click.Context, files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...], as_json: bool
 ) -> None:
-    from mlsd.analysis.audit.verification import verify
+    from mlsd.analysis.audit.record_check import verify
     from mlsd.formats.decode_again import decode_again
 
     checked = []
@@ -117,7 +117,7 @@ def _verify(
     else:
         for one in checked:
             _say(one)
-    if not all(one.sound for one in checked):
+    if any(one.problems for one in checked):
         ctx.exit(1)
 
 
@@ -136,4 +136,4 @@ def _say(found: Verification) -> None:
     say(f"  decoded again: {found.n_decoded} outputs{ties}")
     for reason, count in found.not_checked.items():
         say(f"  not decoded again: {count} trials, {reason}")
-    say(("  is consistent" if found.sound else "  contradicts itself", "good" if found.sound else "bad"))
+    say(("  contradicts itself", "bad") if found.problems else ("  is consistent", "good"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlsd.analysis.audit.record_identities import Problem, problems
+from mlsd.analysis.audit.record_check import Problem, problems
 from mlsd.api import bench
 from mlsd.errors import TableError
 from mlsd.formats.record import KEPT, REWRITTEN, opened_record
