@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 
 from mlsd.records import Record
@@ -30,30 +30,23 @@ class Printed(Record, frozen=True, kw_only=True):
     value: float
     low: float
     high: float
-    digits: int  # significant digits in print, or 12 when it was written out in full
+
+    def each(self, change: Callable[[float], float]) -> Printed:
+        """The same number after a change that keeps the order of numbers."""
+        return Printed(value=change(self.value), low=change(self.low), high=change(self.high))
 
     def scaled(self, factor: float) -> Printed:
         """The same number in another unit; `factor` is positive."""
-        return Printed(value=self.value * factor, low=self.low * factor, high=self.high * factor, digits=self.digits)
+        return self.each(lambda value: value * factor)
 
-    def plus(self, term: float) -> Printed:
-        return Printed(value=self.value + term, low=self.low + term, high=self.high + term, digits=self.digits)
-
-    def at_most(self, bound: float) -> Printed:
-        """The same number, known not to exceed a bound (an acceptance rate is at most 1)."""
-        return Printed(
-            value=min(self.value, bound), low=min(self.low, bound), high=min(self.high, bound), digits=self.digits
-        )
-
-    @property
-    def inverse(self) -> Printed:
-        """1 / the number: 50.0 tok/s as seconds a token."""
-        return Printed(value=1 / self.value, low=1 / self.high, high=1 / self.low, digits=self.digits)
+    def over(self, other: Printed) -> Printed:
+        """The ratio to a number above 0."""
+        return Printed(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
 
 
 def exact(value: float) -> Printed:
     """A number that was not rounded for print."""
-    return Printed(value=value, low=value, high=value, digits=_SIGNIFICANT)
+    return Printed(value=value, low=value, high=value)
 
 
 def is_blank(text: str) -> bool:
@@ -90,24 +83,18 @@ def parse_printed(text: str) -> Printed:
         stripped = stripped.replace(",", ".")
     if stripped.startswith("<"):
         bound = float(_decimal(stripped[1:]))
-        return Printed(value=bound, low=0.0, high=bound, digits=1)
+        return Printed(value=bound, low=0.0, high=bound)
     first, dash, last = stripped.partition("-")
     if dash and first.strip() and not first.rstrip().endswith(("e", "E")):
         least, most = parse_printed(first), parse_printed(last)
-        middle = (least.value + most.value) / 2
-        return Printed(value=middle, low=least.low, high=most.high, digits=min(least.digits, most.digits))
+        return Printed(value=(least.value + most.value) / 2, low=least.low, high=most.high)
     about = stripped.startswith(("~", "≈"))
-    number = _decimal(stripped[1:] if about else stripped)
-    rounded = _shorten(number)
-    exponent = rounded.as_tuple().exponent
-    unit = Decimal(1).scaleb(int(exponent)) if isinstance(exponent, int) else Decimal(0)
-    half = unit if about else unit / 2
-    if len(rounded.as_tuple().digits) >= _SIGNIFICANT:
-        half = abs(rounded) * Decimal("1e-11")
+    rounded = _shorten(_decimal(stripped[1:] if about else stripped))
+    _, digits, exponent = rounded.as_tuple()
+    unit = Decimal(1).scaleb(int(exponent))
+    half = abs(rounded) * Decimal("1e-11") if len(digits) >= _SIGNIFICANT else unit if about else unit / 2
     low, high = float(rounded - half), float(rounded + half)
-    if rounded >= 0:
-        low = max(low, 0.0)
-    return Printed(value=float(rounded), low=low, high=high, digits=len(rounded.as_tuple().digits))
+    return Printed(value=float(rounded), low=max(low, 0.0) if rounded >= 0 else low, high=high)
 
 
 def _decimal(text: str) -> Decimal:

@@ -35,6 +35,7 @@ from mlsd.analysis.audit.rows import (
     Credibility,
     RowAudit,
     RuleFinding,
+    between,
     chance_of_more,
     median_of_others,
 )
@@ -300,18 +301,17 @@ def _columns(row: AuditRow, context: AuditContext) -> Iterator[tuple[float, str,
     """
     tok_s, ms, speedup, rate = row.tok_s, row.ms_per_token, row.speedup, row.acceptance
     if tok_s is not None and ms is not None and tok_s.low > 0 and ms.low > 0:
-        by_ms = ms.inverse.scaled(1e3)
+        by_ms = exact(1e3).over(ms)
         words = f"tok_s is {tok_s.value:g}, ms_per_token {ms.value:g} is {by_ms.value:.4g} tok/s"
         yield _ratio_between(tok_s, by_ms), words, {"tok_s": tok_s.value, "ms_per_token": ms.value}
-    reach = context.agreeing_baselines(row) if row.speculative and speedup is not None else None
-    if speedup is not None and tok_s is not None and reach is not None and reach[0] > 0:
-        slowest, fastest = reach
-        low, high = tok_s.low / fastest, tok_s.high / slowest
-        over = f"{fastest:.3g}" if slowest > 0.99 * fastest else f"{slowest:.3g} to {fastest:.3g}"
-        words = f"speedup is {speedup.value:.4g}, tok_s {tok_s.value:g} over the plain {over} is {low:.3g}"
-        words += f" to {high:.3g}" if high > 1.02 * low else ""
-        figures = {"speedup": speedup.value, "tok_s": tok_s.value, "baseline_tok_s": fastest}
-        yield _ratio_between(speedup, Printed(value=low, low=low, high=high, digits=tok_s.digits)), words, figures
+    plain = context.agreeing_baselines(row) if row.speculative and speedup is not None else None
+    if speedup is not None and tok_s is not None and plain is not None:
+        ratio = tok_s.over(plain)
+        over = f"{plain.high:.3g}" if plain.low > 0.99 * plain.high else f"{plain.low:.3g} to {plain.high:.3g}"
+        words = f"speedup is {speedup.value:.4g}, tok_s {tok_s.value:g} over the plain {over} is {ratio.low:.3g}"
+        words += f" to {ratio.high:.3g}" if ratio.high > 1.02 * ratio.low else ""
+        figures = {"speedup": speedup.value, "tok_s": tok_s.value, "baseline_tok_s": plain.high}
+        yield _ratio_between(speedup, ratio), words, figures
     if rate is not None and row.n_accepted is not None and row.n_proposed and row.acceptance_of == "proposed":
         counted = exact(row.n_accepted / row.n_proposed)
         words = f"acceptance is {rate.value:.4g}, {row.n_accepted} of {row.n_proposed} is {counted.value:.4g}"
@@ -490,12 +490,10 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
     if row.speedup is None or row.tok_s is None or context.baselines(row):
         return None
     for (target, chip), rows in context.plain.items():
-        speeds = [other.tok_s for other in rows if other.tok_s is not None]
-        if chip != row.chip or not same_model(target, row.target) or not speeds:
+        if chip != row.chip or not same_model(target, row.target):
             continue
-        low, high = row.tok_s.low / max(s.high for s in speeds), row.tok_s.high / min(s.low for s in speeds)
-        over = Printed(value=low, low=low, high=high, digits=row.tok_s.digits)
-        if _ratio_between(row.speedup, over) <= BOOKKEEPING_RATIO:
+        speeds = between([other.tok_s for other in rows if other.tok_s is not None])
+        if speeds is not None and _ratio_between(row.speedup, row.tok_s.over(speeds)) <= BOOKKEEPING_RATIO:
             return target
     return None
 
@@ -516,18 +514,19 @@ def slower_than_the_machine(row: AuditRow, context: AuditContext) -> Found | Non
     deep = (row.n_prompt or 0) + (row.n_output or row.n_predict or 0) > SHALLOW
     baseline = context.baseline(row) if row.claims_ratio else None
     own = row.tok_s if not row.speculative else None if baseline is None else baseline.fastest
-    should = None if row.chip is None or own is None or deep else plain_speed(row.target, row.chip)
-    if own is None or should is None or (row.speculative and own.high >= should.low):
+    expected = None if row.chip is None or own is None or deep else plain_speed(row.target, row.chip)
+    if own is None or expected is None or (row.speculative and own.high >= expected[0]):
         return None
-    figures = {"plain_tok_s": own.value, "least_expected_tok_s": should.low, "most_expected_tok_s": should.high}
+    low, high = expected
+    figures = {"plain_tok_s": own.value, "least_expected_tok_s": low, "most_expected_tok_s": high}
     run = f"{own.value:.4g} tok/s of {row.target} on an {row.chip}"
-    span = f"the {should.low:.3g} to {should.high:.3g} that public rows lead to expect"
+    span = f"the {low:.3g} to {high:.3g} that public rows lead to expect"
     if row.speculative:
         sentence = f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high"
-    elif own.high < should.low:
+    elif own.high < low:
         sentence = f"{run}, plain, lies below {span}: is it hot, busy, on battery, or was it computed otherwise?"
     else:
-        return _judged(False, figures, f"{run}, plain, lies {'above' if own.low > should.high else 'within'} {span}")
+        return _judged(False, figures, f"{run}, plain, lies {'above' if own.low > high else 'within'} {span}")
     return Found("ask", figures, sentence)
 
 

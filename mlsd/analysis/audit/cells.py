@@ -1,6 +1,4 @@
-"""The one reader of rows for the audit: cells by name, as printed, of a pasted table, an import, a published study or
-of our own trials.
-"""
+"""The one reader of rows that somebody printed: cells by name, of a pasted table, an import or a published study."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +13,11 @@ from mlsd.trials.acceptance import MEANINGS
 _OF_BOTH = (
     "target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits", "program", "quantization",
 )  # fmt: skip
+# What plain decoding has not, whatever stands in its columns.
+_OF_DRAFTING = (
+    "draft", "gamma", "acceptance", "acceptance_percent", "accepted_of_output", "n_accepted", "n_proposed", "mgl",
+    "rounds",
+)  # fmt: skip
 AS_PLAIN = ("lossless", "near_tie", "near tie")  # an output that was compared with plain decoding
 _INVALID = ("no", "0 of")
 _MOST = 1e12  # of any figure
@@ -26,10 +29,8 @@ def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
     baseline = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
     if "tok_s" not in baseline and "n_predict" not in baseline:
         return [row_of(cells, **known)]
-    shared = {name: cells[name] for name in _OF_BOTH if name in cells}
-    if "target" in baseline:
-        shared = {name: cell for name, cell in shared.items() if name not in _OF_A_FILE}
-    plain = shared | baseline
+    unknown = _OF_A_FILE if "target" in baseline else ()
+    plain = {name: cells[name] for name in _OF_BOTH if name in cells and name not in unknown} | baseline
     label = f"{known['label']}, plain" if "label" in known else ", ".join(_names(plain))
     of_plain = known | {"label": label, "fixed_length": False}
     return [row_of(plain, **of_plain), row_of(cells, **known, compared=True)]
@@ -37,71 +38,63 @@ def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
 
 def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
     """One row. `known` are fields of it that no cell says. Raises: ValueError naming the column and the cell."""
-    tok_s, sd = _with_deviation(cells, "tok_s")
-    speedup, of_speedup = _with_deviation(cells, "speedup")
-    scattered, sd = (tok_s, sd) if tok_s is not None else (speedup, of_speedup)
-    ms = _figure(cells, "ms")
-    if tok_s is None and ms is not None and ms.low > 0:
-        tok_s = ms.inverse.scaled(1e3)
     drafter = cells.get("drafter", NO_DRAFTER)
-    speculative = drafter != NO_DRAFTER
+    label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
+    if drafter == NO_DRAFTER:
+        cells = {name: cell for name, cell in cells.items() if name not in _OF_DRAFTING}
+    target, program, chip, prompt, quantization, of_baseline = (
+        " ".join(cells.get(name, "").split())
+        for name in ("target", "program", "chip", "prompt", "quantization", "baseline_quantization")
+    )
+    printed, speedup, ms = _above_0(cells, "tok_s"), _above_0(cells, "speedup"), _figure(cells, "ms")
     acceptance, meaning, cannot_be = _acceptance(cells)
     accepted, proposed = _count(cells, "n_accepted"), _count(cells, "n_proposed")
-    n_output, rounds = _count(cells, "n_output"), _figure(cells, "rounds")
-    if accepted is not None and proposed and speculative:
+    if accepted is not None and proposed:
         meaning = meaning or "proposed"
         acceptance = acceptance or (exact(accepted / proposed) if accepted <= proposed else None)
         if accepted > proposed:
             cannot_be = f"{accepted} of {proposed} proposed tokens are said to be accepted"
-    if rounds is None and accepted is not None and n_output and 0 < accepted < n_output:
+    n_output, rounds = _count(cells, "n_output"), _figure(cells, "rounds")
+    stated = {"n_predict": _count(cells, "n_predict"), "program": program or None}
+    known |= {name: value for name, value in stated.items() if value is not None}
+    if rounds is not None:
+        n_output = known.get("n_predict") if n_output is None else n_output
+    elif accepted and n_output and accepted < n_output:
         # A program may count the token that prefill made, or not.
-        rounds = Printed(
-            value=n_output - accepted, low=max(1, n_output - accepted - 1), high=n_output - accepted + 1, digits=9
-        )
-    quantization, stated_of = (
-        " ".join(cells.get(name, "").split()) for name in ("quantization", "baseline_quantization")
-    )
-    name = " ".join(cells.get("target", "").split())
-    target, other = _stored_as(name, quantization), _stored_as(name, stated_of)
-    chip = " ".join(cells.get("chip", "").split()) or None
-    n_predict = _count(cells, "n_predict")
-    stated = {"n_predict": n_predict, "program": cells.get("program") or None}
-    valid = cells.get("valid", "").lower()
-    label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
+        value = n_output - accepted
+        rounds = Printed(value=value, low=max(1, value - 1), high=value + 1)
+    file, other = _stored_as(target, quantization), _stored_as(target, of_baseline)
+    valid, claimed = cells.get("valid", "").lower(), _figure(cells, "gb_claimed")
     return AuditRow(
-        target=target or "an unnamed target",
-        chip=chip and (named_chip(chip) or chip),
+        label=label,
+        target=file or "an unnamed target",
+        chip=named_chip(chip) or chip or None,
         drafter=drafter,
-        draft=cells.get("draft") if speculative else None,
-        gamma=_count(cells, "gamma") if speculative else None,
-        prompt=" ".join(cells.get("prompt", "").split()) or None,
+        draft=cells.get("draft"),
+        gamma=_count(cells, "gamma"),
+        prompt=prompt or None,
         n_prompt=_count(cells, "n_prompt"),
         repeat=_count(cells, "repeat"),
-        tok_s=tok_s,
+        tok_s=exact(1e3).over(ms) if printed is None and ms is not None and ms.low > 0 else printed,
         ms_per_token=_figure(cells, "ms_per_token"),
         speedup=speedup,
-        acceptance=acceptance if speculative else None,
+        acceptance=acceptance,
         acceptance_of=next((known for known in MEANINGS if known == meaning), None),
-        n_accepted=accepted if speculative else None,
-        n_proposed=proposed if speculative else None,
-        mgl=_figure(cells, "mgl") if speculative else None,
-        rounds=rounds if speculative else None,
-        n_output=n_output
-        if n_output is not None
-        else (n_predict or known.get("n_predict"))
-        if "rounds" in cells
-        else None,
-        baseline_target=cells.get("baseline_target") or (other if stated_of and other != target else None),
-        pass_bytes=_pass_bytes(cells, name, quantization),
+        n_accepted=accepted,
+        n_proposed=proposed,
+        mgl=_figure(cells, "mgl"),
+        rounds=rounds,
+        n_output=n_output,
+        baseline_target=cells.get("baseline_target") or (other if of_baseline and other != file else None),
+        pass_bytes=_pass_bytes(cells, target, quantization),
         draft_ms=_figure(cells, "draft_ms"),
-        bytes_claimed=None if (claimed := _figure(cells, "gb_claimed")) is None else claimed.scaled(1e9),
-        cannot_be=cannot_be if speculative else None,
+        bytes_claimed=None if claimed is None else claimed.scaled(1e9),
+        cannot_be=cannot_be,
         lossless=cells.get("verdict", "") in AS_PLAIN or (bool(valid) and not valid.startswith(_INVALID)),
         invalid_reason="its source says so" if valid.startswith(_INVALID) else None,
         failed_native_calls=_count(cells, "failed_calls") or 0,
-        relative_sd=None if sd is None or scattered is None or scattered.value <= 0 else sd / scattered.value,
-        label=label,
-        **known | {name: value for name, value in stated.items() if value is not None},
+        relative_sd=_scatter(cells, "speedup", speedup) if printed is None else _scatter(cells, "tok_s", printed),
+        **known,
     )
 
 
@@ -115,9 +108,8 @@ def _names(cells: Mapping[str, str]) -> list[str]:
 
 def _stored_as(model: str, quantization: str) -> str:
     """The file: a model in a quantization, which its name may state already."""
-    if not model or not quantization or quantization.lower() in model.lower():
-        return model
-    return f"{model} {quantization}"
+    stated = not model or not quantization or quantization.lower() in model.lower()
+    return model if stated else f"{model} {quantization}"
 
 
 def _pass_bytes(cells: Mapping[str, str], name: str, quantization: str) -> float | None:
@@ -143,20 +135,24 @@ def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None, s
             raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
         if rate.low > 1:
             return None, of, f"{100 * rate.value:.4g} % of tokens are said to be accepted"
-        return rate.at_most(1.0), of, None
+        return rate.each(lambda value: min(value, 1.0)), of, None
     return None, of, None
 
 
-def _with_deviation(cells: Mapping[str, str], column: str) -> tuple[Printed | None, float | None]:
-    """A figure above 0, and the deviation printed after it."""
+def _above_0(cells: Mapping[str, str], column: str) -> Printed | None:
     figure = _figure(cells, column)
     if figure is not None and figure.value <= 0:
         raise ValueError(f"column {column}: {cells[column]!r} is not above 0")
+    return figure
+
+
+def _scatter(cells: Mapping[str, str], column: str, figure: Printed | None) -> float | None:
+    """The deviation printed after a figure, over it."""
     deviation = cells.get(column, "").partition("\N{PLUS-MINUS SIGN}")[2].strip(" *%x")
     try:
-        return figure, float(deviation) if deviation else None
+        return float(deviation) / figure.value if figure is not None and deviation else None
     except ValueError:
-        return figure, None
+        return None
 
 
 def _figure(cells: Mapping[str, str], column: str) -> Printed | None:

@@ -7,7 +7,7 @@ import re
 
 from mlsd.analysis.audit.plain_speed import least_pass_ms
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
-from mlsd.formats.printed import Printed
+from mlsd.formats.printed import Printed, exact
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 # A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.
@@ -19,7 +19,7 @@ def tokens_a_round(row: AuditRow) -> Printed | None:
     """MGL as printed, else the output's tokens over its rounds."""
     if row.mgl is not None or row.rounds is None or not row.n_output or row.rounds.low <= 0:
         return row.mgl
-    return row.rounds.inverse.scaled(row.n_output)
+    return exact(row.n_output).over(row.rounds)
 
 
 def most_committed(row: AuditRow) -> float | None:

@@ -4,7 +4,7 @@ A study is one TOML file in this folder. Tables hold strings, so that no printed
 `context` adds what the rules need: the memory's peak, the bytes of a pass, the cost of a draft token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import msgspec
 from mlsd.analysis.audit.cells import rows_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
-from mlsd.formats.printed import parse_printed
 from mlsd.records import Record
 
 _FOLDER = Path(__file__).parent / "published"
+_AUTO = ("gamma", "auto")
 
 
 class PublishedMachine(Record, frozen=True, kw_only=True):
@@ -131,26 +131,16 @@ def contexts(study: PublishedStudy) -> list[AuditContext]:
 
 def context(study: PublishedStudy) -> AuditContext:
     """The rows of all audited tables with what is known of machine and models."""
-    tables = [table for table in study.tables if table.audited]
-    rows = tuple(_with_drafting(row, study) for table in tables for row in table_rows(table))
-    pass_bytes = {model.id: model.pass_bytes for model in study.models if model.pass_bytes is not None}
+    draft_ms = {(one.drafter, target): ms for one in study.drafting for target, ms in one.ms.items()}
+    rows = tuple(row for table in study.tables if table.audited for row in table_rows(table, draft_ms))
     sources = tuple(f"{model.name}: {model.source}" for model in study.models if model.source)
-    machine = study.machine
     return AuditContext(
         rows=rows,
-        peak_gb_s=None if machine is None else machine.peak_gb_s,
-        pass_bytes=pass_bytes,
+        peak_gb_s=None if study.machine is None else study.machine.peak_gb_s,
+        pass_bytes={model.id: model.pass_bytes for model in study.models if model.pass_bytes is not None},
         draft_token_ms=draft_token_ms(study, rows),
         notes=(f"Source: {study.address} ({study.date}).", study.verdict.strip(), *study.notes, *sources),
     )
-
-
-def _with_drafting(row: AuditRow, study: PublishedStudy) -> AuditRow:
-    """The row with the drafting time that the study prints in another table."""
-    for drafting in study.drafting:
-        if drafting.drafter == row.drafter and row.target in drafting.ms and row.draft_ms is None:
-            return msgspec.structs.replace(row, draft_ms=parse_printed(drafting.ms[row.target]))
-    return row
 
 
 def draft_token_ms(study: PublishedStudy, rows: Iterable[AuditRow]) -> dict[str, float]:
@@ -171,29 +161,27 @@ def draft_token_ms(study: PublishedStudy, rows: Iterable[AuditRow]) -> dict[str,
     return result
 
 
-def table_rows(table: PublishedTable) -> list[AuditRow]:
+def table_rows(table: PublishedTable, draft_ms: Mapping[tuple[str, str], str] | None = None) -> list[AuditRow]:
     """The cells of a table as audit rows; empty cells and N/A are left out.
 
     Columns are those that `cells` reads. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row
-    for each model. Raises: TableError naming the row.
+    for each model. `draft_ms` is the time that another table prints of a drafter on a target. Raises: TableError naming
+    the row.
     """
+    stated = {name: getattr(table, name) for name in ("fixed_length", "pooled_mgl", "n_predict", "program")}
+    models = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
     rows: list[AuditRow] = []
     for named in table.cells:
-        wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
-        shared = {column: cell for column, cell in named.items() if ":" not in column}
-        for model in wide or [""]:
-            own = {column.partition(":")[0]: cell for column, cell in named.items() if column.endswith(f":{model}")}
-            if model and own:
-                rows += _rows(table, {**shared, "target": model, **own})
-            elif not model:
-                rows += _rows(table, shared)
+        cells = {column: cell for column, cell in named.items() if ":" not in column and (column, cell) != _AUTO}
+        for model in models or [""]:
+            own = {name.partition(":")[0]: cell for name, cell in named.items() if name.endswith(f":{model}")}
+            if model and not own:
+                continue
+            one = cells | ({"target": model, **own} if model else {})
+            if drafting := (draft_ms or {}).get((one.get("drafter", ""), one["target"])):
+                one = {"draft_ms": drafting} | one
+            try:
+                rows += rows_of(one, table=table.name, **stated)
+            except ValueError as error:
+                raise TableError(f"{table.name}: a row cannot be read: {error} in {list(one.values())}.") from error
     return rows
-
-
-def _rows(table: PublishedTable, cells: dict[str, str]) -> list[AuditRow]:
-    own = {name: cell for name, cell in cells.items() if name != "gamma" or cell != "auto"}
-    stated = {name: getattr(table, name) for name in ("fixed_length", "pooled_mgl", "n_predict", "program")}
-    try:
-        return rows_of(own | {"target": cells["target"]}, table=table.name, **stated)
-    except (KeyError, ValueError) as error:
-        raise TableError(f"{table.name}: a row cannot be read: {error} in {list(cells.values())}.") from error

@@ -37,6 +37,7 @@ UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside 
 _LLAMA_CPP = re.compile(r"llama[-_. ]?(?:bench|cli|cpp|server|speculative|swap)|lcpp|ggml|ollama|kobold")
 LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
 SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
+LEAST_DIGITS = 0.105  # of a number of two digits its last unit is at most a tenth
 RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
 QUIETEST = 0.0005  # no measured time scatters less
 
@@ -115,7 +116,8 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
         stated = self.mgl is not None or self.acceptance_of not in (None, "proposed")
         if stated or not self.fixed_length or self.gamma is None or self.acceptance is None:
             return self.mgl
-        return self.acceptance.scaled(self.gamma).plus(1.0)
+        gamma = self.gamma
+        return self.acceptance.each(lambda rate: 1.0 + gamma * rate)
 
     @cached_property
     def pace(self) -> float | None:
@@ -130,9 +132,11 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def fine_rate(self) -> bool:
-        """Whether its rate is printed so that two equal ones mean something, beside a speed."""
+        """Whether its rate is printed in two digits or more, so that two equal ones mean something, beside a speed."""
         rate = self.acceptance
-        return self.tok_s is not None and rate is not None and 0 < rate.value < 1 and rate.digits >= 2
+        if self.tok_s is None or rate is None or not 0 < rate.value < 1:
+            return False
+        return rate.high - rate.low < LEAST_DIGITS * rate.value
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -358,16 +362,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 return _baseline(choice, margin * deeper, words, own=own_depth)
         return None
 
-    def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
-        """Slowest and fastest tok/s that the row's speedup may honestly be a ratio to: its baselines or any mean."""
-        known = [r.tok_s for r in self.baselines(row) if r.tok_s is not None]
-        if not known:
-            return None
-        fitting = [
-            r.tok_s for r in self.baselines(row) if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)
-        ]
-        choices = [*fitting, _mean(known)] if fitting else known
-        return min(figure.low for figure in choices), max(figure.high for figure in choices)
+    def agreeing_baselines(self, row: AuditRow) -> Printed | None:
+        """The tok/s that the row's speedup may honestly be a ratio to: any of its baselines or their mean."""
+        rows = self.baselines(row)
+        same = [r for r in rows if (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)]
+        return between([*_speeds(same), _mean(_speeds(rows))] if same else _speeds(rows))
 
     @cached_property
     def baseline_speeds(self) -> Mapping[tuple[object, ...], list[float]]:
@@ -489,14 +488,26 @@ def median_of_others(values: list[float], value: float) -> float:
 
 
 def _baseline(rows: list[AuditRow], margin: float, words: str, *, own: bool = True) -> Baseline:
-    speeds = [row.tok_s for row in rows if row.tok_s is not None]
+    speeds = _speeds(rows)
     fastest = max(speeds, key=lambda speed: speed.high)
     return Baseline(mean=_mean(speeds), fastest=fastest, margin=margin, words=words, own=own, n=len(speeds))
 
 
+def _speeds(rows: list[AuditRow]) -> list[Printed]:
+    return [row.tok_s for row in rows if row.tok_s is not None]
+
+
+def between(values: list[Printed]) -> Printed | None:
+    """From the least to the most of some numbers above 0."""
+    if not values:
+        return None
+    low, high = min(value.low for value in values), max(value.high for value in values)
+    return Printed(value=high, low=low, high=high) if low > 0 else None
+
+
 def _mean(values: list[Printed]) -> Printed:
-    low, high = statistics.fmean(v.low for v in values), statistics.fmean(v.high for v in values)
-    return Printed(value=statistics.fmean(v.value for v in values), low=low, high=high, digits=values[0].digits)
+    value, low, high = (statistics.fmean(getattr(v, end) for v in values) for end in ("value", "low", "high"))
+    return Printed(value=value, low=low, high=high)
 
 
 class RowAudit(Record, frozen=True, kw_only=True):

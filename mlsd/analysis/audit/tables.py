@@ -224,9 +224,8 @@ def _looks_full(rows: list[AuditRow]) -> bool:
 
 
 def _is_whole(row: AuditRow, shift: float) -> bool | None:
-    acceptance = (
-        None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
-    )
+    by = 0.0 if row.acceptance is None else row.acceptance.value * (shift - 1)
+    acceptance = None if row.acceptance is None else row.acceptance.each(lambda rate: min(1.0, rate + by))
     found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
     return None if found is None else found.kind == "possible"
 

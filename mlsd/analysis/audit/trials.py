@@ -20,12 +20,12 @@ from mlsd.trials.sums import speed
 def database_contexts(store: Store, machine: str | None = None, settings: str | None = None) -> list[AuditContext]:
     """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
     chosen = choose(store, machine, settings)
-    own = _trials(store, chosen)
-    return [trials_context(own, chosen.environment, chosen.models, chosen.notes, store.impossible)]
+    return [_context(store, chosen, store.impossible)]
 
 
-def _trials(store: Store, chosen: Chosen) -> list[Measured]:
-    return [one for one in store.trials(rounds=False) if chosen.keeps(one)]
+def _context(store: Store, chosen: Chosen, broken: Mapping[int, Broken] | None = None) -> AuditContext:
+    own = filter(chosen.keeps, store.trials(rounds=False))
+    return trials_context(own, chosen.environment, chosen.models, chosen.notes, broken)
 
 
 def trials_context(
@@ -60,7 +60,7 @@ def trials_context(
 def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
     """By id the valid trials that no machine can have measured, though all their identities hold: the reason."""
     try:
-        return refuted_in(trials_context(_trials(store, chosen), chosen.environment, chosen.models))
+        return refuted_in(_context(store, chosen))
     except AnalysisError:  # nothing is finished
         return {}
 
@@ -76,11 +76,9 @@ def trial_row(one: Measured) -> AuditRow:
     case, trial, own = one.case, one.trial, one.whole
     speculative, gamma, draft = case.arm == "sd", trial.gamma, case.drafter.draft
     counted = speculative and own.rounds > 0
-    failed, reason = trial.failed_native_calls, None
-    if not trial.valid:
-        reason = trial.reason or "no reason recorded"
-    elif failed:  # its output was found to be right all the same
-        reason = f"{failed} native calls failed"
+    reason = None if trial.valid else trial.reason or "no reason recorded"
+    if trial.valid and trial.failed_native_calls:  # its output was found to be right all the same
+        reason = f"{trial.failed_native_calls} native calls failed"
     return AuditRow(
         table=case.suite,
         label=f"trial {one.id}",
@@ -105,7 +103,7 @@ def trial_row(one: Measured) -> AuditRow:
         fixed_length=counted and draft is not None and gamma > 0 and own.proposed >= gamma * (own.rounds - gamma),
         lossless=trial.losslessness is not None and trial.losslessness.verdict in AS_PLAIN,
         loop=loop_of(trial.tokens),
-        failed_native_calls=0 if trial.valid else failed,
+        failed_native_calls=0 if trial.valid else trial.failed_native_calls,
         invalid_reason=reason,
     )
 

@@ -188,7 +188,7 @@ def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: f
         gamma=gamma,
         fixed_length=True,
         tok_s=parse_printed(f"{1e3 * mgl / round_ms:.1f}"),
-        acceptance=parse_printed(f"{alpha:.2f}").at_most(1.0),
+        acceptance=parse_printed(f"{alpha:.2f}").each(lambda rate: min(rate, 1.0)),
     )
     sizes = {"m": target_bytes, "d": draft_bytes}
     context = AuditContext(rows=(base, row), peak_gb_s=peak, pass_bytes=sizes, draft_token_ms={"d": 0.1 * t_one})
@@ -391,7 +391,7 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
     assert (parse_printed("0.5-0.9").low, parse_printed("0.5-0.9").high) == pytest.approx((0.45, 0.95))
     assert parse_printed("-1.5").value == -1.5
     assert parse_printed("1e-3").value == 0.001
-    assert exact(50.0).inverse.value == 0.02
+    assert exact(1.0).over(exact(50.0)).value == 0.02
     for text in ("inf", "nan", "fast", ""):
         with pytest.raises(ValueError, match="number"):
             parse_printed(text)
