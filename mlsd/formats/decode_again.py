@@ -6,8 +6,9 @@ An output that differs is fed to the model, and each of its tokens must be a tie
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ class DecodedAgain:
 
     n_checked: int = 0
     n_ties: int = 0
-    problems: list[tuple[int, str]] = field(default_factory=list)  # place of the trial, and what is wrong with it
+    problems: list[tuple[int, str]] = field(default_factory=list)  # place of the trial, and what cannot be of it
     not_checked: Counter[str] = field(default_factory=Counter)
 
 
@@ -45,25 +46,19 @@ def decode_again(
 
     `models` are files beside those of the library. Raises: LockError where another run measures.
     """
-    done = DecodedAgain()
-    named = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
-    able: list[_Numbered] = []
+    done, able = DecodedAgain(), list[_Numbered]()
+    files = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
     for place, (case, trial) in enumerate(trials):
-        reason = _why_not(case, trial)
-        if reason is None and case.target.sha256 not in named and (here := _find(case)) is not None:
-            named[here.ref.sha256] = here
-        if reason is None and case.target.sha256 not in named:
-            reason = f"the model {case.target.id} is not here"
-        if reason is not None:
+        if (reason := _why_not(case, trial) or _not_here(case, files)) is not None:
             done.not_checked[reason] += 1
-            continue
-        able.append((place, case, trial))
+        else:
+            able.append((place, case, trial))
     if sample is not None and sample < len(able):
         done.not_checked["not in the sample"] += len(able) - sample
         able = random.Random(seed).sample(able, sample)
     with machine_lock() if able else nullcontext():
         for load in grouped(able, lambda one: (one[1].target, msgspec.json.encode(one[1].engine))).values():
-            _check_load(load, named[load[0][1].target.sha256], done)
+            _check_load(load, files[load[0][1].target.sha256], done)
     return done
 
 
@@ -79,28 +74,23 @@ def _why_not(case: Case, trial: Trial) -> str | None:
     return None
 
 
-def _find(case: Case) -> ModelFile | None:
-    """The target in the library, if the file there is the same one."""
-    try:
-        model = Library().resolve(case.target.id)
-    except MlsdError:
-        return None
-    return ModelFile(ref=model.ref, path=str(model.path)) if model.ref.sha256 == case.target.sha256 else None
+def _not_here(case: Case, files: dict[str | None, ModelFile]) -> str | None:
+    """Why a case cannot be decoded here; its target, where the library has the same file, is added to `files`."""
+    if case.target.sha256 not in files:
+        with suppress(MlsdError):
+            model = Library().resolve(case.target.id)
+            files[model.ref.sha256] = ModelFile(ref=model.ref, path=str(model.path))
+    return None if case.target.sha256 in files else f"the model {case.target.id} is not here"
 
 
-def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgain) -> None:
-    groups = grouped(asked, lambda one: (prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog))
+def _check_load(load: Sequence[_Numbered], target: ModelFile, done: DecodedAgain) -> None:
+    groups = grouped(load, lambda one: (prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog))
     usual = {"drafter": DrafterSpec(), "gamma": 0, "rollback": "auto"}
     plain = [msgspec.structs.replace(group[0][1], **usual) for group in groups.values()]
-    slots = [Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain)]
-    job = Job(
-        target=target,
-        prompts={prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain},
-        slots=tuple(slots),
-        keep_text=False,
-    )
-    made: dict[int, Trial] = {}
-    ended = "the worker ended"
+    slots = tuple(Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain))
+    prompts = {prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain}
+    job = Job(target=target, prompts=prompts, slots=slots, keep_text=False)
+    made, ended = dict[int, Trial](), "the worker ended"
     try:
         for event in measure_job(job):
             if isinstance(event, BlockMeasured):
@@ -117,36 +107,30 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgai
 
 def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAgain) -> None:
     """Every output token for token with the plain one made here; of another one each token must be a tie here."""
-    judged: dict[object, Losslessness] = {}
+
+    @cache
+    def fed(tokens: tuple[int, ...], width: int) -> Losslessness:
+        """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
+        alone = read_logits(ReadJob(job=job, tokens=tokens))
+        wide = read_logits(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)))
+        return of_recorded(tokens, made.tokens, *(np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)))
+
     for place, _, trial in group:
-        done.n_checked += 1
         index = first_difference(trial.tokens, made.tokens)
-        if index is None:
-            continue
-        key = (trial.tokens, max((one.rows for one in trial.rounds), default=1))
-        try:
-            if key not in judged:
-                judged[key] = _teacher_forced(job, made.tokens, *key)
-        except MlsdError as error:
-            done.n_checked -= 1
-            done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
-            continue
-        found = judged[key]
-        if found.verdict == "near_tie":
-            done.n_ties += 1
-            continue
-        own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
-        sentence = (
-            f"token {index} of its output is {own}, decoded here it is {other}; fed to the model, {found.n_different} "
-            f"of its {found.n_compared} tokens are not the model's choice, by up to {found.worst_gap:.3g} logits, and "
-            f"rounding explains {found.tolerance:.3g}"
-        )
-        done.problems.append((place, sentence))
-
-
-def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...], width: int) -> Losslessness:
-    """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
-    alone = read_logits(ReadJob(job=job, tokens=tokens))
-    wide = read_logits(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)))
-    rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]
-    return of_recorded(tokens, reference, *rows)
+        if index is not None:
+            try:
+                found = fed(trial.tokens, max((one.rows for one in trial.rounds), default=1))
+            except MlsdError as error:
+                done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
+                continue
+            if found.verdict == "near_tie":
+                done.n_ties += 1
+            else:
+                own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
+                sentence = (
+                    f"token {index} of its output is {own}, decoded here it is {other}; fed to the model, "
+                    f"{found.n_different} of its {found.n_compared} tokens are not the model's choice, by up to "
+                    f"{found.worst_gap:.3g} logits, and rounding explains {found.tolerance:.3g}"
+                )
+                done.problems.append((place, sentence))
+        done.n_checked += 1

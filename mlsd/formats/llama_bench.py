@@ -37,9 +37,8 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
         plain = [one for arm in session.results() if arm.is_plain for one in arm.trials if one.trial.valid]
         for own in grouped(plain, lambda one: one.trial.case_id).values():
             case, first = own[0].case, own[0].trial
-            facts = models.get(case.target.key)
-            setup = _setup(case, environments[session.run_ids[-1]], facts) | {"test_time": first.started_at}
-            n_prompt = first.n_prompt or 0
+            setup = _setup(case, environments[session.run_ids[-1]], models.get(case.target.key))
+            setup["test_time"], n_prompt = first.started_at, first.n_prompt or 0
             if n_prompt and (prefills := [one.trial.prefill_ns for one in own if one.trial.prefill_ns]):
                 tests.append(_test(setup, prefills, n_prompt=n_prompt, n_gen=0, n_depth=0))
             lengths = grouped((one.trial for one in own if speed(one.trial)), lambda trial: trial.n_tokens - 1)
@@ -51,35 +50,24 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
 
 
 def _setup(case: Case, environment: Environment, facts: ModelFacts | None) -> dict[str, Any]:
-    on_gpu = environment.backend not in (None, "CPU")
+    engine, on_gpu = case.engine, environment.backend not in (None, "CPU")
     return {
-        "build_commit": environment.llama_cpp_build,
-        "cpu_info": environment.chip,
-        "gpu_info": environment.device if on_gpu else "",
-        "backends": environment.backend,
-        "model_filename": case.target.id,
-        "model_type": facts.architecture if facts else None,
-        "model_size": facts.weight_bytes if facts else None,
-        "model_n_params": facts.n_parameters if facts else None,
-        "n_batch": case.engine.n_batch,
-        "n_ubatch": case.engine.n_ubatch,
-        "n_threads": case.engine.n_threads,
-        "n_gpu_layers": case.engine.n_gpu_layers,
-        "flash_attn": _FLASH_ATTENTION[case.engine.flash_attention],
-    }
+        "build_commit": environment.llama_cpp_build, "cpu_info": environment.chip, "backends": environment.backend,
+        "gpu_info": environment.device if on_gpu else "", "model_filename": case.target.id,
+        "model_type": facts and facts.architecture, "model_size": facts and facts.weight_bytes,
+        "model_n_params": facts and facts.n_parameters, "n_batch": engine.n_batch, "n_ubatch": engine.n_ubatch,
+        "n_threads": engine.n_threads, "n_gpu_layers": engine.n_gpu_layers,
+        "flash_attn": _FLASH_ATTENTION[engine.flash_attention],
+    }  # fmt: skip
 
 
-def _test(setup: dict[str, Any], spans_ns: list[int], *, n_prompt: int, n_gen: int, n_depth: int) -> dict[str, Any]:
-    rates = [(n_prompt + n_gen) * NS_PER_S / span for span in spans_ns]
-    values = setup | {
-        "n_prompt": n_prompt,
-        "n_gen": n_gen,
-        "n_depth": n_depth,
-        "avg_ns": round(statistics.fmean(spans_ns)),
-        "stddev_ns": round(statistics.stdev(spans_ns)) if len(spans_ns) > 1 else 0,
-        "avg_ts": statistics.fmean(rates),
-        "stddev_ts": statistics.stdev(rates) if len(rates) > 1 else 0.0,
-        "samples_ns": spans_ns,
-        "samples_ts": rates,
-    }
+def _test(setup: dict[str, Any], spans_ns: list[int], **counts: int) -> dict[str, Any]:
+    """One test of so many tokens: `n_prompt`, `n_gen`, `n_depth`."""
+    rates = [(counts["n_prompt"] + counts["n_gen"]) * NS_PER_S / span for span in spans_ns]
+    several = len(spans_ns) > 1
+    values = setup | counts | {
+        "avg_ns": round(statistics.fmean(spans_ns)), "stddev_ns": round(statistics.stdev(spans_ns)) if several else 0,
+        "avg_ts": statistics.fmean(rates), "stddev_ts": statistics.stdev(rates) if several else 0.0,
+        "samples_ns": spans_ns, "samples_ts": rates,
+    }  # fmt: skip
     return {field: values.get(field) for field in FIELDS}

@@ -101,13 +101,13 @@ def _fill(place: Path, study: dict[str, Any], path: Path) -> None:
 def _trial(study: dict[str, Any], place: int, one: dict[str, Any]) -> Trial:
     """A trial with its tokens and rounds."""
     fields = one["trial"] if "reason" in one["trial"] or "valid" not in one["trial"] else _with_status(one["trial"])
-    columns = [_decoded(name, study["rounds"][name][place]) for name in _FIELDS]
+    columns = []
+    for name in _FIELDS:
+        column = study["rounds"][name][place]
+        is_time = column and name.endswith("_ns")
+        columns.append([column[0] + value for value in column[1:]] if is_time else column)
     rounds = [dict(zip(_FIELDS, row, strict=True)) for row in zip(*columns, strict=True)]
     return msgspec.convert({**fields, "tokens": study["outputs"].get(one["output"], ()), "rounds": rounds}, Trial)
-
-
-def _decoded(name: str, column: list[int]) -> list[int]:
-    return [column[0] + value for value in column[1:]] if column and name.endswith("_ns") else column
 
 
 def _with_status(trial: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import platform
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.rows import FIGURES, DraftDistance, PassShares, Run, TrialFilter, environment_key
+from mlsd.store.rows import FIGURES, DraftDistance, PassShares, TrialFilter, environment_key
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
@@ -67,17 +67,13 @@ def _told_plan(text: str) -> str:
 
 def _anonymous(text: str | None) -> str | None:
     """A text that a program wrote, without folders and without the names of this machine and its user."""
-    for name, instead in ((platform.node(), "HOST"), (_user(), "USER")):
+    user = ""
+    with suppress(KeyError, OSError):  # a user without a name, as in containers
+        user = getpass.getuser()
+    for name, instead in ((platform.node(), "HOST"), (user, "USER")):
         if text is not None and name:
             text = re.sub(rf"\b{re.escape(name)}\b", instead, text)
     return rowcodec.without_folders(text)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in containers
-        return ""
 
 
 # ... and of which what remains of them.
@@ -201,19 +197,20 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     those are superseded. Raises: StoreError.
     """
     theirs, numbers, fresh = file.store, dict[int, int](), dict[int, int]()
-    runs = {run.id: run for run in theirs.runs()}
     known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
     store.add_models(theirs.models().values())
-    cases, trials = theirs.cases(), list(theirs.trials())
-    for run_id, run in runs.items():
-        number = known.get((environment_key(run.environment), run.started_at, run.seed))
+    cases, trials, n_new = theirs.cases(), list(theirs.trials()), 0
+    there: dict[str, dict[BlockKey, MeasuredBlock]] = {}
+    for run in theirs.runs():
+        key = environment_key(run.environment)
+        number = known.get((key, run.started_at, run.seed))
         if number is None:
             plan = run.plan | {schema.FROM_RECORD: file.digest}
-            number = fresh[run_id] = store.add_run(msgspec.structs.replace(run, plan=plan))
-        numbers[run_id] = number
-        used = {one.trial.case_id for one in trials if one.run_id == run_id}
+            number = fresh[run.id] = store.add_run(msgspec.structs.replace(run, plan=plan))
+        numbers[run.id] = number
+        used = {one.trial.case_id for one in trials if one.run_id == run.id}
         store.add_cases(number, {case_id: case for case_id, case in cases.items() if case_id in used})
-    n_new, there = 0, {key: store.blocks(run.environment) for key, run in _by_key(runs.values()).items()}
+        there[key] = store.blocks(run.environment)
     for own in grouped(trials, lambda one: one.block_id).values():
         block = [one.trial for one in own]
         place = BlockKey(block[0].block, block[0].repeat)
@@ -229,10 +226,6 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     for distance in theirs.distances() if fresh else ():
         store.add_distance(distance)
     return Imported(n_new=n_new, n_known=len(trials) - n_new, machines=tuple({t.environment_key: 0 for t in trials}))
-
-
-def _by_key(runs: Any) -> dict[str, Run]:
-    return {environment_key(run.environment): run for run in runs}
 
 
 def n_superseded(store: Store) -> int:

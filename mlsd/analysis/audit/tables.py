@@ -82,13 +82,11 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         label = cells.get("label", "")
         if not re.search("[^\\W\\d]", label):  # a number names nothing
             label = row.quote or label or f"row {row.line - first}"
+        told = () if "target" in cells else (cells.get("label", ""), cells.get("method", ""))
+        setting = " ".join(filter(None, (row.setting, *told)))
         try:
             if row.broken:
                 raise ValueError(row.broken)
-            named = (
-                [row.setting] if "target" in cells else [row.setting, cells.get("label", ""), cells.get("method", "")]
-            )
-            setting = " ".join(filter(None, named))
             rows += _understood(cells, row, cells_lost, table=row.table or source, label=label, setting=setting)
         except ValueError as error:
             lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
@@ -97,29 +95,24 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         message = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
         hint = "No row of the table could be read." if lost else f"Columns that are read: {', '.join(HEADS)}."
         raise TableError(message, hint=hint)
-    chips = {row.chip for row in rows if row.chip}
-    notes = []
-    if lost:
-        more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        notes.append(f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}.")
-    if cells_lost:
-        more = ", ..." if len(cells_lost) > _NAMED else ""
-        notes.append(f"Cells that are no number and were left out: {'; '.join(cells_lost[:_NAMED])}{more}.")
-    if several := len(done) - len(alone):
-        notes.append(f"{several} rows are of several users at once and were left out.")
-    if left_out := len(pasted) - len(done):
-        notes.append(f"{left_out} rows are not ok and were left out.")
     speculative = [row for row in rows if row.speculative]
     missing = [name for name in NEEDED if speculative and all(getattr(row, name) is None for row in rows)]
-    if missing:
-        notes.append(f"Fewer rules apply: no row says {', '.join(missing)}.")
-    exact_counts = _looks_full(rows)
-    if speculative:
-        rows, note = _with_length(rows, assumed.full_drafts)
-        notes.append(note)
+    more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+    etc = ", ..." if len(cells_lost) > _NAMED else ""
+    told_of = (
+        (lost, f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}."),
+        (cells_lost, f"Cells that are no number and were left out: {'; '.join(cells_lost[:_NAMED])}{etc}."),
+        (len(done) - len(alone), f"{len(done) - len(alone)} rows are of several users at once and were left out."),
+        (len(pasted) - len(done), f"{len(pasted) - len(done)} rows are not ok and were left out."),
+        (missing, f"Fewer rules apply: no row says {', '.join(missing)}."),
+    )
+    notes = [note for applies, note in told_of if applies]
+    exact_counts = _full_drafts(rows)
+    rows, note = _with_length(rows, assumed.full_drafts) if speculative else (rows, [])
     if (recognized := _recognized(rows, notes)) is not None:
         return recognized
-    context = _with_knowledge(tuple(rows), chips, assumed.peak_gb_s, tuple(notes))
+    notes += note
+    context = _with_knowledge(rows, assumed.peak_gb_s, notes)
     return msgspec.structs.replace(context, exact_counts=exact_counts, notes=(*context.notes, *_sizes(context)))
 
 
@@ -150,10 +143,10 @@ def _as_headed(message: str, row: PastedRow) -> str:
     return message.replace(f"column {field}:", f"column {row.heads.get(field, field)}:", 1)
 
 
-def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[AuditRow], str]:
+def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[AuditRow], list[str]]:
     """The rows, each with whether its drafts have full length, and how that was decided."""
     by_draft = grouped((row for row in rows if row.speculative), lambda row: row.draft)
-    whole = {draft: _looks_full(own) if full_drafts is None else full_drafts for draft, own in by_draft.items()}
+    whole = {draft: _full_drafts(own) if full_drafts is None else full_drafts for draft, own in by_draft.items()}
     rows = [msgspec.structs.replace(row, fixed_length=row.speculative and whole[row.draft]) for row in rows]
     full = all(whole.values())
     some = ", ".join(str(draft) for draft, is_full in whole.items() if is_full)
@@ -161,7 +154,7 @@ def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[A
     lengths = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
     how = "as stated" if full_drafts is not None else "decided from the counts"
     more = "" if full or full_drafts is not None else "; where every draft has gamma tokens, say --full-drafts"
-    return rows, f"{lengths}: {how}{more}."
+    return rows, [f"{lengths}: {how}{more}."]
 
 
 def _figures(row: AuditRow) -> tuple[float | None, ...] | None:
@@ -173,32 +166,27 @@ def _figures(row: AuditRow) -> tuple[float | None, ...] | None:
 
 
 @functools.cache
-def _published() -> dict[str, dict[tuple[float | None, ...] | None, AuditRow]]:
-    studies = {name: published.load(name) for name in published.names()}
-    contexts = {name: published.context(study) for name, study in studies.items() if not study.separate}
-    return {
-        name: {key: row for row in context.rows if (key := _figures(row)) is not None}
-        for name, context in contexts.items()
-    }
+def _published() -> list[tuple[str, AuditContext, dict[tuple[float | None, ...] | None, AuditRow]]]:
+    """Each study of one source as cited, with its context, and its rows by their figures."""
+    studies = [study for study in map(published.load, published.names()) if not study.separate]
+    contexts = [(study.citation, published.context(study)) for study in studies]
+    return [(cited, one, {key: row for row in one.rows if (key := _figures(row))}) for cited, one in contexts]
 
 
 def _recognized(rows: Sequence[AuditRow], notes: Sequence[str]) -> AuditContext | None:
     """The rows as those of a published study, where they print its figures: judged by all that it says of them."""
-    for name, known in _published().items():
+    for cited, context, known in _published():
         same = [known.get(_figures(row)) for row in rows]
         n_same = sum(one is not None for one in same)
         if n_same < _FEWEST_SAME or n_same < _SAME_SHARE * len(rows):
             continue
-        study = published.load(name)
         own = tuple(
             mine if row is None else msgspec.structs.replace(row, table=mine.table, label=mine.label)
             for mine, row in zip(rows, same, strict=True)
         )
-        beside = tuple(row for row in published.context(study).rows if not row.speculative)
-        told = f"These rows are those of {study.citation}: models and plain runs are taken from it."
-        return msgspec.structs.replace(
-            published.context(study), rows=own, beside=beside, notes=(*(n for n in notes if "Drafts of" not in n), told)
-        )
+        beside = tuple(row for row in context.rows if not row.speculative)
+        told = f"These rows are those of {cited}: models and plain runs are taken from it."
+        return msgspec.structs.replace(context, rows=own, beside=beside, notes=(*notes, told))
     return None
 
 
@@ -211,16 +199,16 @@ def _sizes(context: AuditContext) -> Iterator[str]:
         yield f"The memory's peak bounds nothing of {named}: no bytes are known (`8B Q4_K_M` or model_gb tells)."
 
 
-def _looks_full(rows: list[AuditRow]) -> bool:
+def _full_drafts(rows: list[AuditRow]) -> bool:
     """Whether the counts fit drafts of full length far more often than figures of so few digits do by chance."""
-    log_chance, fitting, asked = 0.0, 0, 0
+    log_chance, n_fitting, n_whole = 0.0, 0, 0
     for row in grouped((r for r in rows if r.speculative and r.acceptance), lambda r: (r.case, r.acceptance)).values():
         whole = [_is_whole(row[0], shift) for shift in (1.0, *_SHIFTS)]
         if whole[0] is None:
             continue
-        asked, fitting = asked + 1, fitting + whole[0]
+        n_whole, n_fitting = n_whole + 1, n_fitting + whole[0]
         log_chance += math.log(max(1, sum(map(bool, whole[1:]))) / len(_SHIFTS)) if whole[0] else 0.0
-    return asked > 0 and fitting / asked >= _FULL_SHARE and log_chance <= math.log(_FULL_CHANCE)
+    return n_whole > 0 and n_fitting / n_whole >= _FULL_SHARE and log_chance <= math.log(_FULL_CHANCE)
 
 
 def _is_whole(row: AuditRow, shift: float) -> bool | None:
@@ -230,21 +218,21 @@ def _is_whole(row: AuditRow, shift: float) -> bool | None:
     return None if found is None else found.kind == "possible"
 
 
-def _with_knowledge(
-    rows: tuple[AuditRow, ...], chips: set[str], peak_gb_s: float | None, notes: tuple[str, ...]
-) -> AuditContext:
+def _with_knowledge(rows: Sequence[AuditRow], peak_gb_s: float | None, notes: Sequence[str]) -> AuditContext:
     """Add sizes and peak from a published study of the same chip and models, and draft speeds from the table itself."""
+    chips = {row.chip for row in rows if row.chip}
     known = {row.target for row in rows} | {row.draft for row in rows if row.draft}
-    draft_ms: dict[str, float] = {}
-    sizes: dict[str, float] = {}
-    for name in published.names():
-        study = published.load(name)
+    context = AuditContext(rows=tuple(rows), peak_gb_s=peak_gb_s, notes=tuple(notes))
+    for study in map(published.load, published.names()):
         if study.machine is None or chips != {study.machine.chip} or not known <= {model.id for model in study.models}:
             continue
-        sizes = {m.id: m.pass_bytes for m in study.models if m.pass_bytes is not None}
-        in_print = published.context(study).draft_token_ms
-        draft_ms = in_print | published.draft_token_ms(study, rows)
-        peak_gb_s = peak_gb_s or study.machine.peak_gb_s
+        printed = published.context(study)
         taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
-        notes += (f"Chip and models are those of {study.title}: {taken}.",)
-    return AuditContext(rows=rows, peak_gb_s=peak_gb_s, pass_bytes=sizes, draft_token_ms=draft_ms, notes=notes)
+        context = msgspec.structs.replace(
+            context,
+            peak_gb_s=context.peak_gb_s or printed.peak_gb_s,
+            pass_bytes=printed.pass_bytes,
+            draft_token_ms=printed.draft_token_ms | published.draft_token_ms(study, rows),
+            notes=(*context.notes, f"Chip and models are those of {study.title}: {taken}."),
+        )
+    return context
