@@ -194,7 +194,7 @@ def plain_rows() -> list[Plain]:
 def mac_cells() -> list[tuple[str, dict[str, str]]]:
     """The honest rows on Macs that name their chip: source and cells."""
     studies = [published.load(name) for name in _MACS]
-    tables = [table for study in studies for table in study.tables if table.audited and not table.known_wrong]
+    tables = [table for study in studies for table in study.tables if table.audited and not table.known_error]
     return [(c.get("thread", t.source), c) for t in tables for c in t.cells if "chip" in c]
 
 
@@ -309,7 +309,7 @@ def acceptances() -> Iterator[tuple[str, str, str, float]]:
     """Source, method, text and chance of a token from every shipped table: acceptance is no matter of the machine."""
     for name in published.names():
         study = published.load(name)
-        honest = [t for t in study.tables if t.audited and not t.known_wrong and name not in _SAID_TWICE]
+        honest = [t for t in study.tables if t.audited and not t.known_error and name not in _SAID_TWICE]
         for cells in ({"thread": table.source} | cells for table in honest for cells in table.cells):
             gamma, method = int(_number(cells, "gamma") or 0), cells.get("drafter", "")
             mgl = _mgl(cells, gamma) if method in ("mtp", "dflash", "dspark", "eagle3", "draft-model") else None

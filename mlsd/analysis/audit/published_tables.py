@@ -53,7 +53,7 @@ class PublishedTable(Record, frozen=True, kw_only=True):
     n_predict: int | None = None
     program: str | None = None
     same: dict[str, str] = msgspec.field(default_factory=dict)  # columns whose cell is the same in every row
-    known_wrong: str = ""  # why no row of the table should be believed, where that is known
+    known_error: str = ""  # why no row of the table should be believed, where that is known
 
     @property
     def cells(self) -> list[dict[str, str]]:
