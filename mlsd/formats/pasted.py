@@ -6,8 +6,9 @@ table but holds for all that follow (a command's model and gamma, the one chip t
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
@@ -83,6 +84,7 @@ _OTHER_CHIPS = re.compile(r"\b(?:AMD|Intel|NVIDIA|EPYC|Xeon|Ryzen|Radeon|GeForce
 _QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
 _GAMMA = re.compile(r"(?:n[-_ ]?max|draft[-_ ]max|gamma|γ|(?<![a-z])[knd])\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
+_RATIO = re.compile("[%x\N{MULTIPLICATION SIGN}]")
 _GAIN = re.compile(r"gain|delta|δ|change|improvement|uplift|^vs ")
 _COUNTS = re.compile(r"(\d[\d,]*)\s*(?:/|of|out of)\s*(\d[\d,]*)")
 
@@ -170,39 +172,42 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
     fields: dict[str, str] = {}
     heads = dict.fromkeys(head for row in rows for head in row)
     for head in sorted(heads, key=lambda head: _plain_head(head).replace(" ", "_") not in HEADS):
-        own = _plain_head(head)
-        values = [cell for row in rows if not is_blank(cell := row.get(head, ""))]
-        field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(own)), None)
-        if field == "n_predict" and any("lossless" in value for value in values):
-            field = "verdict"
-        if field == "depth":
-            field = "gamma" if all((value_of(v) or 0) <= 32 for v in values) else "n_prompt"
-        if field == "gamma" and own in ("n", "k", "d") and any((value_of(v) or 0) > 64 for v in values):
-            field = None
-        if field == "acceptance" and own == "accepted" and values and all(v.isdecimal() for v in values):
-            field = "n_accepted"
-        if field == "draft" and values and all(value_of(v) is not None for v in values):
-            field = None if any("." in v for v in values) else "n_proposed"  # milliseconds, or a count
-        if field in ("tok_s", "baseline_tok_s", "ms_per_token") and values and not any(map(_SPEED.fullmatch, values)):
-            field = None  # milliseconds, watts
-        if (
-            field == "speedup"
-            and values
-            and _GAIN.match(own)
-            and not any(c in v for v in values for c in "%x\N{MULTIPLICATION SIGN}")
-        ):
-            field = None  # a difference in some unit
-        if field in ("draft", "drafter", "label", "target", None) and values and _METHOD.search(own):
-            speeds = all(map(_SPEED.fullmatch, values)) and not _NO_SPEED.search(head.lower())
-            field = f"tok_s:{head}" if speeds else field
-        if field is None or (field in fields.values() and not field.startswith("tok_s:")):
-            continue
-        fields[head] = field
-    methods = [head for head, field in fields.items() if field.startswith("tok_s:")]
+        field = _field(head, [cell for row in rows if not is_blank(cell := row.get(head, ""))])
+        if field is not None and (field not in fields.values() or field.startswith("tok_s:")):
+            fields[head] = field
     if "tok_s" in fields.values():
-        for head in methods:
-            del fields[head]
+        fields = {head: field for head, field in fields.items() if not field.startswith("tok_s:")}
     return fields
+
+
+def _field(head: str, values: list[str]) -> str | None:
+    """What a column of these cells holds, by its head, unless the cells are of something else."""
+    own, numbers = _plain_head(head), [value_of(value) for value in values]
+    field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(own)), None)
+    most = max((number or 0 for number in numbers), default=0)
+    if field == "n_predict" and any("lossless" in value for value in values):
+        field = "verdict"
+    if field == "depth":
+        field = "gamma" if most <= 32 else "n_prompt"
+    if field == "gamma" and own in ("n", "k", "d") and most > 64:
+        field = None
+    if field == "acceptance" and own == "accepted" and values and all(v.isdecimal() for v in values):
+        field = "n_accepted"
+    if field == "draft" and values and None not in numbers:
+        field = None if any("." in v for v in values) else "n_proposed"  # milliseconds, or a count
+    if field in ("tok_s", "baseline_tok_s", "ms_per_token") and values and not any(map(_SPEED.fullmatch, values)):
+        field = None  # milliseconds, watts
+    if (
+        field == "speedup"
+        and values
+        and _GAIN.match(own)
+        and not re.search("[%x\N{MULTIPLICATION SIGN}]", " ".join(values))
+    ):
+        field = None  # a difference in some unit
+    if field in ("draft", "drafter", "label", "target", None) and values and _METHOD.search(own):
+        speeds = all(map(_SPEED.fullmatch, values)) and not _NO_SPEED.search(head.lower())
+        field = f"tok_s:{head}" if speeds else field
+    return field
 
 
 def _rows(one: PastedRow, heads: dict[str, str], percent: Container[str]) -> Iterator[PastedRow]:
@@ -211,33 +216,29 @@ def _rows(one: PastedRow, heads: dict[str, str], percent: Container[str]) -> Ite
         yield one
         return
     filled = {head: cell for head in heads if (cell := " ".join(one.cells.get(head, "").split()))}
-    own = {
-        heads[head]: _cell(heads[head], head, cell, in_percent=head in percent)
-        for head, cell in filled.items()
-        if not heads[head].startswith("tok_s:")
-    }
+    methods = [head for head in filled if heads[head].startswith("tok_s:")]
+    fields = {head: heads[head] for head in filled if head not in methods}
+    own = {field: _cell(field, head, filled[head], in_percent=head in percent) for head, field in fields.items()}
     tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", own.get("prompt", ""))
     if tested and tested[1] == "pp":
         return
     if tested:
         own |= {"n_predict": tested[2], "prompt": "llama-bench"} | ({"n_prompt": tested[3]} if tested[3] else {})
-    methods = [head for head in filled if heads[head].startswith("tok_s:")]
-    names = {field: head for head, field in heads.items()}
+    if counts := _COUNTS.search(own.get("acceptance", "")):  # `146/329`: accepted and proposed tokens
+        accepted, proposed = (count.replace(",", "") for count in counts.groups())
+        own = {"n_accepted": accepted, "n_proposed": proposed} | own
+        del own["acceptance"]
     words = [c for h, c in one.cells.items() if h not in heads and h not in PASSED_OVER and not _SPEED.fullmatch(c)]
+    quote = " | ".join(" ".join(cell.split()) for cell in one.cells.values() if cell.strip(" *_`"))
     for head in methods or [""]:
         speed = {"tok_s": _cell("tok_s", head, filled[head]), "drafter": head.lower()} if head else {}
         yield msgspec.structs.replace(
             one,
-            quote=_quoted(one.cells.values()),
+            quote=quote if len(quote) <= _QUOTED else f"{quote[: _QUOTED - 3]}...",
             setting=" ".join(" ".join(words).split()),
-            cells=_method(_counts(own | speed)),
-            heads=names | ({"tok_s": head} if head else {}),
+            cells=_method(own | speed),
+            heads={field: head for head, field in heads.items()} | ({"tok_s": head} if head else {}),
         )
-
-
-def _quoted(cells: Iterable[str]) -> str:
-    text = " | ".join(" ".join(cell.split()) for cell in cells if cell.strip(" *_`"))
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
 def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:
@@ -262,44 +263,27 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool = False) -> str:
     return text
 
 
-def _counts(cells: dict[str, str]) -> dict[str, str]:
-    """``146/329`` as accepted and proposed tokens; a rate beside them stays."""
-    found = _COUNTS.search(cells.get("acceptance", ""))
-    if found is None:
-        return cells
-    accepted, proposed = (count.replace(",", "") for count in found.groups())
-    rest = {name: cell for name, cell in cells.items() if name != "acceptance"}
-    return {"n_accepted": accepted, "n_proposed": proposed} | rest
-
-
 def _method(cells: dict[str, str]) -> dict[str, str]:
     """How the row drafted, by every word it says of it: ``MTP n-max 3`` is mtp at gamma 3, ``off`` plain decoding."""
-    method = cells.get("drafter", "")
-    named = method.lower().strip()
-    words = " ".join(cells.get(name, "") for name in ("drafter", "draft", "label", "prompt")).lower()
-    rest = {name: cell for name, cell in cells.items() if name != "drafter"}
+    rest = dict(cells)
+    method = rest.pop("drafter", "")
+    named, draft = method.lower().strip(), rest.get("draft", "").lower()
+    words = " ".join([method, *(cells.get(name, "") for name in ("draft", "label", "prompt"))]).lower()
     if found := _GAMMA.search(rest.get("gamma", words).lower()):
         rest["gamma"] = found[1]
     elif _PLAIN.match(rest.get("gamma", "").lower().lstrip("(")):
         rest["gamma"] = "0"
-    draft = rest.get("draft", "").lower()
-    drafted = [name for name in ("acceptance", "n_accepted", "mgl") if not is_blank(rest.get(name, ""))]
-    if (named and _PLAIN.match(named)) or (not named and draft and (_PLAIN.match(draft) or is_blank(draft))):
-        drafter = NO_DRAFTER
-    elif (found := _METHOD.search(named)) or (named and (drafted or "gamma" in rest)):
-        drafter = found[1] if found else _GAMMA.sub("", named).strip(" ,")
-    elif draft:
-        drafter = "draft-model"
-    elif (
-        (rest.get("gamma") or "0") != "0"
-        or (drafted and rest.get("n_proposed") != "0")
-        or {"speedup", "baseline_tok_s"} & set(rest)
-    ):
-        drafter = "unnamed"
-    else:
-        drafter = NO_DRAFTER
+    drafted = any(not is_blank(rest.get(name, "")) for name in ("acceptance", "n_accepted", "mgl"))
+    has_gamma, drafter = (rest.get("gamma") or "0") != "0", NO_DRAFTER
+    if not (_PLAIN.match(named) if named else draft and (_PLAIN.match(draft) or is_blank(draft))):
+        if (found := _METHOD.search(named)) or (named and (drafted or "gamma" in rest)):
+            drafter = found[1] if found else _GAMMA.sub("", named).strip(" ,")
+        elif draft:
+            drafter = "draft-model"
+        elif has_gamma or (drafted and rest.get("n_proposed") != "0") or {"speedup", "baseline_tok_s"} & set(rest):
+            drafter = "unnamed"
     if drafter == NO_DRAFTER:
-        method += f" {rest['gamma']}" if rest.get("gamma", "0") != "0" else ""  # no length of drafts, but of something
+        method += f" {rest['gamma']}" if has_gamma else ""  # no length of drafts, but of something
         rest = {name: cell for name, cell in rest.items() if name not in ("gamma", "draft", "n_proposed", "n_accepted")}
     return rest | {"drafter": drafter} | ({"method": method} if method else {})
 
@@ -372,21 +356,20 @@ def _tabbed(lines: list[str]) -> Iterator[PastedRow]:
 def _of_block(block: list[tuple[int, list[str]]], title: str) -> Iterator[PastedRow]:
     (group, tops), (_, subs) = block[0], block[1]
     two_levels = not all(tops[1:-1]) and not subs[0] and not any(value_of(cell) is not None for cell in subs)
-    heads, over = list[str](), list[str]()  # the head of each column, and the head of the group that it is of
-    for j in range(max(len(cells) for _, cells in block)):
-        top, sub = (level[j] if j < len(level) else "" for level in (tops, subs))
-        grouped_here = two_levels and sub
-        heads.append(sub if grouped_here else top)
-        over.append((top or (over[-1] if over else "")) if grouped_here else "")
+    columns, over = list[tuple[str, str]](), ""  # the head of each, and the head of the group that it is of
+    for top, sub in itertools.zip_longest(tops, subs if two_levels else (), fillvalue=""):
+        over = top or over
+        columns.append((sub, over) if sub else (top, ""))
+    groups = list(dict.fromkeys(name for _, name in columns if name))
     above = ""
     for number, cells in block[1 + two_levels :]:
         above = cells[0] or above  # a cell that stands for the rows below it, too
-        row = [above, *cells[1:], *[""] * len(heads)]
-        for name in dict.fromkeys(filter(None, over)) if two_levels else ("",):
-            own = {head: row[j] for j, head in enumerate(heads) if head and over[j] in ("", name)}
-            if name and all(is_blank(row[j]) for j in range(len(heads)) if over[j] == name):
-                continue
-            yield PastedRow(line=number, table=title, group=group, cells=_halved(own) | _of_group(name, heads))
+        row = list(zip(columns, [above, *cells[1:], *[""] * len(columns)], strict=False))
+        for name in groups or [""]:
+            own = {head: cell for (head, of), cell in row if head and of in ("", name)}
+            if not name or not all(is_blank(cell) for (_, of), cell in row if of == name):
+                cells_of_group = _of_group(name, [head for head, _ in columns])
+                yield PastedRow(line=number, table=title, group=group, cells=_halved(own) | cells_of_group)
 
 
 def _halved(cells: dict[str, str]) -> dict[str, str]:

@@ -11,19 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from mlsd.analysis.audit.implied import (
-    MOST_A_ROUND,
-    least_draft_ms,
-    least_proposed,
-    least_round_bytes,
-    least_speedup,
-    least_target_ms,
-    longest_round_ms,
-    most_committed,
-    reading,
-    tail,
-    tokens_a_round,
-)
+from mlsd.analysis.audit import implied
 from mlsd.analysis.audit.model_name import same_model
 from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import (
@@ -40,7 +28,7 @@ from mlsd.analysis.audit.rows import (
     median_of_others,
 )
 from mlsd.formats.printed import Printed, exact
-from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
+from mlsd.trials.acceptance import WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
@@ -95,20 +83,20 @@ def can_be(row: AuditRow, context: AuditContext) -> bool:
 
 def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
     """What the table would have to state for the row to be judged."""
-    size = row.pass_bytes or context.pass_bytes.get(row.target)
     known: list[tuple[object, str]]
-    if not row.speculative:
+    if row.speculative:
+        speed = row.tok_s or row.speedup
+        plain = "a plain run of the same file on the same chip, or a speedup"
+        known = [
+            (speed and implied.least_speedup(row, context), plain if speed else "a speed"),
+            (implied.most_committed(row), "tokens a round: mgl, or draft_len and an acceptance rate"),
+        ]
+    else:
+        size = row.pass_bytes or context.pass_bytes.get(row.target)
         known = [
             (row.tok_s, "a speed"),
             (size, "the model's size and quantization (as in `8B Q4_K_M`)"),
             (context.peak(row), "the memory's peak bandwidth (--peak-gb-s, or a chip)"),
-        ]
-    else:
-        speed = row.tok_s or row.speedup
-        plain = "a plain run of the same file on the same chip, or a speedup"
-        known = [
-            (speed and least_speedup(row, context), plain if speed else "a speed"),
-            (most_committed(row), "tokens a round: mgl, or draft_len and an acceptance rate"),
         ]
     return tuple(what for value, what in known if value is None)
 
@@ -127,10 +115,10 @@ Excess = tuple[float, dict[str, float], str]  # above 1 where a bound is broken;
 
 def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Found | None:
     """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
-    longest, target = longest_round_ms(row, context), least_target_ms(row, context)
+    longest, target = implied.longest_round_ms(row, context), implied.least_target_ms(row, context)
     if not row.speculative or longest is None or target is None or (row.mgl or row.acceptance) is None:
         return None
-    drafting = least_draft_ms(row, context)
+    drafting = implied.least_draft_ms(row, context)
 
     def bound(faster: float, plain: float | None) -> Excess:
         (one, how), round_ms = target if plain is None else (1e3 / plain, ""), longest / faster
@@ -144,7 +132,8 @@ def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Found 
 
 def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Found | None:
     """Are the bytes a round must move under the peak bandwidth of the memory?"""
-    longest, n_bytes, peak = longest_round_ms(row, context), least_round_bytes(row, context), context.peak(row)
+    longest, n_bytes = implied.longest_round_ms(row, context), implied.least_round_bytes(row, context)
+    peak = context.peak(row)
     if longest is None or n_bytes is None or peak is None:
         return None
     moved = "is said to move" if row.bytes_claimed is not None else "moves at least"
@@ -161,21 +150,21 @@ def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Found 
 
 def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Found | None:
     """Is speedup at most MGL? A round costs one target pass or more, so it cannot gain more than it commits."""
-    most, least = most_committed(row), least_speedup(row, context)
+    most, least = implied.most_committed(row), implied.least_speedup(row, context)
     if not row.speculative or least is None:
         return None
     if most is None:  # of which nothing is judged, unless no program proposes so many tokens at once
-        if least <= MOST_A_ROUND:
+        if least <= implied.MOST_A_ROUND:
             return None
-        facts = f"the speedup is {least:.4g}, no round commits more than {MOST_A_ROUND:.0f} tokens"
-        return Found("impossible", {"speedup": least, "mgl_at_most": MOST_A_ROUND}, facts)
+        facts = f"the speedup is {least:.4g}, no round commits more than {implied.MOST_A_ROUND:.0f} tokens"
+        return Found("impossible", {"speedup": least, "mgl_at_most": implied.MOST_A_ROUND}, facts)
 
     def bound(faster: float, plain: float | None) -> Excess:
-        speedup = least if plain is None else faster * (least_speedup(row, context, plain) or 0.0)
+        speedup = least if plain is None else faster * (implied.least_speedup(row, context, plain) or 0.0)
         claimed = speedup if row.speedup is None or plain is not None else row.speedup.value
         figures = {"speedup": claimed, "mgl_at_most": most, "above_by": speedup / most}
-        facts = f"the speedup is {claimed:.2f}, a round commits at most {most:.2f} tokens{reading(row, speedup)}"
-        return speedup / most, figures, facts
+        facts = f"the speedup is {claimed:.2f}, a round commits at most {most:.2f} tokens"
+        return speedup / most, figures, facts + implied.reading(row, speedup)
 
     return _bounded(row, context, bound)
 
@@ -228,14 +217,14 @@ def _counts(row: AuditRow, context: AuditContext) -> Found | None:
         figures = {"n_output": float(row.n_output), "n_predict": float(row.n_predict)}
         sentence = f"The output has {row.n_output} tokens where {row.n_predict} were allowed"
         return _judged(True, figures, sentence, ": the last round was counted past the end")
-    mgl = tokens_a_round(row)
+    mgl = implied.tokens_a_round(row)
     if not row.speculative or (row.gamma is None and (row.acceptance is None or row.acceptance_of != "output")):
         return None
     if mgl is None:
         found = whole_counts(row)
         return found if found is None or context.exact_counts else found._replace(kind="possible")
-    spans = _spans_by_meaning(row)
-    slack = 1.0 + tail(row)  # the last round may commit tokens past the end, by less than gamma
+    spans = implied.spans_by_meaning(row)
+    slack = 1.0 + implied.tail(row)  # the last round may commit tokens past the end, by less than gamma
     beyond = {of: max(mgl.low / (most * slack), least / (mgl.high * slack)) for of, (least, most) in spans.items()}
     meaning = min(beyond, key=beyond.__getitem__)
     least, most = spans[meaning]
@@ -247,27 +236,6 @@ def _counts(row: AuditRow, context: AuditContext) -> Found | None:
         facts += f" if the rate is {WORDS[meaning]}"
     why = ": they count different things, the bonus token perhaps"
     return _judged(beyond[meaning] > BOOKKEEPING_RATIO, figures, facts, why)
-
-
-def _spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
-    """Least and most tokens a round that rate and gamma allow, by the meaning of the rate.
-
-    A share of output tokens decides both ends. The others do where drafts have full length; else they bound from above,
-    and a rate of proposals over drafts of at least one token a round from below by nothing.
-    """
-    rate = row.acceptance
-    if rate is None:
-        return {"proposed": (1.0, (row.gamma or 0) + 1.0)}
-    spans: dict[Meaning, tuple[float, float]] = {}
-    for meaning in row.meanings:
-        most, least = mgl_of(rate.high, meaning, row.gamma), 1.0
-        if meaning == "output":
-            least = mgl_of(rate.low, meaning, row.gamma) or 1.0
-        elif row.fixed_length and meaning == "proposed":
-            least = 1.0 + least_proposed(row) * rate.low
-        if most is not None:
-            spans[meaning] = (least, most)
-    return spans
 
 
 def whole_counts(row: AuditRow) -> Found | None:

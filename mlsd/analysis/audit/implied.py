@@ -30,28 +30,38 @@ def most_committed(row: AuditRow) -> float | None:
         return 1.0
     if (stated := tokens_a_round(row)) is not None:
         return stated.high
-    if row.acceptance is None:
-        return None if row.gamma is None else row.gamma + 1.0
-    readings = most_by_meaning(row)
-    return max(readings.values()) if len(readings) == len(row.meanings) else None
+    spans = spans_by_meaning(row)
+    decided = row.acceptance is None or len(spans) == len(row.meanings)
+    return max((most for _, most in spans.values()), default=None) if decided else None
 
 
-def most_by_meaning(row: AuditRow) -> dict[Meaning, float]:
-    """The largest MGL that the row's rate allows, in each meaning it may have and that its columns decide."""
-    if row.acceptance is None:
-        return {}
-    found = {meaning: mgl_of(row.acceptance.high, meaning, row.gamma) for meaning in row.meanings}
-    return {meaning: mgl for meaning, mgl in found.items() if mgl is not None}
+def spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
+    """Least and most tokens a round that rate and gamma allow, in each meaning that the columns decide.
+
+    A share of output tokens decides both ends. The others do where drafts have full length; else they bound from above,
+    and a rate of proposals over drafts of at least one token a round from below by nothing.
+    """
+    rate = row.acceptance
+    if rate is None:
+        return {} if row.gamma is None else {"proposed": (1.0, row.gamma + 1.0)}
+    spans: dict[Meaning, tuple[float, float]] = {}
+    for meaning in row.meanings:
+        most, least = mgl_of(rate.high, meaning, row.gamma), 1.0
+        if meaning == "output":
+            least = mgl_of(rate.low, meaning, row.gamma) or 1.0
+        elif row.fixed_length and meaning == "proposed":
+            least = 1.0 + least_proposed(row) * rate.low
+        if most is not None:
+            spans[meaning] = (least, most)
+    return spans
 
 
 def reading(row: AuditRow, needed: float) -> str:
     """Which meaning of the rate the row needs to hold, where the table does not say and the usual one does not do."""
-    readings = most_by_meaning(row)
-    if row.mgl is not None or row.rounds is not None or len(readings) < 2:
+    spans = spans_by_meaning(row)
+    if row.mgl is not None or row.rounds is not None or len(spans) < 2 or spans["proposed"][1] >= needed:
         return ""
-    if readings["proposed"] >= needed:
-        return ""
-    fitting = [WORDS[meaning] for meaning, mgl in readings.items() if mgl >= needed]
+    fitting = [WORDS[meaning] for meaning, (_, most) in spans.items() if most >= needed]
     return f", if the rate is {' or '.join(fitting)}" if fitting else " under every meaning of the rate"
 
 

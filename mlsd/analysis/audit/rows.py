@@ -253,17 +253,19 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def quiet_noise(self) -> float:
-        """A low guess of the same, for asking how easily two repeats print alike."""
+        """A low guess of the same, for how easily two repeats print the same."""
         squares, freedom = self._scatter
         return max(QUIETEST, 0.85 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
 
     @cached_property
     def repeated_paces(self) -> Mapping[tuple[object, ...], list[float]]:
         """Rounds a second of the repeats of each case, sorted; none where drafts of unknown length differ."""
-        paces = {case: sorted(p for r in rows if (p := r.pace) is not None) for case, rows in self.repeats.items()}
-        same = {case: len({row.acceptance for row in rows}) == 1 for case, rows in self.repeats.items()}
-        known = {case: rows[0].committed is not None or same[case] for case, rows in self.repeats.items()}
-        return {case: values for case, values in paces.items() if len(values) > 1 and known[case]}
+        return {
+            case: paces
+            for case, rows in self.repeats.items()
+            if rows[0].committed is not None or len({row.acceptance for row in rows}) == 1
+            if len(paces := sorted(pace for row in rows if (pace := row.pace) is not None)) > 1
+        }
 
     @cached_property
     def repeated_times(self) -> Mapping[tuple[object, ...], Counter[tuple[float, ...]]]:
@@ -276,13 +278,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def chance_of_copies(self) -> float:
-        """Chance of as many cases with all repeats alike as the table has, a Poisson count."""
-        expected, n_equal = 0.0, 0
-        for case, times in self.repeated_times.items():
-            n = times.total()
-            expected += self.chance_of_equal(self.repeats[case][0]) ** (n - 1)
-            n_equal += len(times) == 1
-        return chance_of_more(n_equal, expected)
+        """Chance of as many cases with all repeats equal as the table has, a Poisson count."""
+        expected = sum(self.chance_of_equal(rows[0]) ** (len(rows) - 1) for rows in self.repeats.values())
+        return chance_of_more(sum(len(times) == 1 for times in self.repeated_times.values()), expected)
 
     @cached_property
     def copied_rates(self) -> tuple[set[tuple[object, ...]], int, float]:
@@ -373,10 +371,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds: dict[tuple[object, ...], list[float]] = {}
         for host, rows in self.plain.items():
-            for depth, *run in {(row.n_prompt, *row.run_of) for row in rows}:
-                near = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
-                same = [row for row in near if [*row.run_of] == run]
-                speeds[(*host, depth, *run)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
+            for depth, run in {(row.n_prompt, row.run_of) for row in rows}:
+                near = [row for row in rows if row.run_of == run and (depth is None or row.n_prompt in (None, depth))]
+                speeds[(*host, depth, *run)] = sorted(speed.value for speed in _speeds(near))
         return speeds
 
     def timed_draft_ms(self, row: AuditRow) -> float:
@@ -422,11 +419,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _rounds(self) -> Mapping[tuple[object, ...], list[tuple[AuditRow, float]]]:
-        groups: dict[tuple[object, ...], list[tuple[AuditRow, float]]] = {}
-        for row in self.comparable:
-            if row.speculative and (found := self.round_passes(row)) is not None:
-                groups.setdefault(found[0], []).append((row, found[1]))
-        return groups
+        rounds = [(row, found) for row in self.comparable if row.speculative and (found := self.round_passes(row))]
+        groups = grouped(rounds, lambda one: one[1][0])
+        return {work: [(row, passes) for row, (_, passes) in own] for work, own in groups.items()}
 
     @cached_property
     def round_medians(self) -> Mapping[tuple[object, ...], tuple[float, int]]:
@@ -519,7 +514,7 @@ class RowAudit(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()  # what the table would have to state, where the row is not judged
 
     @property
-    def asked(self) -> tuple[RuleFinding, ...]:
+    def questions(self) -> tuple[RuleFinding, ...]:
         return tuple(finding for finding in self.findings if finding.ask)
 
 

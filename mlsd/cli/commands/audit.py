@@ -123,7 +123,7 @@ def _print_json(result: Audit) -> None:
 def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
     """Rows by what was found of them, the worst first; with `show_all` row by row."""
     say(f"Audit of {result.source}")
-    doubted = [row for row in result.rows if row.verdict in ("impossible", "suspicious") or row.asked]
+    doubted = [row for row in result.rows if row.verdict in ("impossible", "suspicious") or row.questions]
     if show_all:
         for row in result.rows:
             say((f"{row.verdict:<10}  ", _TONES[row.verdict]), _name(row))
@@ -152,7 +152,7 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
 def _cause(row: RowAudit) -> tuple[str, str]:
     """What is said of a row, and the first rule that says it."""
     if row.verdict in ("possible", "not judged"):
-        return "asked", row.asked[0].rule
+        return "asked", row.questions[0].rule
     return row.verdict, next(one.rule for one in row.findings if one.verdict == row.verdict)
 
 

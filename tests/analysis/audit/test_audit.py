@@ -332,7 +332,7 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
     rows = audit("own", trials_context(made)).rows
     found = {one.case.id: row for one, row in zip(made, rows, strict=True)}
     assert {found[kinds[gamma].id].verdict for gamma in (4, 8)} == {"impossible"}
-    looping = [finding.rule for finding in found[kinds[2].id].asked]
+    looping = [finding.rule for finding in found[kinds[2].id].questions]
     assert looping == ["output_is_a_loop"]
 
 
