@@ -209,13 +209,13 @@ def audit(source: str | Path) -> Audit:
     from mlsd.analysis.audit import audit as rules
     from mlsd.analysis.audit import published_tables
     from mlsd.analysis.audit.tables import table_contexts
-    from mlsd.analysis.audit.trials import database_contexts
+    from mlsd.analysis.audit.trials import database_context
     from mlsd.store.database import is_study
     from mlsd.store.store import Store
 
     if is_study(Path(source)):
         with Store.open(Path(source), read_only=True) as store:
-            return rules.audit(str(source), *database_contexts(store))
+            return rules.audit(str(source), database_context(store))
     if str(source) in published_tables.names():
         published = published_tables.load(str(source))
         return rules.audit(published.citation, *published_tables.contexts(published))

@@ -24,7 +24,7 @@ from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
 from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
-from mlsd.outside import check_regular, read_file
+from mlsd.outside import check_regular, read_given
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record
 from mlsd.stats import grouped
@@ -177,14 +177,12 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
 
 def _unpacked(path: Path) -> tuple[bytes, bytes]:
     hint = "Give a file that `mlsd record DB` wrote."
+    packed = read_given(path, TableError, hint)
     try:
-        packed = read_file(path)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             data = file.read(RECORD_BYTES.most + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
-    except OSError as error:
-        raise TableError(f"{path} cannot be read: {error.strerror or error}.", hint=hint) from error
     if len(data) > RECORD_BYTES.most:
         raise TableError(f"{path} is above {RECORD_BYTES.words}.", hint=RECORD_BYTES.hint)
     return packed, data

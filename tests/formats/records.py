@@ -20,15 +20,9 @@ def small_study(folder: Path) -> Path:
         for name in ("MLSD_HOME", "MLSD_CACHE"):
             folders.setenv(name, str(folder / "own"))
         bench(
-            "tiny-dense",
-            db=path,
-            drafts=("tiny-draft",),
-            gammas=(2,),
-            prompts=("factual", "code"),
-            n_predict=24,
-            repeats=2,
-            engine=EngineOptions(n_threads=1),
-        )
+            "tiny-dense", db=path, drafts=("tiny-draft",), gammas=(2,), prompts=("factual", "code"), n_predict=24,
+            repeats=2, engine=EngineOptions(n_threads=1),
+        )  # fmt: skip
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.trials import database_contexts, refuted
+from mlsd.analysis.audit.trials import database_context, refuted
 from mlsd.analysis.predict.known import read_known
 from mlsd.analysis.results import frames
 from mlsd.analysis.study.study import read_study
@@ -152,7 +152,7 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
     edit(path, f"UPDATE trial SET decode_ns = decode_ns / 10 WHERE {_WIDE}")
     with Store.open(path, read_only=True) as store:
-        study, asked = read_study(store), audit("s", *database_contexts(store))
+        study, asked = read_study(store), audit("s", database_context(store))
         n = len(store.impossible)
     assert n > 1
     speculative = [one for one in study.results if one.name is not None]

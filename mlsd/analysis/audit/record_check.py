@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.trials import database_contexts
+from mlsd.analysis.audit.trials import database_context
 from mlsd.analysis.results import comparability
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import AnalysisError, MlsdError
@@ -97,11 +97,11 @@ def _audit(store: Store) -> tuple[Counter[str], list[Problem]]:
     counts, found = Counter[str](), []
     for key in comparability.machines(store):
         try:
-            contexts = database_contexts(store, key)
+            context = database_context(store, key)
         except AnalysisError:  # nothing but failed trials
             continue
-        valid = {row.label for context in contexts for row in context.comparable}
-        for row in audit(key, *contexts).rows:
+        valid = {row.label for row in context.comparable}
+        for row in audit(key, context).rows:
             counts[row.verdict] += 1
             where = f"{row.identity['table']}, {row.identity['label']}"
             found += [

@@ -17,10 +17,10 @@ from mlsd.trials.results import Measured
 from mlsd.trials.sums import speed
 
 
-def database_contexts(store: Store, machine: str | None = None, settings: str | None = None) -> list[AuditContext]:
+def database_context(store: Store, machine: str | None = None, settings: str | None = None) -> AuditContext:
     """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
     chosen = choose(store, machine, settings)
-    return [_context(store, chosen, store.impossible)]
+    return _context(store, chosen, store.impossible)
 
 
 def _context(store: Store, chosen: Chosen, broken: Mapping[int, Broken] | None = None) -> AuditContext:

@@ -95,8 +95,8 @@ def audit(
         from mlsd.analysis.audit import trials
 
         with reading(db) as store:
-            contexts = trials.database_contexts(store, machine, settings)
-        result = run_audit(str(store.path), *contexts)
+            context = trials.database_context(store, machine, settings)
+        result = run_audit(str(store.path), context)
     elif tok_s is not None:
         result, show_all = run_audit("one speed", one_speed(tok_s, Assumed(**assumed))), True
     else:

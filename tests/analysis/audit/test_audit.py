@@ -13,12 +13,11 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import RULES, audit
 from mlsd.analysis.audit.rows import UNSEEN_NOISE, Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.tables import Assumed, table_contexts
-from mlsd.analysis.audit.trials import database_contexts, trials_context
+from mlsd.analysis.audit.trials import database_context, trials_context
 from mlsd.formats.printed import exact, parse_printed
 from mlsd.records import Status
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
-from mlsd.trials.results import Measured
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 from tests.analysis.pair_studies import Arm, Study, write_study
 
@@ -167,17 +166,11 @@ def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: f
     mgl = 1 + gamma * alpha
     round_ms = t_one + gamma * 0.1 * t_one
     base = AuditRow(table="t", label="ar", target="m", tok_s=parse_printed(f"{1e3 / t_one:.1f}"))
-    row = AuditRow(
-        table="t",
-        label="sd",
-        target="m",
-        drafter="draft-model",
-        draft="d",
-        gamma=gamma,
-        fixed_length=True,
+    row = msgspec.structs.replace(
+        base, label="sd", drafter="draft-model", draft="d", gamma=gamma, fixed_length=True,
         tok_s=parse_printed(f"{1e3 * mgl / round_ms:.1f}"),
         acceptance=parse_printed(f"{alpha:.2f}").each(lambda rate: min(rate, 1.0)),
-    )
+    )  # fmt: skip
     sizes = {"m": target_bytes, "d": draft_bytes}
     context = AuditContext(rows=(base, row), peak_gb_s=peak, pass_bytes=sizes, draft_token_ms={"d": 0.1 * t_one})
     assert audit("roof", context).counts()["impossible"] == 0
@@ -296,15 +289,10 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
-def own_trials(path: Path) -> list[Measured]:
-    with Store.open(path, read_only=True) as store:
-        return [one for session in sessions(store) for one in session.trials]
-
-
 def test_own_honest_trials_are_never_impossible(tmp_path: Path) -> None:
     arms = (Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None))
     with Store.open(write_study(tmp_path / "s.sqlite", Study(arms=arms)), read_only=True) as store:
-        (context,) = database_contexts(store)
+        context = database_context(store)
     result = audit("own", context)
     assert result.counts()["impossible"] == 0
     assert context.peak_gb_s == 100.0
@@ -314,26 +302,23 @@ def test_own_honest_trials_are_never_impossible(tmp_path: Path) -> None:
 def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible_and_a_loop_is_asked_about(
     tmp_path: Path,
 ) -> None:
-    trials = own_trials(write_study(tmp_path / "s.sqlite", Study(noise=0.0)))
-    kinds = {gamma: next(one.case for one in trials if one.case.gamma == gamma) for gamma in (2, 4, 8)}
-
-    def changed(one: Measured) -> Measured:
-        if one.case == kinds[8]:
-            reason = {"failed_native_calls": 7, "status": Status.INVALID, "reason": "native calls failed"}
-            return one._replace(trial=msgspec.structs.replace(one.trial, **reason))
-        if one.case == kinds[4]:
-            return one._replace(trial=msgspec.structs.replace(one.trial, decode_ns=(one.trial.decode_ns or 0) // 4))
-        if one.case == kinds[2]:
-            tokens = ((7, 8, 9) * len(one.trial.tokens))[: len(one.trial.tokens)]
-            return one._replace(trial=msgspec.structs.replace(one.trial, tokens=tokens))
-        return one
-
-    made = [changed(one) for one in trials]
-    rows = audit("own", trials_context(made)).rows
-    found = {one.case.id: row for one, row in zip(made, rows, strict=True)}
-    assert {found[kinds[gamma].id].verdict for gamma in (4, 8)} == {"impossible"}
-    looping = [finding.rule for finding in found[kinds[2].id].questions]
-    assert looping == ["output_is_a_loop"]
+    with Store.open(write_study(tmp_path / "s.sqlite", Study(noise=0.0)), read_only=True) as store:
+        trials = [one for session in sessions(store) for one in session.trials]
+    failed = {"failed_native_calls": 7, "status": Status.INVALID, "reason": "native calls failed"}
+    changes = {
+        2: lambda trial: {"tokens": ((7, 8, 9) * len(trial.tokens))[: len(trial.tokens)]},
+        4: lambda trial: {"decode_ns": trial.decode_ns // 4},
+        8: lambda trial: failed,
+    }
+    ids = {gamma: next(one.case.id for one in trials if one.case.gamma == gamma) for gamma in changes}
+    for i, one in enumerate(trials):
+        if one.case.id in ids.values():
+            change = changes[one.case.gamma](one.trial)
+            trials[i] = one._replace(trial=msgspec.structs.replace(one.trial, **change))
+    rows = audit("own", trials_context(trials)).rows
+    found = {one.case.id: row for one, row in zip(trials, rows, strict=True)}
+    assert {found[ids[gamma]].verdict for gamma in (4, 8)} == {"impossible"}
+    assert [finding.rule for finding in found[ids[2]].questions] == ["output_is_a_loop"]
 
 
 def repeats_of(base: AuditRow, speeds: list[float], **changes: object) -> list[AuditRow]:

@@ -105,13 +105,9 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
 @pytest.mark.parametrize(
     ("statements", "rule"),
     [
-        (
-            [
-                f"UPDATE trial SET each_round = json_set(each_round, '$[0][5]', json_extract(each_round, '$[0][5]') "
-                f"- 1000), verify_ns = verify_ns - 1000 WHERE {_SD}"
-            ],
-            "form",  # the parts of its rounds are not its decode time
-        ),
+        # the parts of its rounds are not its decode time
+        (["UPDATE trial SET each_round = json_set(each_round, '$[0][5]', json_extract(each_round, '$[0][5]') - 1000), "
+          f"verify_ns = verify_ns - 1000 WHERE {_SD}"], "form"),
         ([f"UPDATE trial SET tokens = json_set(tokens, '$[5]', 1 + json_extract(tokens, '$[5]')) WHERE {_SD}"],
          "output"),
         (["UPDATE trial SET fell_back = 'see /home/jane/notes'"], "private"),
