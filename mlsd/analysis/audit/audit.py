@@ -15,7 +15,6 @@ from mlsd.analysis.audit import implied
 from mlsd.analysis.audit.model_name import same_model
 from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import (
-    SAME_SPEED_RATIO,
     SEVERITY,
     Audit,
     AuditContext,
@@ -352,13 +351,19 @@ def _same_case(context: AuditContext) -> float:
 
 
 def figures_copied(row: AuditRow, context: AuditContext) -> Found | None:
-    """Do repeats print one time, or lengths of draft one rate, oftener than noise and digits allow?"""
+    """Do repeats print one time, or lengths of draft one rate, oftener than noise and digits allow?
+
+    Two lengths of one rate and one speed are asked about: the longer is capped, or a row was copied.
+    """
     if not row.comparable:
         return None
     rate = _copied_rate(row, context)
-    return (
-        rate if rate is not None and rate.kind == "suspicious" else _equal_times(row, context) or _capped(row, context)
-    )
+    if rate is not None and rate.kind == "suspicious":
+        return rate
+    shorter = context.equal_rates.capped.get(row.case)
+    same = f"At gamma {row.gamma} the rate is that of gamma {shorter} to the digit, and nearly so the speed"
+    capped = None if shorter is None else Found("ask", {}, f"{same}: is the draft capped, or a row copied?")
+    return _equal_times(row, context) or capped
 
 
 def _equal_times(row: AuditRow, context: AuditContext) -> Found | None:
@@ -382,27 +387,16 @@ def _copied_rate(row: AuditRow, context: AuditContext) -> Found | None:
     Longer drafts of equal text accept a smaller share; two that happen to print the same are counted against how finely
     the rates are printed. A cap that makes the lengths equal makes the speeds equal too, and is asked about instead.
     """
-    cases, copies, expected = context.copied_rates
-    if not row.speculative or row.acceptance is None or row.case not in cases:
+    equal = context.equal_rates
+    if row.acceptance is None or row.case not in equal.copied:
         return None
-    figures = {"acceptance": row.acceptance.value, "pairs_alike": float(copies), "pairs_by_chance": expected}
+    rate, n, expected = row.acceptance.value, equal.n_copied, equal.expected
+    figures = {"acceptance": rate, "pairs_alike": float(n), "pairs_by_chance": expected}
     sentence = (
-        f"{100 * row.acceptance.value:.4g} % is printed for other lengths of draft, which run at another speed, too: "
-        f"{copies} such pairs in the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
+        f"{100 * rate:.4g} % is printed for other lengths of draft, which run at another speed, too: {n} such pairs in "
+        f"the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
     )
-    return _judged(copies >= FEWEST_COPIES and chance_of_more(copies, expected) <= COINCIDENCE, figures, sentence)
-
-
-def _capped(row: AuditRow, context: AuditContext) -> Found | None:
-    """A question where two lengths of draft have one rate and one speed: the longer is capped, or a row was copied."""
-    if not row.speculative or not row.gamma or not row.fine_rate:
-        return None
-    for other in context.shorter_drafts_of_one_rate(row):
-        speeds = sorted(one.tok_s.value for one in (row, other) if one.tok_s is not None)
-        if len(speeds) > 1 and speeds[1] <= SAME_SPEED_RATIO * speeds[0]:
-            same = f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed"
-            return Found("ask", {}, f"{same}: is the draft capped, or a row copied?")
-    return None
+    return _judged(n >= FEWEST_COPIES and chance_of_more(n, expected) <= COINCIDENCE, figures, sentence)
 
 
 def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Found | None:

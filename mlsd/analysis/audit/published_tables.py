@@ -122,11 +122,9 @@ def load(name: str) -> PublishedStudy:
 
 def contexts(study: PublishedStudy) -> list[AuditContext]:
     """One context of the study, or one for each of its tables where they are of several sources."""
-    audited = [table for table in study.tables if table.audited]
     if not study.separate:
         return [context(study)]
-    alone = [context(msgspec.structs.replace(study, tables=(table,))) for table in audited]
-    return [alone[0], *(msgspec.structs.replace(own, notes=()) for own in alone[1:])]
+    return [context(msgspec.structs.replace(study, tables=(table,))) for table in study.tables if table.audited]
 
 
 def context(study: PublishedStudy) -> AuditContext:

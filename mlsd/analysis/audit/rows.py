@@ -8,10 +8,10 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -192,6 +192,15 @@ class Baseline(Record, frozen=True, kw_only=True):
         return self.fastest.high * self.margin
 
 
+class EqualRates(NamedTuple):
+    """Where two lengths of draft print one rate."""
+
+    capped: dict[tuple[object, ...], int]  # case -> the shorter gamma that is as fast
+    copied: set[tuple[object, ...]]  # cases of pairs that run at two speeds
+    n_copied: int  # such pairs
+    expected: float  # pairs of one rate that chance gives
+
+
 class Slope(Record, frozen=True, kw_only=True):
     """Log speed against log MGL over the prompts of equal work: 1 where rounds of equal work take equal time."""
 
@@ -283,19 +292,21 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return chance_of_more(sum(len(times) == 1 for times in self.repeated_times.values()), expected)
 
     @cached_property
-    def copied_rates(self) -> tuple[set[tuple[object, ...]], int, float]:
-        """Cases of two draft lengths with one rate and two speeds, how many such pairs there are and chance gives."""
-        expected, copies = 0.0, list[tuple[AuditRow, AuditRow]]()
+    def equal_rates(self) -> EqualRates:
+        """Two lengths of draft of which one share was accepted: a copy where their speeds differ, else capped."""
+        capped, copied, expected = dict[tuple[object, ...], int](), list[AuditRow](), 0.0
         fine = (row for row in self.comparable if row.speculative and row.gamma and row.fine_rate)
         for rows in grouped(fine, lambda row: row.drafting).values():
             first = {row.gamma: row for row in reversed(rows)}
-            for pair in combinations(first.values(), 2):
+            for pair in combinations(sorted(first.values(), key=lambda row: row.gamma or 0), 2):
                 rates = [row.acceptance for row in pair if row.acceptance is not None]
                 expected += min(1.0, max(rate.high - rate.low for rate in rates) / RATE_SPREAD)
-                speeds = sorted(row.tok_s.value for row in pair if row.tok_s is not None)
-                if rates[0] == rates[1] and speeds[1] > SAME_SPEED_RATIO * speeds[0]:
-                    copies.append(pair)
-        return {row.case for pair in copies for row in pair}, len(copies), expected
+                slower, faster = sorted(row.tok_s.value for row in pair if row.tok_s is not None)
+                if rates[0] == rates[1] and faster > SAME_SPEED_RATIO * slower:
+                    copied += pair
+                elif rates[0] == rates[1]:
+                    capped.setdefault(pair[1].case, pair[0].gamma or 0)
+        return EqualRates(capped, {row.case for row in copied}, len(copied) // 2, expected)
 
     def typical(self, row: AuditRow) -> float:
         """Lower quartile of the paces of the row's repeats over its own: a fast repeat may be a slip of the clock."""
@@ -393,17 +404,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return max(times)
 
     # --- rounds of equal work
-
-    @cached_property
-    def _of_one_rate(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
-        """Speculative rows of which the same share was accepted, by what they share beside the length of drafts."""
-        rows = (row for row in self.comparable if row.speculative and row.gamma)
-        return grouped(rows, lambda row: (*row.drafting, row.acceptance))
-
-    def shorter_drafts_of_one_rate(self, row: AuditRow) -> Iterator[AuditRow]:
-        """Rows with shorter drafts that differ in nothing else, of which the same share was accepted."""
-        same = self._of_one_rate.get((*row.drafting, row.acceptance), ())
-        return (other for other in same if (other.gamma or 0) < (row.gamma or 0))
 
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
