@@ -24,6 +24,7 @@ from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import load_prompt, shipped_prompt_sha256
 from mlsd.records import Case, DrafterSpec, Losslessness, Status, Trial
 from mlsd.stats import grouped
+from mlsd.trials.results import Measured
 
 
 @dataclass
@@ -32,33 +33,30 @@ class DecodedAgain:
 
     n_checked: int = 0
     n_ties: int = 0
-    problems: list[tuple[int, str]] = field(default_factory=list)  # place of the trial, and what cannot be of it
+    problems: list[tuple[int, str]] = field(default_factory=list)  # number of the trial, and what cannot be of it
     not_checked: Counter[str] = field(default_factory=Counter)
 
 
-_Numbered = tuple[int, Case, Trial]  # place in the record
-
-
 def decode_again(
-    trials: Iterable[tuple[Case, Trial]], *, sample: int | None = None, models: Iterable[Path] = (), seed: int = 0
+    trials: Iterable[Measured], *, sample: int | None = None, models: Iterable[Path] = (), seed: int = 0
 ) -> DecodedAgain:
     """Decode plainly what the sampled trials decoded (None: all), one load a target, and compare token for token.
 
     `models` are files beside those of the library. Raises: LockError where another run measures.
     """
-    done, able = DecodedAgain(), list[_Numbered]()
+    done, able = DecodedAgain(), list[Measured]()
     files = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
-    for place, (case, trial) in enumerate(trials):
-        if (reason := _why_not(case, trial) or _not_here(case, files)) is not None:
+    for one in trials:
+        if (reason := _why_not(one.case, one.trial) or _not_here(one.case, files)) is not None:
             done.not_checked[reason] += 1
         else:
-            able.append((place, case, trial))
+            able.append(one)
     if sample is not None and sample < len(able):
         done.not_checked["not in the sample"] += len(able) - sample
         able = random.Random(seed).sample(able, sample)
     with machine_lock() if able else nullcontext():
-        for load in grouped(able, lambda one: (one[1].target, msgspec.json.encode(one[1].engine))).values():
-            _check_load(load, files[load[0][1].target.sha256], done)
+        for load in grouped(able, lambda one: (one.case.target, msgspec.json.encode(one.case.engine))).values():
+            _check_load(load, files[load[0].case.target.sha256], done)
     return done
 
 
@@ -83,10 +81,10 @@ def _not_here(case: Case, files: dict[str | None, ModelFile]) -> str | None:
     return None if case.target.sha256 in files else f"the model {case.target.id} is not here"
 
 
-def _check_load(load: Sequence[_Numbered], target: ModelFile, done: DecodedAgain) -> None:
-    groups = grouped(load, lambda one: (prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog))
+def _check_load(load: Sequence[Measured], target: ModelFile, done: DecodedAgain) -> None:
+    groups = grouped(load, lambda one: (prompt_key(one.case.prompt), one.case.n_predict, one.case.ignore_eog))
     usual = {"drafter": DrafterSpec(), "gamma": 0, "rollback": "auto"}
-    plain = [msgspec.structs.replace(group[0][1], **usual) for group in groups.values()]
+    plain = [msgspec.structs.replace(group[0].case, **usual) for group in groups.values()]
     slots = tuple(Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain))
     prompts = {prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain}
     job = Job(target=target, prompts=prompts, slots=slots, keep_text=False)
@@ -105,7 +103,7 @@ def _check_load(load: Sequence[_Numbered], target: ModelFile, done: DecodedAgain
             _compare(group, trial, msgspec.structs.replace(job, slots=(slots[index],)), done)
 
 
-def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAgain) -> None:
+def _compare(group: Sequence[Measured], made: Trial, job: Job, done: DecodedAgain) -> None:
     """Every output token for token with the plain one made here; of another one each token must be a tie here."""
 
     @cache
@@ -115,11 +113,12 @@ def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAga
         wide = read_logits(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)))
         return of_recorded(tokens, made.tokens, *(np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)))
 
-    for place, _, trial in group:
+    for one in group:
+        trial = one.trial
         index = first_difference(trial.tokens, made.tokens)
         if index is not None:
             try:
-                found = fed(trial.tokens, max((one.rows for one in trial.rounds), default=1))
+                found = fed(trial.tokens, max((r.rows for r in trial.rounds), default=1))
             except MlsdError as error:
                 done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
                 continue
@@ -132,5 +131,5 @@ def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAga
                     f"{found.n_different} of its {found.n_compared} tokens are not the model's choice, by up to "
                     f"{found.worst_gap:.3g} logits, and rounding explains {found.tolerance:.3g}"
                 )
-                done.problems.append((place, sentence))
+                done.problems.append((one.id, sentence))
         done.n_checked += 1

@@ -26,7 +26,7 @@ from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
 from mlsd.outside import check_regular, read_given
 from mlsd.planning.job import BlockKey
-from mlsd.records import Case, Environment, ModelFacts, Record
+from mlsd.records import Case, Environment, ModelFacts, Record, Status
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
 from mlsd.store.rows import FIGURES, DraftDistance, PassShares, TrialFilter, environment_key
@@ -198,7 +198,7 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
     store.add_models(theirs.models().values())
     cases, trials, n_new = theirs.cases(), list(theirs.trials()), 0
-    there: dict[str, dict[BlockKey, MeasuredBlock]] = {}
+    there: dict[str, dict[BlockKey, dict[str, Status]]] = {}
     for run in theirs.runs():
         key = environment_key(run.environment)
         number = known.get((key, run.started_at, run.seed))

@@ -24,7 +24,7 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.models.library import Library
 from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
-from mlsd.records import Case, Environment, ModelFacts, Record, Status, Trial
+from mlsd.records import Case, Environment, ModelFacts, Record, Status
 from mlsd.stats import grouped
 from mlsd.store.rows import Coverage, Run, environment_key
 from mlsd.store.store import Store
@@ -61,7 +61,7 @@ class Verification(Record, frozen=True, kw_only=True):
     not_checked: dict[str, int]  # why not -> trials whose output was not decoded again
 
 
-def verify(path: Path, decode: Callable[[Iterable[tuple[Case, Trial]]], DecodedAgain]) -> Verification:
+def verify(path: Path, decode: Callable[[Iterable[Measured]], DecodedAgain]) -> Verification:
     """Check a record; `decode` decodes its outputs again (`formats.decode_again`).
 
     Raises: TableError for a file that is no record, and what `decode` raises.
@@ -69,11 +69,11 @@ def verify(path: Path, decode: Callable[[Iterable[tuple[Case, Trial]]], DecodedA
     with opened_record(path) as file:
         store, found, rows = file.store, problems(file), Counter[str]()
         decoded = DecodedAgain()
-        cases, trials = store.cases(), [stored.trial for stored in store.trials()]
+        trials = list(store.trials())
         if not found:  # of a record that contradicts itself nothing else needs to be checked
             rows, impossible = _audit(store)
             found += impossible
-            decoded = decode((cases[trial.case_id], trial) for trial in trials)
+            decoded = decode(trials)
             found += _of_facts(store.models().values())
             found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
         cards = {environment_key(run.environment): run.environment for run in store.runs()}
@@ -158,10 +158,9 @@ def _parts(store: Store, data: bytes) -> Iterator[tuple[str, Iterable[tuple[str,
     for case_id, case in cases.items():
         yield f"case {case_id}", _of_case(case_id, case, models)
     for one in trials:
-        case = one.case
-        yield f"trial {one.id}", _of_trial(one.trial, case, runs[one.run_id], models.get(case.target.key))
-    yield "the trials", _of_blocks(trials, cases, runs)
-    yield "the trials", _of_outputs(trials, cases)
+        yield f"trial {one.id}", _of_trial(one, runs[one.run_id], models.get(one.case.target.key))
+    yield "the trials", _of_blocks(trials, runs)
+    yield "the trials", _of_outputs(trials)
     if not all(_covers(coverage, models.get(coverage.model_key)) for _, coverage in store.figures(Coverage)):
         yield "the machine's figures", [("coverage", "experts were chosen that cannot be")]
 
@@ -206,7 +205,8 @@ def _of_case(case_id: str, case: Case, models: Mapping[str, ModelFacts]) -> Foun
         yield "prompt hash", f"the prompt {case.prompt.key} has not the text that mlsd ships under this name"
 
 
-def _of_trial(trial: Trial, case: Case, run: Run, target: ModelFacts | None) -> Found:
+def _of_trial(one: Measured, run: Run, target: ModelFacts | None) -> Found:
+    trial, case = one.trial, one.case
     began, ended = _moment(run.started_at), _moment(run.ended_at or trial.started_at)
     if not began - _SLACK <= _moment(trial.started_at) <= ended:
         yield "time", f"it started at {trial.started_at}, when its run did not run"
@@ -228,7 +228,7 @@ def _covers(coverage: Coverage, facts: ModelFacts | None) -> bool:
     return facts.n_experts_used <= min(coverage.distinct) and max(coverage.distinct) <= most
 
 
-def _of_outputs(trials: Iterable[Measured], cases: Mapping[str, Case]) -> Found:
+def _of_outputs(trials: Iterable[Measured]) -> Found:
     """Greedy trials of one target on one prompt say themselves where they differ from plain decoding."""
 
     def prompt(one: Measured) -> tuple[object, ...]:
@@ -256,7 +256,7 @@ def _of_outputs(trials: Iterable[Measured], cases: Mapping[str, Case]) -> Found:
                 yield "output", f"{said}: not so"
 
 
-def _of_blocks(trials: Sequence[Measured], cases: Mapping[str, Case], runs: Mapping[int, Run]) -> Found:
+def _of_blocks(trials: Sequence[Measured], runs: Mapping[int, Run]) -> Found:
     """A block is measured once in a run, arm after arm: who moves a trial to another pairs it with another."""
 
     def block_of(place: str) -> Iterator[tuple[int, list[Measured]]]:
@@ -277,26 +277,24 @@ def _of_blocks(trials: Sequence[Measured], cases: Mapping[str, Case], runs: Mapp
         sides = ("", "1", "control")  # of `compare`
         numbers = [block_number(first.trial.repeat, case_ids, side) for side in sides]
         whole = block in numbers and {one.trial.position for one in own} == set(range(len(own)))
-        in_run = [one.trial for one in trials if one.run_id == first.run_id] if not whole else []
-        if not whole and not _raced([one.trial for one in own], in_run, cases, runs[first.run_id]):
+        if not whole and not _raced(own, trials, runs[first.run_id]):
             yield "block", f"block {block} is not that of its cases and its repeat, {numbers[0]}"
 
 
-def _raced(own: Sequence[Trial], in_run: Iterable[Trial], cases: Mapping[str, Case], run: Run) -> bool:
+def _raced(own: Sequence[Measured], trials: Iterable[Measured], run: Run) -> bool:
     """Whether a block is what was left of a planned one: in a race arms drop out, and none comes back."""
     if run.decides is None or run.decides.stopping != Stopping.SEQUENTIAL:
         return False
 
-    def place(trial: Trial) -> tuple[object, ...]:
-        case = cases[trial.case_id]
+    def place(case: Case) -> tuple[object, ...]:
         return case.suite, case.target, case.prompt, case.n_predict, case.engine, case.sampling
 
-    same_place = [trial for trial in in_run if place(trial) == place(own[0])]
-    planned, there = {trial.case_id for trial in same_place}, {trial.case_id for trial in own}
-    later = {trial.case_id for trial in same_place if trial.repeat > own[0].repeat}
-    positions = {trial.position for trial in own}
-    whole = own[0].block == block_number(own[0].repeat, planned) and len(positions) == len(own)
-    return whole and max(positions) < len(planned) and not later & (planned - there)
+    first, positions = own[0], {one.trial.position for one in own}
+    planned = [one for one in trials if one.run_id == run.id and place(one.case) == place(first.case)]
+    case_ids, there = {one.trial.case_id for one in planned}, {one.trial.case_id for one in own}
+    later = {one.trial.case_id for one in planned if one.trial.repeat > first.trial.repeat}
+    whole = first.trial.block == block_number(first.trial.repeat, case_ids) and len(positions) == len(own)
+    return whole and max(positions) < len(case_ids) and not later & (case_ids - there)
 
 
 def _moment(text: str) -> datetime.datetime:
