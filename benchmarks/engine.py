@@ -11,7 +11,8 @@ import msgspec
 
 from benchmarks.harness import Result, of_samples, smollm2
 from mlsd.clock import MonotonicClock
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.model import LlamaModel
@@ -95,7 +96,8 @@ def _python_per_round(
     outside_us, round_us = [], []
     with open_context(target_model, wide) as target, open_context(draft_model, OPTIONS) as draft:
         prompt = target.tokenizer.tokenize(PROMPT)
-        drafter = DraftModel(draft, make_rollback(draft_strategy, draft), MonotonicClock())
+        memory = OwnMemory(draft, make_rollback(draft_strategy, draft), MonotonicClock())
+        drafter = ChainDrafter(memory, Chain(MonotonicClock()))
         rollback = make_rollback(target_strategy, target)
         for _ in range(5):
             spans = []

@@ -21,7 +21,8 @@ from scipy.stats import binom
 
 from benchmarks.harness import Result, interleaved, of_samples, ratios, smollm2
 from mlsd.clock import MonotonicClock
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -191,7 +192,7 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
         second = stack.enter_context(open_context(draft, rollback_options(ways[1], plain_options, gamma - 1)))
         rollback, drafter = (
             make_rollback(ways[0] or "", context),
-            DraftModel(second, make_rollback(ways[1] or "", second), CLOCK),
+            ChainDrafter(OwnMemory(second, make_rollback(ways[1] or "", second), CLOCK), Chain(CLOCK)),
         )
         prompt = target.tokenize(PROMPT)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from mlsd.drafters import own
 from mlsd.drafters.adaptive import Adaptive
-from mlsd.drafters.method import DrafterSetup, Method, MethodOptions, Unavailable, drafting_method, registered
+from mlsd.drafters.method import KNOWN, DrafterSetup, Method, MethodOptions, Unavailable, drafting_method
 from mlsd.drafters.options import PRESET, Range, Values
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -21,9 +21,9 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
     "dflash": "heads.dflash",
-    "draft-tree": "draft_tree",
+    "draft-tree": "draft_model",
     "eagle3": "heads.eagle3",
-    "eagle3-tree": "heads.eagle3_tree",
+    "eagle3-tree": "heads.eagle3",
     "expert-skip": "layer_skip.expert_skip",
     "kangaroo": "layer_skip.kangaroo",
     "lookahead": "lookup.lookahead",
@@ -32,7 +32,7 @@ METHODS: dict[str, str] = {
     "ngram-cache": "lookup.ngram_cache",
     "oracle": "oracle",
     "pld": "lookup.pld",
-    "random": "wrong",
+    "random": "oracle",
     "rest": "lookup.rest",
 }
 # Methods of the literature that cannot run here -> why, and what comes closest.
@@ -69,18 +69,16 @@ def find_method(name: str) -> Method:
     """
     if own.is_typed(name):
         return own.load(name)
-    if name in own.loaded():
-        return registered(name)
     if name in UNAVAILABLE:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
-    if name not in METHODS and name != NO_DRAFTER:
+    if name in METHODS:
+        importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
+    if name not in KNOWN:
         of_file = f"Name the file that it is in: --drafter {own.as_typed(name)}."
         hint = choose(name, sorted(METHODS)) if own.as_typed(name) == name else of_file
         raise UnsupportedError(f"There is no drafting method {name!r}.", hint=hint)
-    if name in METHODS:
-        importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
-    return registered(name)
+    return KNOWN[name]
 
 
 def open_drafter(setup: DrafterSetup) -> Drafter:

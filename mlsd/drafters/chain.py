@@ -19,7 +19,7 @@ from mlsd.records import Record, Sampling
 # Thresholds to search; ik_llama.cpp's tuner has eleven from 0 to 0.95.
 P_MIN = Values(values=(0.0, 0.3, 0.5, 0.6, 0.75, 0.9))
 Probability = Annotated[float, Meta(ge=0, le=1)]
-DoubtMode = Annotated[
+EarlyStopMode = Annotated[
     Literal["include", "drop"],
     Meta(description="that token is still proposed, as in papers, or not, as in llama.cpp (of its ten likeliest)"),
 ]
@@ -27,13 +27,13 @@ _LLAMA_TOP_K = 10  # tokens that llama.cpp's draft samplers keep, of which its p
 _NOTHING = 40.0  # logits below the largest: less than 1e-17 of it
 
 
-class Doubt(Record, frozen=True, kw_only=True):
+class EarlyStop(Record, frozen=True, kw_only=True):
     """When a chain ends before it is as long as it may be."""
 
     p_min: Annotated[Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: never")] = (
         0.0
     )
-    p_min_mode: DoubtMode = "drop"  # as llama.cpp's --spec-draft-p-min
+    p_min_mode: EarlyStopMode = "drop"  # as llama.cpp's --spec-draft-p-min
 
 
 class Predictor(Protocol):
@@ -47,7 +47,7 @@ class Predictor(Protocol):
 
 
 class Chain:
-    """A chain that grows token by token, and how often and how long its method doubted.
+    """A chain that grows token by token, how often it ended early, and the time of finding out.
 
     `start` a chain, then `extend` it from the outputs after all text and each token so far, until it says no.
     """
@@ -56,12 +56,12 @@ class Chain:
         self,
         clock: Clock,
         sampling: Sampling | None = None,
-        doubt: Doubt | None = None,
+        stop: EarlyStop | None = None,
         *,
         n_vocab: int | None = None,
     ) -> None:
-        """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
-        self.doubt, self._n_vocab, self._now = doubt or Doubt(), n_vocab, clock.now_ns
+        """By default greedy, and never ended early; only tokens below `n_vocab` are proposed."""
+        self.stop, self._n_vocab, self._now = stop or EarlyStop(), n_vocab, clock.now_ns
         self._sampling = sampling or Sampling()
         self._greedy = self._sampling.greedy
         self.begin(np.random.default_rng(0))
@@ -78,10 +78,10 @@ class Chain:
 
     def extend(self, outputs: Predictor) -> bool:
         """Add the next token, if any; whether another may follow it, once a pass has taken it in."""
-        is_last, doubt = len(self.tokens) + 1 == self._k, self.doubt
+        is_last, stop = len(self.tokens) + 1 == self._k, self.stop
         # By the row, not the drawn token, or the output would not follow the target.
-        unsure = doubt.p_min > 0 and not (is_last and doubt.p_min_mode == "include") and self._in_doubt(outputs)
-        if unsure and doubt.p_min_mode == "drop":
+        unsure = stop.p_min > 0 and not (is_last and stop.p_min_mode == "include") and self._is_unsure(outputs)
+        if unsure and stop.p_min_mode == "drop":
             return False
         if self._greedy:
             token = outputs.greedy()[0]
@@ -93,10 +93,10 @@ class Chain:
         self.tokens.append(token)
         return not (is_last or unsure)
 
-    def _in_doubt(self, outputs: Predictor) -> bool:
+    def _is_unsure(self, outputs: Predictor) -> bool:
         started_ns = self._now()
-        n_top = _LLAMA_TOP_K if self.doubt.p_min_mode == "drop" else None
-        found = top_probability(outputs.logits()[0], n_top) < self.doubt.p_min
+        n_top = _LLAMA_TOP_K if self.stop.p_min_mode == "drop" else None
+        found = top_probability(outputs.logits()[0], n_top) < self.stop.p_min
         self._confidence_ns += self._now() - started_ns
         self._n_stops += found
         return found
@@ -107,8 +107,8 @@ class Chain:
         return Proposal(tokens=tuple(self.tokens), probabilities=rows, rollback_ns=rollback_ns)
 
     def stats(self) -> dict[str, float]:
-        """Drafts that ended in doubt and the time of finding out, where there is a threshold."""
-        if self.doubt.p_min == 0:
+        """Drafts that ended early and the time of finding out, where there is a threshold."""
+        if self.stop.p_min == 0:
             return {}
         return {"early_stops": float(self._n_stops), "confidence_ns": float(self._confidence_ns)}
 

@@ -1,122 +1,32 @@
-"""A draft model beside the target: a chain of tokens, with its own memory and its own rollback (`engine.rollback`).
+"""A draft model beside the target, with its own memory and its own rollback: it drafts a chain, or EAGLE-2's tree.
 
-The first decode of a round takes in the newest committed tokens and gives the first proposal, so catching up costs no
-pass of its own. The mark lies right after that decode: all that memory then holds is confirmed.
+A level of a tree costs one pass of the draft, whatever its width.
 """
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
-from mlsd.clock import Clock
-from mlsd.drafters.chain import P_MIN, Chain, Doubt
-from mlsd.drafters.method import DrafterSetup, MethodOptions, Read, drafting_method
-from mlsd.drafters.options import small_model_study
+from mlsd.drafters.chain import P_MIN, EarlyStop
+from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
+from mlsd.drafters.options import Range, small_model_study
 from mlsd.drafters.recipe import ContextPlan, Opening
-from mlsd.engine.context import Context
-from mlsd.engine.drafter import Drafter
+from mlsd.drafters.trees import EAGLE_2, TreeDrafter, TreeOptions, tree_options, whole_tree
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.rollback import Rollback, TimedContext, make_rollback, rollback_options
-from mlsd.engine.verify import Proposal, Verification
+from mlsd.engine.llama.trees import LlamaTreeContext
+from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.records import DRAFT_MODEL
 
 T = TypeVar("T")
 
 
-class DraftModel(Drafter):
-    """A chain of tokens from a draft context, which must give logits where the chain asks for them."""
-
-    pass_bytes: int | None = None  # weights that a pass over one token reads, where the draft is made of its target
-
-    def __init__(
-        self, context: Context, rollback: Rollback, clock: Clock, chain: Chain | None = None,
-        read: Read = DrafterSetup.read,
-    ) -> None:  # fmt: skip
-        """`read` brings the prompt into the context."""
-        self._timed, self._read = TimedContext(context, rollback, clock), read
-        self._n_vocab = context.tokenizer.vocabulary.n_tokens
-        self._chain = chain or Chain(clock)
-        self.rollback_name = rollback.name
-        self._forget()
-
-    def _forget(self) -> None:
-        self._timed.start()
-        self._text: list[int] = []
-        self._n_catch_up = self._n_drafted = 0
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._timed.context.clear()
-        self._chain.begin(rng)
-        self._forget()
-        self._take_in(prompt)
-        self._read(self._timed.context, self._text)
-
-    def _take_in(self, tokens: Sequence[int]) -> None:
-        """What only its target's larger vocabulary has becomes token 0."""
-        self._text += tokens if max(tokens) < self._n_vocab else [t if t < self._n_vocab else 0 for t in tokens]
-
-    def propose(self, k: int) -> Proposal:
-        timed, chain = self._timed, self._chain
-        before_ns = timed.rollback_ns
-        timed.decode(self._news())
-        if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
-            timed.mark()
-        chain.start(k)
-        while chain.extend(timed.context):
-            timed.step()
-            timed.decode(chain.tokens[-1:])
-        self._n_drafted = len(chain.tokens)
-        return chain.proposal(timed.rollback_ns - before_ns)
-
-    def _news(self) -> list[int]:
-        """The committed tokens that the context has not read."""
-        news = self._text[self._timed.context.n_past :]
-        self._n_catch_up += len(news)
-        return news
-
-    def observe(self, verification: Verification) -> None:
-        """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
-        n_confirmed = len(self._text)
-        self._take_in(verification.committed)
-        if self._n_drafted:
-            # The last proposal was never decoded here; of the others, the accepted ones may stay.
-            self._timed.rewind(min(self._timed.context.n_past, n_confirmed + verification.accepted))
-            self._n_drafted = 0
-
-    def stats(self) -> dict[str, float]:
-        """Draft passes and positions decoded to catch up; the time of all passes, and of marking and rewinding."""
-        timed = self._timed
-        return {
-            **self._chain.stats(),
-            "draft_steps": float(timed.n_passes),
-            "catch_up_rows": float(self._n_catch_up),
-            "draft_forward_ns": float(timed.pass_ns),
-            "draft_rollback_ns": float(timed.rollback_ns),
-            **step_stats(timed.single_ns),
-            **({} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * timed.n_passes)}),
-        }
-
-    @property
-    def failed_native_calls(self) -> int:
-        return self._timed.context.failed_native_calls
-
-    def close(self) -> None:
-        self._timed.context.close()
-
-
-def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
-    """T_draft(1): the median pass over one token."""
-    return {"draft_step_ns": float(median(single_ns))} if single_ns else {}
-
-
-def chain_context(opening: Opening, doubt: Doubt, *, rolls_back: bool = True) -> ContextPlan:
+def chain_context(opening: Opening, stop: EarlyStop, *, rolls_back: bool = True) -> ContextPlan:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0
+    nobody_reads_logits = opening.sampling.greedy and stop.p_min == 0
     on_device = opening.options.device_sampling and nobody_reads_logits
     options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:
@@ -126,18 +36,16 @@ def chain_context(opening: Opening, doubt: Doubt, *, rolls_back: bool = True) ->
     return ContextPlan(whose="draft", options=options, rollback=strategy)
 
 
-def open_draft(
-    setup: DrafterSetup, chain: Chain, plan: ContextPlan | None = None, *, n_experts: int | None = None
-) -> DraftModel:
+def open_memory(setup: DrafterSetup, plan: ContextPlan | None = None, *, n_experts: int | None = None) -> OwnMemory:
     """The second model as a draft with its own memory; `n_experts` in place of what the file says of its router.
 
     Raises: EngineError when no strategy is exact for it, or its tokens are not the target's.
     """
     plan = plan or setup.draft
 
-    def own_memory(context: LlamaContext) -> DraftModel:
+    def own_memory(context: LlamaContext) -> OwnMemory:
         check_vocabularies(setup.target.tokenizer, context.tokenizer)
-        return DraftModel(context, make_rollback(plan.rollback or "", context), setup.clock, chain, setup.read)
+        return OwnMemory(context, make_rollback(plan.rollback or "trim", context), setup.clock, setup.read)
 
     return open_second(setup, plan, own_memory, n_experts)
 
@@ -167,11 +75,40 @@ def open_second(
         small_model_study("vicuna-7b", 10),
     ),
 )
-class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
+class ChainOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of drafting with a second model."""
 
-    def open(self, setup: DrafterSetup) -> DraftModel:
-        return open_draft(setup, setup.chain(self, n_vocab=setup.target.tokenizer.vocabulary.n_tokens))
+    def open(self, setup: DrafterSetup) -> ChainDrafter:
+        chain = setup.chain(self, n_vocab=setup.target.tokenizer.vocabulary.n_tokens)
+        return ChainDrafter(open_memory(setup), chain)
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_draft(chain_context(opening, self))
+
+
+@drafting_method(
+    "draft-tree",
+    summary="Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858)",
+    presets=EAGLE_2,
+    space={
+        "gamma": Range(low=4, high=48),
+        "depth": Range(low=1, high=6),
+        "top_k": Range(low=1, high=16),
+    },
+    needs="draft",
+    chains_instead="Use --drafter draft-model: it drafts chains.",
+)
+class DraftTreeOptions(TreeOptions, frozen=True, kw_only=True):
+    """Options of tree drafting with a second model."""
+
+    def open(self, setup: DrafterSetup) -> TreeDrafter:
+        memory = open_memory(setup)
+        assert isinstance(memory.model, LlamaTreeContext)
+        n_vocab = min(side.tokenizer.vocabulary.n_tokens for side in (setup.target, memory.model))
+        return TreeDrafter(memory, memory.model, self, setup, n_vocab=n_vocab)
+
+    def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
+        levels = tree_options(opening.options, n_rows=self.depth * self.top_k, n_leaves=2 * self.top_k, commit="keep")
+        draft = ContextPlan(whose="draft", options=levels)
+        return opening.with_draft(draft, whole_tree(opening, self.commit))

@@ -11,7 +11,7 @@ import msgspec
 
 from mlsd.clock import Clock
 from mlsd.drafters.adaptive import Length
-from mlsd.drafters.chain import Chain, Doubt
+from mlsd.drafters.chain import Chain, EarlyStop
 from mlsd.drafters.options import PRESET, OptionInfo, Preset, Space, describe_options
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.context import Context, ContextKind
@@ -52,8 +52,8 @@ class DrafterSetup:
     def draft(self) -> ContextPlan:
         return next(context for context in self.contexts if context.whose == "draft")
 
-    def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
-        return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab)
+    def chain(self, stop: EarlyStop | None = None, *, n_vocab: int | None = None) -> Chain:
+        return Chain(self.clock, self.opening.sampling, stop, n_vocab=n_vocab)
 
 
 class MethodOptions(Record, frozen=True, kw_only=True):
@@ -104,11 +104,6 @@ def drafting_method(name: str, **facts: Any) -> Callable[[Registered], Registere
         return options
 
     return register
-
-
-def registered(name: str) -> Method:
-    """The method whose module has been imported."""
-    return KNOWN[name]
 
 
 @dataclass(frozen=True, kw_only=True)

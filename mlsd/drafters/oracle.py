@@ -1,4 +1,7 @@
-"""The most that speculation can give on a target: its own plain output, replayed as drafts that cost nothing."""
+"""Two bounds that nobody can use: the target's own plain output as drafts that cost nothing, and drafts never right.
+
+The former is the most that speculation can give on a target, the latter what verification costs.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -28,15 +31,29 @@ class Replay(Drafter):
         self._record, self._n_committed = self._records[key], 0
 
     def propose(self, k: int) -> Proposal:
-        return Proposal(tokens=self._coming(k))
-
-    def _coming(self, k: int) -> tuple[int, ...]:
-        return tuple(self._record[self._n_committed : self._n_committed + k])
+        return Proposal(tokens=tuple(self._record[self._n_committed : self._n_committed + k]))
 
     def observe(self, verification: Verification) -> None:
         """Go on behind what was committed, which is on record from now on."""
         n_before, self._n_committed = self._n_committed, self._n_committed + len(verification.committed)
         self._record[n_before : self._n_committed] = verification.committed
+
+
+class NeverRight(Replay):
+    """Random tokens, none of which stands in the record at its place."""
+
+    def __init__(self, plain: Callable[[Sequence[int]], Sequence[int]], n_vocab: int) -> None:
+        super().__init__(plain)
+        self._n_vocab = n_vocab
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Also draw how far each proposal is from the record: drawing takes longer than a pass of a tiny model."""
+        super().begin(prompt, rng)
+        self._steps = rng.integers(1, self._n_vocab, len(self._record)).tolist()
+
+    def propose(self, k: int) -> Proposal:
+        right, steps = super().propose(k).tokens, self._steps[self._n_committed :]
+        return Proposal(tokens=tuple((t + s) % self._n_vocab for t, s in zip(right, steps, strict=False)))
 
 
 def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
@@ -54,8 +71,20 @@ def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
     summary="A bound, not a method: drafts that are always right and free, the most that speculation can give here.",
     source="mlsd; the acceptance of 1 and the cost of 0 in Leviathan et al. 2023 (arXiv 2211.17192), section 3.3",
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class OracleOptions(MethodOptions, frozen=True, kw_only=True):
     """The bound takes no options."""
 
     def open(self, setup: DrafterSetup) -> Replay:
         return Replay(recorded(setup))
+
+
+@drafting_method(
+    "random",
+    summary="A control, not a method: random drafts that are always wrong, which is what verification alone costs.",
+    source="mlsd",
+)
+class RandomOptions(MethodOptions, frozen=True, kw_only=True):
+    """The control takes no options."""
+
+    def open(self, setup: DrafterSetup) -> NeverRight:
+        return NeverRight(recorded(setup), setup.target.tokenizer.vocabulary.n_tokens)

@@ -103,19 +103,13 @@ def _method(kind: type[Any], facts: Method | None, path: Path, name: str) -> Met
     called = f"{kind.__name__} of {path.name}"
     options = kind if issubclass(kind, MethodOptions) else _options_of(kind)
     guard = _guard(called, path)
-    own = {hook: guard(getattr(options, hook)) for hook in _HOOKS if _has(options, hook)}
-    opened = options.open
-    own["open"] = guard(lambda self, setup: _Guarded(opened(self, setup), called, guard, setup))
+    summary = inspect.cleandoc(kind.__doc__ or "A method of one's own.").splitlines()[0]
+    facts = facts or Method(name=name, summary=summary, source=path.name, options=options)
+    own = {hook: guard(getattr(options, hook)) for hook in _HOOKS if facts.has(hook)}
+    own["open"] = guard(lambda self, setup: _Guarded(options.open(self, setup), called, guard, setup))
     guarded: Any = msgspec.defstruct(kind.__name__, [], bases=(options,), namespace=own, frozen=True, kw_only=True)
     msgspec.json.schema(guarded)  # options that nobody can type are told now
-    lines = inspect.cleandoc(kind.__doc__ or "A method of one's own.").splitlines()
-    if facts is None:
-        return Method(name=name, summary=lines[0], source=path.name, options=guarded)
     return dataclasses.replace(facts, name=name, options=guarded)
-
-
-def _has(options: type[MethodOptions], hook: str) -> bool:
-    return getattr(options, hook) is not getattr(MethodOptions, hook)
 
 
 def _options_of(kind: type[Drafter]) -> type[MethodOptions]:
@@ -157,6 +151,7 @@ class _Guarded(Drafter):
 
     def __init__(self, own: Drafter, called: str, guard: Guard, setup: DrafterSetup) -> None:
         self._own, self._called, self._n_vocab = own, called, setup.target.tokenizer.vocabulary.n_tokens
+        self.rollback_name, self.fell_back = own.rollback_name, own.fell_back
         self.begin, self.observe = guard(own.begin), guard(own.observe)  # type: ignore[method-assign]
         self.stats, self.close = guard(own.stats), guard(own.close)  # type: ignore[method-assign]
         self._propose = guard(own.propose)
@@ -176,14 +171,6 @@ class _Guarded(Drafter):
         if not all(0 <= token < self._n_vocab for token in tokens):
             raise EngineError(f"{self._called} proposed what is no token of the target: {str(found.tokens)[:60]}.")
         return msgspec.structs.replace(found, tokens=tokens)
-
-    @property
-    def rollback_name(self) -> str | None:  # type: ignore[override]
-        return self._own.rollback_name
-
-    @property
-    def fell_back(self) -> str | None:  # type: ignore[override]
-        return self._own.fell_back
 
     @property
     def failed_native_calls(self) -> int:

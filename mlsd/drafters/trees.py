@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -11,6 +11,8 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from mlsd.drafters.method import DrafterSetup, MethodOptions
+from mlsd.drafters.model_drafter import DraftMemory, ModelDrafter
+from mlsd.drafters.options import small_model_study
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.context import ContextOptions, Logits, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
@@ -27,6 +29,18 @@ Commit = Annotated[
     Literal["keep", "redecode"],
     Meta(description="an accepted path's memory stays, or is decoded once more as a chain"),
 ]
+
+
+# Found best for EAGLE-2 heads; a draft model's passes cost more, so fewer levels may be better.
+EAGLE_2 = tuple(
+    small_model_study(name, gamma, method="EAGLE-2", depth=depth, top_k=top_k)
+    for name, gamma, depth, top_k in (
+        ("qwen2.5-1.5b", 48, 2, 20),
+        ("smollm2", 48, 3, 20),
+        ("llama-3.2-1b", 48, 2, 20),
+        ("vicuna-7b", 60, 5, 10),
+    )
+)
 
 
 class TreeOptions(MethodOptions, frozen=True, kw_only=True):
@@ -93,21 +107,29 @@ def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
 
 
-class TreeGrower:
-    """EAGLE-2's policy with the options of one arm, and what its trees took."""
+class TreeDrafter(ModelDrafter):
+    """EAGLE-2's trees of a model that has read the newest text, and what they took.
 
-    def __init__(self, options: TreeOptions, setup: DrafterSetup, *, n_vocab: int | None = None) -> None:
-        """Only tokens below `n_vocab` are proposed."""
-        self._options, self._n_nodes, self._clock = options, setup.opening.gamma, setup.clock
-        self._n_vocab = n_vocab
-        self.begin()
+    A tree is not drawn: with a temperature the target's own draws choose among its nodes, the likeliest.
+    """
 
-    def begin(self) -> None:
+    def __init__(
+        self, memory: DraftMemory, model: LlamaTreeContext | EagleHead, options: TreeOptions, setup: DrafterSetup,
+        *, n_vocab: int | None = None,
+    ) -> None:  # fmt: skip
+        """`model` is the memory's; only tokens below `n_vocab` are proposed."""
+        super().__init__(memory)
+        self._model, self._options, self._n_vocab = model, options, n_vocab
+        self._n_nodes, self._clock = setup.opening.gamma, setup.clock
         self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
 
-    def proposal(self, k: int, model: LlamaTreeContext | EagleHead) -> Proposal:
-        """The likeliest tree of at most `k` levels of a model that has taken in the newest text."""
-        now, own = self._clock.now_ns, self._options
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
+        super().begin(prompt, rng)
+
+    def propose(self, k: int) -> Proposal:
+        """The likeliest tree of at most `k` levels."""
+        model, now, own = self._model, self._clock.now_ns, self._options
 
         def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
             started_ns = now()
@@ -117,6 +139,7 @@ class TreeGrower:
             self._n_rows += len(tokens)
             return rows[:, : self._n_vocab]
 
+        self.memory.read(self.memory.news())
         t0, levels_ns = now(), self._levels_ns
         first = model.logits()[0, : self._n_vocab].copy()  # the levels' passes may write over it
         tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
@@ -125,8 +148,9 @@ class TreeGrower:
         model.truncate(model.n_past)  # the levels; what is accepted of them comes back with the newest text
         return Proposal(tree=tree, rollback_ns=now() - t1)
 
-    def stats(self, passes: Mapping[str, float]) -> dict[str, float]:
-        """Rows of the levels, the time left to the policy, and `passes`, those of catching up, with the levels'."""
+    def stats(self) -> dict[str, float]:
+        """Passes of catching up and of the levels, the rows of these, and the time left to the policy."""
+        passes = self.memory.stats()
         return {
             **{name: value for name, value in passes.items() if name.startswith("catch_up")},
             "draft_steps": passes["draft_steps"] + self._n_levels,

@@ -1,4 +1,4 @@
-"""Rollback strategies: how a context forgets the positions that verification rejected; and contexts that use them.
+"""Rollback strategies: how a context forgets the positions that verification rejected; and the target that uses them.
 
 Each round `mark` comes before speculative tokens go in, `step` before each of them that goes in alone (a draft's), and
 `rewind` once it is known how many stay. What is exact where, and what it costs, is measured (`probe`):
@@ -140,55 +140,15 @@ def rollback_options(name: str | None, options: ContextOptions, gamma: int) -> C
     )
 
 
-class TimedContext:
-    """A context and the strategy that takes its tokens back, as one object that times its passes and rollbacks."""
-
-    def __init__(self, context: Context, rollback: Rollback, clock: Clock) -> None:
-        self.context, self.strategy, self._now = context, rollback, clock.now_ns
-        self.start()
-
-    def start(self) -> None:
-        """Begin to count anew."""
-        self.n_passes = self.pass_ns = self.rollback_ns = 0
-        self.single_ns: list[int] = []  # of each pass over one token
-
-    def decode(self, tokens: Sequence[int]) -> None:
-        """Append `tokens`, of which the last one gets outputs."""
-        started_ns = self._now()
-        self.context.decode(tokens)
-        span_ns = self._now() - started_ns
-        self.n_passes += 1
-        self.pass_ns += span_ns
-        if len(tokens) == 1:
-            self.single_ns.append(span_ns)
-
-    def mark(self) -> None:
-        started_ns = self._now()
-        self.strategy.mark()
-        self.rollback_ns += self._now() - started_ns
-
-    def step(self) -> None:
-        started_ns = self._now()
-        self.strategy.step()
-        self.rollback_ns += self._now() - started_ns
-
-    def rewind(self, n_past: int, replay: Sequence[int] = ()) -> int:
-        started_ns = self._now()
-        n_again = self.strategy.rewind(n_past, replay)
-        self.rollback_ns += self._now() - started_ns
-        return n_again
-
-
-class Target(TimedContext):
+class Target:
     """The context whose output is drafted: it verifies a proposal in one pass, then forgets what was rejected.
 
     Its times and `n_rows`, the positions decoded, are those of the newest round.
     """
 
-    n_rows = 0
-
-    def __init__(self, context: Context, rollback: Rollback, clock: Clock) -> None:
-        super().__init__(context, rollback, clock)
+    def __init__(self, context: Context, strategy: Rollback, clock: Clock) -> None:
+        self.context, self._strategy, self._now = context, strategy, clock.now_ns
+        self.n_rows = self.pass_ns = self.rollback_ns = 0
         self._n_past, self._last, self._proposal = 0, 0, NOTHING
         self._tree_context = context if isinstance(context, TreeContext) else None
 
@@ -196,28 +156,30 @@ class Target(TimedContext):
         """Decode the newest committed token and what is proposed after it; the context holds the outputs of all."""
         context, n_proposed = self.context, len(proposal.tokens)
         self._n_past, self._last, self._proposal = context.n_past, last, proposal
-        self.rollback_ns = 0
+        started_ns = marked_ns = self._now()
         if n_proposed:
-            self.mark()
-        started_ns = self._now()
+            self._strategy.mark()
+            marked_ns = self._now()
         if proposal.tree is None:
             self.n_rows = 1 + n_proposed
             context.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
         else:
             self.n_rows = 1 + len(proposal.tree.tokens)
             self._branching.decode_tree(last, proposal.tree)
-        self.pass_ns = self._now() - started_ns
+        self.pass_ns, self.rollback_ns = self._now() - marked_ns, marked_ns - started_ns
         return context
 
     def rollback(self, verification: Verification) -> None:
         """Forget what was not accepted."""
-        n_kept = verification.accepted
+        n_kept, started_ns = verification.accepted, self._now()
         if self._proposal.tree is not None:
-            started_ns = self._now()
             self.n_rows += self._branching.keep_path(verification.path)
-            self.rollback_ns = self._now() - started_ns
         elif n_kept < len(self._proposal.tokens):
-            self.n_rows += self.rewind(self._n_past + 1 + n_kept, (self._last, *verification.committed[:n_kept]))
+            replay = (self._last, *verification.committed[:n_kept])
+            self.n_rows += self._strategy.rewind(self._n_past + 1 + n_kept, replay)
+        else:
+            return
+        self.rollback_ns += self._now() - started_ns
 
     @property
     def _branching(self) -> TreeContext:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.drafters.heads.head import HeadChain
+from mlsd.drafters.model_drafter import ChainDrafter
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.context import LlamaContext
@@ -43,7 +43,7 @@ class MtpArena(Arena):
     load: ClassVar[dict[str, bool]] = {"load_mtp": True}
 
 
-class FirstRows(HeadChain):
+class FirstRows(ChainDrafter):
     """Keeps the logits of each round's first proposal, and the text it was made for."""
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -51,8 +51,8 @@ class FirstRows(HeadChain):
         self.first: list[tuple[tuple[int, ...], Rows]] = []
 
     def propose(self, k: int) -> Proposal:
-        self._memory.catch_up()
-        self.first.append((tuple(self._memory._text), self._memory.head.logits()[0].copy()))
+        self.memory.read(self.memory.news())
+        self.first.append((tuple(self.memory.text), self.memory.model.logits()[0].copy()))
         return super().propose(k)
 
 

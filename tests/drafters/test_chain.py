@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.drafters.chain import Chain, Doubt, top_probability
+from mlsd.drafters.chain import Chain, EarlyStop, top_probability
 from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.context import ContextOptions, Logits
@@ -37,8 +37,8 @@ class Table:
         return [int(self.logits()[0].argmax())]
 
 
-def grown(confidences: Sequence[float], k: int, **doubt: object) -> tuple[int, Table, dict[str, float]]:
-    chain, table = Chain(FakeClock(), doubt=Doubt(**doubt)), Table(confidences)  # type: ignore[arg-type]
+def grown(confidences: Sequence[float], k: int, **stop: object) -> tuple[int, Table, dict[str, float]]:
+    chain, table = Chain(FakeClock(), stop=EarlyStop(**stop)), Table(confidences)  # type: ignore[arg-type]
     chain.begin(np.random.default_rng(0))
     made = grow(chain, table, k)
     assert made.probabilities is None and table.forwarded == list(made.tokens[: len(table.forwarded)])
@@ -71,19 +71,19 @@ def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
 
 
 def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
-    def on_device(doubt: Doubt, **change: Any) -> bool:
+    def on_device(stop: EarlyStop, **change: Any) -> bool:
         opening = Opening(DrafterSpec(), 4, Sampling(), "trim", ContextOptions(n_ctx=64), lambda: "trim")
-        return chain_context(dataclasses.replace(opening, **change), doubt).options.device_sampling
+        return chain_context(dataclasses.replace(opening, **change), stop).options.device_sampling
 
-    assert on_device(Doubt())
-    assert not on_device(Doubt(p_min=0.5))
-    assert not on_device(Doubt(), sampling=Sampling(temperature=0.7))
+    assert on_device(EarlyStop())
+    assert not on_device(EarlyStop(p_min=0.5))
+    assert not on_device(EarlyStop(), sampling=Sampling(temperature=0.7))
     assert grown([0.6] * 4, 4)[2] == {}
 
 
 def test_drawn_tokens_come_with_the_distributions_they_were_drawn_from() -> None:
     sampling = Sampling(temperature=1.0)
-    chain, table = Chain(FakeClock(), sampling, Doubt(p_min=0.7, p_min_mode="include")), Table([0.9, 0.8, 0.6, 0.9])
+    chain, table = Chain(FakeClock(), sampling, EarlyStop(p_min=0.7, p_min_mode="include")), Table([0.9, 0.8, 0.6, 0.9])
     chain.begin(np.random.default_rng(0))
     made = grow(chain, table, 4)
     assert made.probabilities is not None and made.probabilities.shape == (3, 3) and len(made.tokens) == 3

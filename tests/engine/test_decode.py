@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -55,7 +56,7 @@ def run(
     target = FakeContext(target_script, options, clock, target_costs, recurrent=recurrent)
     if gamma:
         draft = FakeContext(draft_script, ContextOptions(n_ctx=n_ctx), clock, draft_costs, recurrent=recurrent)
-        drafter = DraftModel(draft, make_rollback(draft_strategy, draft), clock)
+        drafter = ChainDrafter(OwnMemory(draft, make_rollback(draft_strategy, draft), clock), Chain(clock))
     limits = GenerationLimits(n_predict=n_predict, gamma=gamma, ignore_eog=ignore_eog)
     return generate(
         target, drafter if gamma else NoDrafter(), make_rollback(target_strategy, target), PROMPT, limits, clock

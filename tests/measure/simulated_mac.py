@@ -15,7 +15,8 @@ from typing import cast
 
 import msgspec
 
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -183,7 +184,8 @@ class MacArms:
             slow.pass_ns = round(mac.pass_s * 1e9)
             SavedPrompts((), self._alive).target(slow, (5,) * mac.n_prompt)
         draft = FakeContext(truth, ContextOptions(n_ctx=512), mac.clock)
-        drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
+        memory = OwnMemory(draft, make_rollback("trim", draft), mac.clock)
+        drafter = ChainDrafter(memory, Chain(mac.clock)) if slot.case.gamma else NoDrafter()
         limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
         rollback = make_rollback("trim", session)
         warm_up = self._warm if warm else None

@@ -20,9 +20,8 @@ from tokens import load as load_tokenizer
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.heads.mtp import block_memory
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -70,7 +69,7 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
         context = stack.enter_context(open_context(big, options))
         draft = stack.enter_context(open_context(small, ContextOptions(n_ctx=512, n_threads=1)))
         clock = MonotonicClock()
-        drafter = DraftModel(draft, make_rollback("checkpoint", draft), clock)
+        drafter = ChainDrafter(OwnMemory(draft, make_rollback("checkpoint", draft), clock), Chain(clock))
         rollback = make_rollback("snapshots", context)
         limits = GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
         plain = [generate(context, NoDrafter(), rollback, p, limits, clock) for p in prompts]
@@ -96,7 +95,7 @@ def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, A
         context = stack.enter_context(open_context(model, msgspec.structs.replace(options, kind="layer-rows")))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
         memory = block_memory(context, NextTokenHead(context), clock)
-        drafter = stack.enter_context(closing(HeadChain(memory, Chain(clock))))
+        drafter = stack.enter_context(closing(ChainDrafter(memory, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]
         fast = [generate(context, drafter, make_rollback("snapshots", context), p, limits, clock) for p in prompts]
         return {

@@ -17,9 +17,8 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.heads.mtp import block_memory
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -88,7 +87,7 @@ def spoken(target: str, prompts: list[list[int]], n_predict: int) -> tuple[list[
         LlamaModel(path_of(target)) as model,
         open_context(model, GREEDY) as context,
         opened(path_of("tiny-draft"), ContextOptions(n_ctx=512, n_threads=1)) as draft,
-        closing(DraftModel(draft, make_rollback("checkpoint", draft), clock)) as drafter,
+        closing(ChainDrafter(OwnMemory(draft, make_rollback("checkpoint", draft), clock), Chain(clock))) as drafter,
         closing(Judge(partial(open_context, model), GREEDY)) as judge,
     ):
         rollback = make_rollback("snapshots", context)
@@ -123,7 +122,7 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
         open_context(model, msgspec.structs.replace(GREEDY, kind="layer-rows")) as context,
-        closing(HeadChain(block_memory(context, NextTokenHead(context), clock), Chain(clock))) as drafter,
+        closing(ChainDrafter(block_memory(context, NextTokenHead(context), clock), Chain(clock))) as drafter,
         closing(Judge(partial(open_context, model), GREEDY)) as judge,
     ):
         rollback = make_rollback("snapshots", context)

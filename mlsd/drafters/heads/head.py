@@ -1,20 +1,16 @@
-"""What methods with a trained head share: its file, checked against the target's, and a chain out of its memory."""
+"""What methods with a trained head share: its file, checked against the target's, and what it has read."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from mlsd.clock import Clock
-from mlsd.drafters.chain import Chain
-from mlsd.drafters.draft_model import step_stats
 from mlsd.drafters.method import DrafterSetup, MethodOptions
+from mlsd.drafters.model_drafter import DraftMemory
 from mlsd.drafters.recipe import ContextPlan, Opening
-from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import Rows, check_layers
-from mlsd.engine.verify import Proposal, Verification
+from mlsd.engine.verify import Verification
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.read import trunk_layers
@@ -58,8 +54,8 @@ def open_head(setup: DrafterSetup, architecture: str) -> tuple[LlamaModel, Draft
     return model, head
 
 
-class HeadMemory:
-    """What a head has read of the text, of which it reads newly committed tokens again with the target's rows."""
+class HeadMemory(DraftMemory):
+    """What a head has read: committed tokens with the target's rows, proposals with its own row of the step before."""
 
     def __init__(
         self, head: RowContext, clock: Clock, true_rows: Callable[[int, int], Rows], *, n_ahead: int = 0
@@ -68,84 +64,38 @@ class HeadMemory:
 
         The head's position p holds token p + `n_ahead`, so the newest text is that much shorter there.
         """
-        self.head, self._now, self._true_rows, self._n_ahead = head, clock.now_ns, true_rows, n_ahead
-        self.begin(())
+        self._head, self._true_rows, self._n_ahead = head, true_rows, n_ahead
+        super().__init__(head, clock)
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Forget the last text; the head reads the prompt when the target's rows of it are there, in `observe`."""
-        self.head.clear()
-        self._text = list(prompt)
+        super().begin(prompt)
         self._has_prompt = False
-        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
-        self._single_ns: list[int] = []  # of each pass over one token
+        self._catch_up_ns = 0
 
-    def step(self, tokens: Sequence[int]) -> None:
-        """Read one proposal with the head's own row of the position before."""
-        started_ns = self._now()
-        self.head.decode(tokens, self.head.hidden_row())
-        self._single_ns.append(self._now() - started_ns)
-        self._forward_ns += self._single_ns[-1]
-        self._n_steps += 1
+    def news(self) -> list[int]:
+        first = self._head.n_past + self._n_ahead
+        self.n_catch_up += len(self.text) - first
+        return self.text[first:]
 
-    def catch_up(self) -> None:
-        """Read the newly committed tokens; the last one's outputs are kept."""
-        started_ns = self._now()
-        self._n_catch_up += self._read()
-        self._catch_up_ns += self._now() - started_ns
-        self._n_steps += 1
-
-    def _read(self, *, output: bool = True) -> int:
-        """Read what is committed and not yet in the head's memory; returns its positions."""
-        first, end = self.head.n_past, len(self._text) - self._n_ahead
-        if end > first:
-            self.head.decode(self._text[first + self._n_ahead :], self._true_rows(first, end), output=output)
-        return max(0, end - first)
+    def read(self, tokens: Sequence[int]) -> None:
+        head, first, started_ns = self._head, self._head.n_past, self._now()
+        is_committed = first + self._n_ahead < len(self.text)
+        head.decode(tokens, self._true_rows(first, first + len(tokens)) if is_committed else head.hidden_row())
+        span_ns = self._now() - started_ns
+        self._catch_up_ns += span_ns * is_committed
+        self._count(0 if is_committed else 1, span_ns)  # T_draft(1) reads no row of the target
 
     def observe(self, verification: Verification) -> None:
         """Read the prompt after the first token; later forget the speculative positions, whose rows were its own."""
+        n_read = len(self.text) - self._n_ahead
         if self._has_prompt:
-            self.head.truncate(len(self._text) - self._n_ahead)
-        else:
-            self._read(output=False)
-            self._has_prompt = True
-        self._text.extend(verification.committed)
+            self._head.truncate(n_read)
+        elif n_read > 0:
+            self._head.decode(self.text[self._n_ahead :], self._true_rows(0, n_read), output=False)
+        self._has_prompt = True
+        self.text.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
-        """Passes of the head and their time, of which reading the committed tokens again is one part."""
-        return {
-            "draft_steps": float(self._n_steps),
-            "catch_up_rows": float(self._n_catch_up),
-            "draft_forward_ns": float(self._catch_up_ns + self._forward_ns),
-            "catch_up_ns": float(self._catch_up_ns),
-            **step_stats(self._single_ns),
-        }
-
-
-class HeadChain(Drafter):
-    """A chain from one head, step after step in its own memory."""
-
-    rollback_name = "trim"
-
-    def __init__(self, memory: HeadMemory, chain: Chain) -> None:
-        self._memory, self._chain = memory, chain
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._chain.begin(rng)
-        self._memory.begin(prompt)
-
-    def propose(self, k: int) -> Proposal:
-        memory, chain = self._memory, self._chain
-        memory.catch_up()
-        chain.start(k)
-        while chain.extend(memory.head):
-            memory.step(chain.tokens[-1:])
-        return chain.proposal()
-
-    def observe(self, verification: Verification) -> None:
-        self._memory.observe(verification)
-
-    def stats(self) -> dict[str, float]:
-        return {**self._chain.stats(), **self._memory.stats()}
-
-    def close(self) -> None:
-        self._memory.head.close()
+        """The same, with the time of reading the committed tokens, which is part of that of all passes."""
+        return {**super().stats(), "catch_up_ns": float(self._catch_up_ns)}

@@ -1,11 +1,12 @@
-"""Multi-token prediction: a chain (`HeadChain`) from the next-token block inside a model's own file."""
+"""Multi-token prediction: a chain from the next-token block inside a model's own file."""
 
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters.chain import P_MIN, Doubt
-from mlsd.drafters.heads.head import HeadChain, HeadMemory
+from mlsd.drafters.chain import P_MIN, EarlyStop
+from mlsd.drafters.heads.head import HeadMemory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
+from mlsd.drafters.model_drafter import ChainDrafter
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import NextTokenHead
@@ -40,12 +41,12 @@ def block_memory(target: LlamaContext, head: NextTokenHead, clock: Clock) -> Hea
     target_kind="layer-rows",
     loads_next_token_block=True,
 )
-class Options(MethodOptions, Doubt, frozen=True, kw_only=True):
+class Options(MethodOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of a chain from the next-token block."""
 
-    def open(self, setup: DrafterSetup) -> HeadChain:
+    def open(self, setup: DrafterSetup) -> ChainDrafter:
         memory = block_memory(setup.target, NextTokenHead(setup.target), setup.clock)
-        return HeadChain(memory, setup.chain(self))
+        return ChainDrafter(memory, setup.chain(self))
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         return opening.with_head()

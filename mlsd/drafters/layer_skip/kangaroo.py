@@ -9,9 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mlsd.drafters.chain import Doubt, Probability
-from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
+from mlsd.drafters.chain import EarlyStop, Probability
+from mlsd.drafters.draft_model import chain_context, open_memory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
+from mlsd.drafters.model_drafter import ChainDrafter
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.errors import InputError
@@ -57,14 +58,14 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     content: Annotated[str, Meta(description="what the adapter holds; filled in when the spec is resolved")] = ""
 
     @property
-    def doubt(self) -> Doubt:
-        return Doubt(p_min=self.p_min, p_min_mode="include")
+    def early_stop(self) -> EarlyStop:
+        return EarlyStop(p_min=self.p_min, p_min_mode="include")
 
-    def open(self, setup: DrafterSetup) -> DraftModel:
-        return open_draft(setup, setup.chain(self.doubt))
+    def open(self, setup: DrafterSetup) -> ChainDrafter:
+        return ChainDrafter(open_memory(setup), setup.chain(self.early_stop))
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
-        return opening.with_draft(chain_context(opening, self.doubt))
+        return opening.with_draft(chain_context(opening, self.early_stop))
 
     def fill_in(self) -> dict[str, OptionValue]:
         """Another adapter under the same name is another case; one that is missing or none is refused here."""

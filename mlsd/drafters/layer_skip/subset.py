@@ -12,10 +12,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
-from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft, open_second
-from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
+from mlsd.drafters.chain import EarlyStop, EarlyStopMode, Probability
+from mlsd.drafters.draft_model import chain_context, open_memory, open_second
+from mlsd.drafters.layer_skip.shared_memory import SharedMemory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.drafters.options import Preset, Range, Values
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.llama.context import LlamaContext
@@ -88,20 +89,33 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         Probability,
         Meta(description="a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: never"),
     ] = 0.0
-    p_min_mode: DoubtMode = "include"
+    p_min_mode: EarlyStopMode = "include"
 
     @property
-    def doubt(self) -> Doubt:
-        return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
+    def early_stop(self) -> EarlyStop:
+        return EarlyStop(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
-    def open(self, setup: DrafterSetup) -> DraftModel:
-        return open_cut(setup, self, self.made(Source(setup.target_path)))
+    def open(self, setup: DrafterSetup) -> ChainDrafter:
+        """The draft in its mode; `sync` falls back to `own`, and says so, where it cannot be."""
+        cut = self.made(Source(setup.target_path))
+        synced = None if self.mode == "own" else _synced(setup, cut)
+        if isinstance(synced, SharedMemory):
+            memory: OwnMemory = synced
+        else:
+            refuse_missing_kernel(cut.n_experts, backend_info(setup.opening.options.n_gpu_layers).backend)
+            memory = open_memory(setup, chain_context(setup.opening, self.early_stop), n_experts=cut.n_experts)
+        weight = source_weight(Source(setup.second))
+        n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts
+        memory.pass_bytes = msgspec.structs.replace(weight, n_experts_used=n_used).active.n_bytes
+        drafter = ChainDrafter(memory, setup.chain(self.early_stop))
+        drafter.fell_back = synced if isinstance(synced, str) else None
+        return drafter
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         """Target and draft with a second sequence through which memory is copied; or a draft by itself."""
         if self.mode == "own":
-            return opening.with_draft(chain_context(opening, self.doubt))
-        draft = chain_context(opening, self.doubt, rolls_back=False)
+            return opening.with_draft(chain_context(opening, self.early_stop))
+        draft = chain_context(opening, self.early_stop, rolls_back=False)
         target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
         return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
 
@@ -120,22 +134,6 @@ class CutDraft(MadeDraft, frozen=True, kw_only=True):
 
     component: Component | None
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
-
-
-def open_cut(setup: DrafterSetup, own: Options, cut: CutDraft) -> DraftModel:
-    """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
-    chain = setup.chain(own.doubt)
-    synced = None if own.mode == "own" else _synced(setup, cut, chain)
-    if isinstance(synced, SyncedDraft):
-        draft: DraftModel = synced
-    else:
-        refuse_missing_kernel(cut.n_experts, backend_info(setup.opening.options.n_gpu_layers).backend)
-        draft = open_draft(setup, chain, chain_context(setup.opening, own.doubt), n_experts=cut.n_experts)
-        draft.fell_back = synced
-    weight = source_weight(Source(setup.second))
-    n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts
-    draft.pass_bytes = msgspec.structs.replace(weight, n_experts_used=n_used).active.n_bytes
-    return draft
 
 
 def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
@@ -180,13 +178,13 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> CutD
     return CutDraft(source=source, edit=edit, kind="cut", recipe=recipe, component=part, n_experts=n_experts)
 
 
-def _synced(setup: DrafterSetup, cut: CutDraft, chain: Chain) -> SyncedDraft | str:
+def _synced(setup: DrafterSetup, cut: CutDraft) -> SharedMemory | str:
     """A draft on the target's memory, or why there can be none."""
 
-    def linked(context: LlamaContext) -> SyncedDraft:
+    def linked(context: LlamaContext) -> SharedMemory:
         link = StateLink(setup.target, context, link_plan(cut, has_axes=setup.target.has_position_axes))
         link.self_test()
-        return SyncedDraft(context, link, setup.clock, chain)
+        return SharedMemory(context, link, setup.clock)
 
     try:
         return open_second(setup, setup.draft, linked, cut.n_experts)
