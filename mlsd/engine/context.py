@@ -95,6 +95,11 @@ class ContextOptions(Record, frozen=True, kw_only=True):
     tree: TreeKind = "off"
     kind: ContextKind = "plain"
 
+    @property
+    def n_all_sequences(self) -> int:
+        """With those under which the device keeps saved states."""
+        return self.n_sequences + (self.n_saved_states if self.saved_on_device else 0)
+
 
 def padded(n_positions: int) -> int:
     """The length of a context for so many positions: rounded up as llama.cpp does."""

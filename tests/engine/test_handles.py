@@ -32,7 +32,6 @@ PAIRS = {
     "llama_model_load_from_file": "llama_model_free",
     "llama_init_from_model": "llama_free",
     "llama_sampler_chain_init": "llama_sampler_free",
-    "llama_batch_init": "llama_batch_free",
 }
 LEFT_OPEN = """
 import sys

@@ -38,7 +38,8 @@ class LlamaContext:
     failed_native_calls = 0
     _sequence = 0  # through which new tokens look back
 
-    def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
+    def __init__(self, model: LlamaModel, options: ContextOptions, adjust: Callable[[Any], None] | None = None) -> None:
+        """`adjust` makes last changes to llama.cpp's parameters."""
         self._native = library()
         self.model = self.tokenizer = model
         self._stack = ExitStack()
@@ -52,11 +53,10 @@ class LlamaContext:
         self._logits_at = self._native._lib["llama_get_logits_ith"]  # which gives a number in place of a pointer object
         self._logits_at.restype, self._logits_at.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int32]
         try:
-            self.handle: Any = self._open_context()
+            self.handle: Any = self._open_context(adjust)
             self.memory: Any = self._native.llama_get_memory(self.handle)
             if not self.memory:
                 raise UnsupportedError(f"{model.path.name} keeps no memory.", hint="Give a model that generates text.")
-            self._open_batch()
             self.n_ctx = int(self._native.llama_n_ctx(self.handle))
             self._layer_rows = None
             if options.kind == "layer-rows":
@@ -64,6 +64,7 @@ class LlamaContext:
         except BaseException:
             self._stack.close()
             raise
+        self._make_batch()
         model.contexts[id(self)] = self
         self._stack.callback(model.contexts.pop, id(self))
         self._most_positions = self.n_ctx if options.checked else sys.maxsize
@@ -74,16 +75,14 @@ class LlamaContext:
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
-    def _open_context(self) -> Any:
+    def _open_context(self, adjust: Callable[[Any], None] | None) -> Any:
         native, options = self._native, self.options
         params = native.llama_context_default_params()
         params.n_ctx = options.n_ctx
         params.n_batch = options.n_batch
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = self._n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
-        params.n_seq_max = n_sequences = options.n_sequences + (
-            options.n_saved_states if options.saved_on_device else 0
-        )
+        params.n_seq_max = n_sequences = options.n_all_sequences
         # Layers with a window keep every position: one that goes back would miss the oldest of its window otherwise.
         params.swa_full = True
         params.kv_unified = n_sequences > 1
@@ -99,7 +98,8 @@ class LlamaContext:
         params.no_perf = True
         if options.device_sampling:
             self._attach_greedy_sampler(params)
-        self._extend(params)
+        if adjust is not None:
+            adjust(params)
         LOG.drain()
         handle = native.llama_init_from_model(self.model.handle, params)
         if not handle:
@@ -109,9 +109,6 @@ class LlamaContext:
             )
         self._stack.callback(native.llama_free, handle)
         return handle
-
-    def _extend(self, params: Any) -> None:
-        """Last changes to the context's parameters, for contexts of other kinds."""
 
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native
@@ -127,21 +124,31 @@ class LlamaContext:
         params.samplers = configs
         params.n_samplers = 1
 
-    def _open_batch(self) -> None:
-        native, size = self._native, self.options.n_batch
-        self._batch = native.llama_batch_init(size, 0, 1)
-        if not self._batch.token:
-            raise fail(f"llama.cpp cannot allocate a batch of {size} tokens")
-        self._stack.callback(native.llama_batch_free, self._batch)
-        # Fields that never change are written once: one sequence, id 0.
-        for i in range(size):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = 0
-        # Views make filling a batch two slice assignments instead of a loop of ctypes stores.
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
-        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
+    def _make_batch(self) -> None:
+        """A batch over arrays, whose fields are filled by slices instead of a loop of ctypes stores."""
+        size = self.options.n_batch
+        self._tokens = np.zeros(size, dtype=np.int32)
+        self._positions = np.zeros(size, dtype=np.int32)
+        self._wanted = np.zeros(size, dtype=np.int8)
         self._counting = np.arange(size, dtype=np.int32)
+        self._n_ids = np.ones(size, dtype=np.int32)
+        # A row's sequences are neighbours, so its list of ids is a slice of this one array: here sequence 0.
+        self._ids = np.arange(self.options.n_sequences, dtype=np.int32)
+        self._id_lists = np.full(size, self._ids.ctypes.data, dtype=np.uint64)
+        self._batch: Any = self._native.llama_batch()
+        for name, array in (
+            ("token", self._tokens),
+            ("pos", self._positions),
+            ("n_seq_id", self._n_ids),
+            ("seq_id", self._id_lists),
+            ("logits", self._wanted),
+        ):
+            kind = type(getattr(self._batch, name))
+            setattr(self._batch, name, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
+
+    def on_close(self, free: Callable[[Any], Any], handle: Any) -> None:
+        """Free a handle before the context, over which it was made."""
+        self._stack.callback(free, handle)
 
     def close(self) -> None:
         self._stack.close()
@@ -220,14 +227,18 @@ class LlamaContext:
         batch.n_tokens = width
         code = native.llama_decode(handle, batch)
         if code == 0:
-            native.llama_synchronize(handle)
-            if LOG.n_errors != n_errors:
-                raise device_failed()
+            self.wait(n_errors)
             if self._layer_rows is not None:
                 self._layer_rows.take(self._positions[:width])
         else:
             reason = _DECODE_FAILURES.get(code, "llama.cpp failed")
             self._failed(fail(f"Decoding {width} rows at position {self.n_past} failed: {reason}", code))
+
+    def wait(self, n_errors: int) -> None:
+        """For the device. Raises: DeviceError where the log holds more than `n_errors` then, which no code tells."""
+        self._native.llama_synchronize(self.handle)
+        if LOG.n_errors != n_errors:
+            raise device_failed()
 
     def _failed(self, error: MlsdError) -> None:
         raise error
@@ -247,9 +258,13 @@ class LlamaContext:
         return self._rows().copy()
 
     def row(self, node: int) -> Logits:
-        pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + 1 + node)
+        return self.output_row(self._first_row + 1 + node)
+
+    def output_row(self, i: int) -> Logits:
+        """Logits after the i-th token of the last pass, shape (n_vocab,), no copy."""
+        pointer = self._native.llama_get_logits_ith(self.handle, i)
         if not pointer:
-            raise fail(f"llama.cpp has no logits for node {node}")
+            raise fail(f"llama.cpp has no logits for row {i} of a pass")
         return np.ctypeslib.as_array(pointer, shape=(self.tokenizer.vocabulary.n_tokens,))
 
     def _rows(self) -> Logits:
@@ -279,6 +294,11 @@ class LlamaContext:
                 )
             )
         self.n_past = n_past
+
+    def cut(self, sequence: int, first: int, end: int = -1) -> None:
+        """Forget positions of a sequence (-1: of all). Raises: RollbackError."""
+        if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
+            raise RollbackError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
     def save_state(self, place: int | None = None) -> None:
         """Remember the recurrent state: on the device, or in a further one where the options say."""
@@ -315,15 +335,18 @@ class LlamaContext:
         read = native.llama_state_seq_set_data_ext(self.handle, saved.data, saved.n_bytes, 0, saved.flags)
         if read != saved.n_bytes:
             raise fail(f"Loading the recurrent state took {read} of {saved.n_bytes} bytes")
-        native.llama_synchronize(self.handle)
-        if LOG.n_errors != n_errors:
-            raise device_failed()
+        self.wait(n_errors)
 
     def copy_memory(self) -> Any:
-        size = int(self._native.llama_state_seq_get_size_ext(self.handle, self._sequence, 0))
+        return self.read_sequence(self._sequence)
+
+    def read_sequence(self, sequence: int, flags: int = 0) -> Any:
+        """The bytes in which llama.cpp keeps the memory of a sequence, or what of it the flags name."""
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
         data = (ctypes.c_uint8 * size)()
-        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, self._sequence, 0) != size:
-            raise fail(f"Copying the memory of {self.model.path.name} ({size} bytes) failed")
+        written = self._native.llama_state_seq_get_data_ext(self.handle, data, size, sequence, flags)
+        if written != size or size == 0:
+            raise fail(f"Reading the memory of {self.model.path.name} gave {written} of {size} bytes")
         return data
 
     def set_memory(self, data: Any, n_past: int) -> None:

@@ -56,6 +56,5 @@ def _footprint(opened: Callable[[], LlamaContext | RowContext], options: Context
     if not found["compute_bytes"] or not found["output_bytes"]:
         raise fail("llama.cpp's log gives no sizes of buffers")
     sizes = {name: round(sum(parts) * MIB) for name, parts in found.items()}
-    n_sequences = options.n_sequences + (options.n_saved_states if options.saved_on_device else 0)
-    state_bytes = sizes["states_bytes"] / n_sequences / (1 + options.n_snapshots)
+    state_bytes = sizes["states_bytes"] / options.n_all_sequences / (1 + options.n_snapshots)
     return Footprint(**sizes, saved_states_bytes=round(options.n_saved_states * state_bytes))

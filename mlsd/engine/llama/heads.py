@@ -6,19 +6,17 @@ release, which alone is used (`native.extension`): rows come back through symbol
 
 import ctypes
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from mlsd.engine.context import Logits
+from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, device_failed, extension, fail, library
+from mlsd.engine.llama.native import LOG, extension, fail, library
 from mlsd.engine.llama.rows import Rows
 from mlsd.engine.llama.trees import LevelSequences
 from mlsd.engine.tree import ROOT
-from mlsd.errors import EngineError
 
 # Rows of one pass. An encoder's pass allots a row of logits for each of them, so this also bounds memory.
 _N_BATCH = 128
@@ -26,59 +24,39 @@ _N_AXES = 4
 
 
 class RowContext:
-    """One context; sequence 0 holds the text. Close it before the target, whose tensors it may share."""
+    """A context beside the target, whose tensors it may share: close it first. Sequence 0 holds the text."""
 
     # Whether the graph computes outputs for the rows that ask for them. One that computes them for all rows hands out
     # the first rows' in their place, unless all rows of a pass ask, or none.
     _picks_outputs = True
 
     def __init__(
-        self, model: LlamaModel, target: LlamaContext, *, what: str, n_batch: int = 512, n_sequences: int = 1
-    ) -> None:
-        """Open a context over `model`; `what` names it in errors, `n_batch` is the widest pass."""
+        self, model: LlamaModel, target: LlamaContext, *, n_batch: int = _N_BATCH, n_sequences: int = 1,
+        next_token: bool = False,
+    ) -> None:  # fmt: skip
+        """Open a context over `model`, whose widest pass is `n_batch`; `next_token`: over the block inside it."""
         self._native, self._extension = library(), extension()
-        self._stack = ExitStack()
-        self._model, self._target, self._what = model, target, what
-        self._n_batch, self._n_sequences = n_batch, n_sequences
-        self.n_past = 0
-        self._width = 0
-        try:
-            self.handle = self._open()
-            self._memory: Any = self._native.llama_get_memory(self.handle)
-            self._batch: Any = self._native.llama_batch_ext_init(self.handle)
-            if not self._memory or not self._batch:
-                raise fail(f"llama.cpp has no memory or no batch for {what}")
-            self._stack.callback(self._native.llama_batch_ext_free, self._batch)
-        except BaseException:
-            self._stack.close()
-            raise
-        model.contexts[id(self)] = self
-        self._stack.callback(model.contexts.pop, id(self))
-        self._extension.llama_set_embeddings_nextn(self.handle, True, True)
-        self._n_vocab = model.vocabulary.n_tokens
-        self.n_embd = int(self._native.llama_model_n_embd(model.handle))
+        own = target.options
+        options = ContextOptions(
+            n_ctx=target.n_ctx, n_batch=n_batch, n_ubatch=n_batch, max_outputs=n_batch, n_sequences=n_sequences,
+            n_threads=own.n_threads, n_gpu_layers=own.n_gpu_layers, device_sampling=False,
+        )  # fmt: skip
 
-    def _open(self) -> Any:
-        native, options = self._native, self._target.options
-        params = native.llama_context_default_params()
-        params.n_ctx = self._target.n_ctx
-        params.n_batch = params.n_ubatch = self._n_batch
-        params.n_seq_max = self._n_sequences
-        params.kv_unified = self._n_sequences > 1
-        params.n_threads = params.n_threads_batch = options.n_threads
-        params.ctx_other = self._target.handle
-        params.n_rs_seq = 0
-        params.no_perf = True
-        self._extend(params)
-        LOG.drain()
-        handle = native.llama_init_from_model(self._model.handle, params)
-        if not handle:
-            raise fail(f"llama.cpp cannot create a context for {self._what}")
-        self._stack.callback(native.llama_free, handle)
-        return handle
+        def beside_target(params: Any) -> None:
+            params.ctx_other = target.handle
+            if next_token:
+                params.ctx_type = self._native.LLAMA_CONTEXT_TYPE_MTP
 
-    def _extend(self, params: Any) -> None:
-        """Last changes to the context's parameters."""
+        self._what = "the next-token block" if next_token else model.path.name
+        self._context = LlamaContext(model, options, beside_target)
+        self._batch: Any = self._native.llama_batch_ext_init(self._context.handle)
+        if not self._batch:
+            self._context.close()
+            raise fail(f"llama.cpp has no batch for {self._what}")
+        self._context.on_close(self._native.llama_batch_ext_free, self._batch)
+        self._extension.llama_set_embeddings_nextn(self._context.handle, True, True)
+        self.n_past = self._width = 0
+        self._n_batch, self.n_embd = n_batch, int(self._native.llama_model_n_embd(model.handle))
 
     # --- passes ---------------------------------------------------------------------------------------------------
 
@@ -117,37 +95,28 @@ class RowContext:
             raise fail(f"llama.cpp refused position {position} for {self._what}")
 
     def _process(self, width: int, *, encode: bool = False) -> None:
-        native = self._native
+        native, n_errors = self._native, LOG.n_errors
         kind = native.LLAMA_PROCESS_TYPE_ENCODE if encode else native.LLAMA_PROCESS_TYPE_DECODE
-        n_errors = LOG.n_errors
-        if code := native.llama_process(self.handle, kind, self._batch):
+        if code := native.llama_process(self._context.handle, kind, self._batch):
             raise fail(f"A pass of {width} positions through {self._what} failed", code)
-        native.llama_synchronize(self.handle)
-        if LOG.n_errors != n_errors:
-            raise device_failed()
+        self._context.wait(n_errors)
         self._width = width
 
     # --- outputs --------------------------------------------------------------------------------------------------
 
     def logits(self) -> Logits:
         """Logits after the last position of the last pass, shape (1, n_vocab), valid until the next pass."""
-        return self._logits(self._width - 1)[None]
+        return self._context.output_row(self._width - 1)[None]
 
     def greedy(self) -> list[int]:
         return [int(self.logits()[0].argmax())]
-
-    def _logits(self, row: int) -> Logits:
-        pointer = self._native.llama_get_logits_ith(self.handle, row)
-        if not pointer:
-            raise fail(f"llama.cpp has no logits of {self._what}")
-        return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,))
 
     def hidden_row(self) -> Rows:
         """The head's own row after the last position, shape (1, n_embd), a copy: what its next step reads."""
         return self._hidden(self._width - 1)[None].copy()
 
     def _hidden(self, row: int) -> Rows:
-        pointer = self._extension.llama_get_embeddings_nextn_ith(self.handle, row)
+        pointer = self._extension.llama_get_embeddings_nextn_ith(self._context.handle, row)
         if not pointer:
             raise fail(f"llama.cpp has no hidden row of {self._what}")
         return np.ctypeslib.as_array(pointer, shape=(self.n_embd,))
@@ -156,19 +125,15 @@ class RowContext:
 
     def truncate(self, n_past: int) -> None:
         if n_past < self.n_past:
-            self._cut(n_past)
+            self._context.cut(-1, n_past)
             self.n_past = n_past
 
-    def _cut(self, first: int) -> None:
-        if not self._native.llama_memory_seq_rm(self._memory, -1, first, -1):
-            raise EngineError(f"llama.cpp cannot cut the memory of {self._what} back to {first}.")
-
     def clear(self) -> None:
-        self._native.llama_memory_clear(self._memory, True)
+        self._context.clear()
         self.n_past = 0
 
     def close(self) -> None:
-        self._stack.close()
+        self._context.close()
 
 
 class EagleHead(RowContext):
@@ -180,11 +145,8 @@ class EagleHead(RowContext):
     _picks_outputs = False
 
     def __init__(self, model: LlamaModel, target: LlamaContext, *, widest_level: int = 0) -> None:
-        n_sequences = max(1, 2 * widest_level)
-        super().__init__(
-            model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_level), n_sequences=n_sequences
-        )
-        self._levels, self._n_shared = LevelSequences(self._memory, n_sequences), 0
+        super().__init__(model, target, n_batch=max(_N_BATCH, widest_level), n_sequences=max(1, 2 * widest_level))
+        self._levels, self._n_shared = LevelSequences(self._context), 0
         self._level_rows: Rows = np.zeros((0, self.n_embd), dtype=np.float32)
 
     def encode(self, rows: Rows) -> Rows:
@@ -213,16 +175,16 @@ class EagleHead(RowContext):
             self._add(position, token, row, output=True, sequence=first + i)
         self._process(width)
         self._level_rows = np.stack([self._hidden(i) for i in range(width)])
-        return np.stack([self._logits(i) for i in range(width)])
+        return np.stack([self._context.output_row(i) for i in range(width)])
 
     def _share(self) -> None:
-        for sequence in range(1, self._n_sequences):
-            self._native.llama_memory_seq_cp(self._memory, 0, sequence, self._n_shared, self.n_past)
+        for sequence in range(1, self._context.options.n_sequences):
+            self._native.llama_memory_seq_cp(self._context.memory, 0, sequence, self._n_shared, self.n_past)
         self._n_shared = self.n_past
 
     def truncate(self, n_past: int) -> None:
         if n_past < self.n_past or self._levels.n_levels:
-            self._cut(min(n_past, self.n_past))
+            self._context.cut(-1, min(n_past, self.n_past))
         self.n_past = min(n_past, self.n_past)
         self._n_shared = min(self._n_shared, self.n_past)
         self._levels.n_levels = 0
@@ -236,8 +198,8 @@ class BlockHead(RowContext):
     """DFlash: fills a block of masked positions, which see each other unless attention is causal, in one pass."""
 
     def __init__(self, model: LlamaModel, target: LlamaContext, *, causal: bool, widest_block: int) -> None:
-        super().__init__(model, target, what=model.path.name, n_batch=max(_N_BATCH, widest_block))
-        self._native.llama_set_causal_attn(self.handle, causal)
+        super().__init__(model, target, n_batch=max(_N_BATCH, widest_block))
+        self._native.llama_set_causal_attn(self._context.handle, causal)
 
     def inject(self, rows: Rows) -> None:
         """Append target rows, shape (n, layers * target width), to the memory; one position each."""
@@ -252,7 +214,7 @@ class BlockHead(RowContext):
     def fill(self, last: int, mask: int, n_rows: int) -> Logits:
         """Logits of a block of the newest token and masks, shape (n_rows, n_vocab); it leaves the memory again."""
         self._fill(last, mask, n_rows, output=True)
-        return np.stack([self._logits(i) for i in range(n_rows)])
+        return np.stack([self._context.output_row(i) for i in range(n_rows)])
 
     def select(self, last: int, mask: int, n_rows: int, n_candidates: int) -> tuple[int, ...]:
         """The tokens that a DFlash2 head chooses for the masks of such a block: the best next one, step by step.
@@ -261,9 +223,9 @@ class BlockHead(RowContext):
         before; the first masked one comes after the newest token, whatever the candidate.
         """
         # The graph hands the candidates out in place of a row for every position, none of which asks for logits.
-        self._extension.llama_set_embeddings_nextn(self.handle, True, False)
+        self._extension.llama_set_embeddings_nextn(self._context.handle, True, False)
         self._fill(last, mask, n_rows, output=False)
-        pointer = self._extension.llama_get_embeddings_nextn(self.handle)
+        pointer = self._extension.llama_get_embeddings_nextn(self._context.handle)
         if not pointer:
             raise fail(f"llama.cpp has no candidates of {self._what}")
         rows = np.ctypeslib.as_array(pointer, shape=(n_rows, self.n_embd))[1:]
@@ -279,14 +241,14 @@ class BlockHead(RowContext):
         for i in range(n_rows):
             self._add(self.n_past + i, mask if i else last, None, output=output)
         self._process(n_rows)
-        self._cut(self.n_past)
+        self._context.cut(-1, self.n_past)
 
 
 class NextTokenHead(RowContext):
     """The block's own context: attention memory of its own, cut back at will."""
 
     def __init__(self, target: LlamaContext) -> None:
-        super().__init__(target.model, target, what="the next-token block", n_batch=target.options.n_ubatch)
+        super().__init__(target.model, target, n_batch=target.options.n_ubatch, next_token=True)
 
     def decode(self, tokens: Sequence[int], hidden: Rows, *, output: bool = True) -> None:
         """The same; a last token whose outputs are kept has a pass of its own, as in llama.cpp.
@@ -297,6 +259,3 @@ class NextTokenHead(RowContext):
             super().decode(tokens[:-1], hidden[:-1], output=False)
             tokens, hidden = tokens[-1:], hidden[-1:]
         super().decode(tokens, hidden, output=output)
-
-    def _extend(self, params: Any) -> None:
-        params.ctx_type = self._native.LLAMA_CONTEXT_TYPE_MTP

@@ -23,6 +23,7 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -87,7 +88,7 @@ class StateLink:
 
     def _read_state(self) -> Blob:
         # Of sequence 0: it honours a rollback that is still pending, which a copy of the sequence would not.
-        blob = self._parse(self._read(self._target, 0, _STATE_ONLY), self._plan.target, state_only=True)
+        blob = self._parse(self._target.read_sequence(0, _STATE_ONLY), self._plan.target, state_only=True)
         if blob.state_position != self._target.n_past - 1:
             raise BlobError(f"The target's state is at position {blob.state_position}, not {self._target.n_past - 1}.")
         return blob.select((), self._plan.state)
@@ -106,7 +107,7 @@ class StateLink:
         """The target's attention memory of the positions that the draft does not have yet."""
         self._native.llama_memory_seq_cp(self._target.memory, 0, _SPARE, self._n_linked, n_past)
         try:
-            blob = self._parse(self._read(self._target, _SPARE, 0), self._plan.target)
+            blob = self._parse(self._target.read_sequence(_SPARE), self._plan.target)
         finally:
             self._remove(self._target, _SPARE, -1)
         if sorted(blob.positions) != list(range(self._n_linked, n_past)):
@@ -115,17 +116,8 @@ class StateLink:
 
     # --- native ---------------------------------------------------------------------------------------------------
 
-    def _parse(self, data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blob:
-        return read_blob(data, shape, version=self._version, state_only=state_only)
-
-    def _read(self, context: LlamaContext, sequence: int, flags: int) -> bytes:
-        native = self._native
-        size = int(native.llama_state_seq_get_size_ext(context.handle, sequence, flags))
-        buffer = (ctypes.c_uint8 * size)()
-        written = native.llama_state_seq_get_data_ext(context.handle, buffer, size, sequence, flags)
-        if written != size or size == 0:
-            raise fail(f"Reading a sequence's memory returned {written} of {size} bytes")
-        return bytes(buffer)
+    def _parse(self, data: Any, shape: BlobShape, *, state_only: bool = False) -> Blob:
+        return read_blob(bytes(data), shape, version=self._version, state_only=state_only)
 
     def _write(self, data: bytes, sequence: int, flags: int) -> None:
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
@@ -172,7 +164,7 @@ class StateLink:
 
     def _read_draft(self) -> Blob:
         only_state = not self._plan.shares_attention
-        data = self._read(self._draft, 0, _STATE_ONLY if only_state else 0)
+        data = self._draft.read_sequence(0, _STATE_ONLY if only_state else 0)
         return self._parse(data, self._plan.draft, state_only=only_state)
 
     def _expected(self, n_past: int) -> Blob:

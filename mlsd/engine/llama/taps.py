@@ -98,10 +98,7 @@ class TappedContext(LlamaContext):
         self._tap: Tap | None = None
         self._failure: BaseException | None = None  # of the tap: it waits until the pass is over
         self._callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
-        super().__init__(model, options)
-
-    def _extend(self, params: Any) -> None:
-        params.cb_eval = self._callback
+        super().__init__(model, options, lambda params: setattr(params, "cb_eval", self._callback))
 
     def _on_tensor(self, tensor: int, ask: bool, _: Any) -> bool:
         """First asked whether a tensor is wanted, then told that it is computed; False there would end the pass."""

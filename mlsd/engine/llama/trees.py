@@ -6,9 +6,8 @@ its leaves is named first. Memory cells are shared between sequences: the prefix
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,8 +30,8 @@ class LevelSequences:
     Levels take turns with the two halves of a context's sequences, so that parents are still there to copy from.
     """
 
-    def __init__(self, memory: Any, n_sequences: int) -> None:
-        self._native, self._memory, self._half = library(), memory, n_sequences // 2
+    def __init__(self, context: LlamaContext) -> None:
+        self._context, self._half = context, context.options.n_sequences // 2
         self.n_levels = 0
 
     def add(self, base: int, parents: Sequence[int]) -> tuple[int, int]:
@@ -44,10 +43,10 @@ class LevelSequences:
         if width > self._half:
             raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * self._half}.")
         first, before = (0, self._half) if depth % 2 == 0 else (self._half, 0)
+        copy, memory = library().llama_memory_seq_cp, self._context.memory
         for i, parent in enumerate(parents if depth else ()):
-            if not self._native.llama_memory_seq_rm(self._memory, first + i, base, -1):
-                raise EngineError(f"llama.cpp cannot forget what sequence {first + i} holds from position {base} on.")
-            self._native.llama_memory_seq_cp(self._memory, before + parent, first + i, base, base + depth)
+            self._context.cut(first + i, base)
+            copy(memory, before + parent, first + i, base, base + depth)
         self.n_levels += 1
         return first, base + depth
 
@@ -70,29 +69,7 @@ class LlamaTreeContext(LlamaContext):
         self._tree = Tree(tokens=(), parents=())
         self._layout: TreeLayout = layout(self._tree)
         self._n_root = 0
-        self._levels = LevelSequences(self.memory, options.n_sequences)
-
-    def _open_batch(self) -> None:
-        size = self.options.n_batch
-        self._tokens = np.zeros(size, dtype=np.int32)
-        self._positions = np.zeros(size, dtype=np.int32)
-        self._wanted = np.zeros(size, dtype=np.int8)
-        self._counting = np.arange(size, dtype=np.int32)
-        self._n_ids = np.ones(size, dtype=np.int32)
-        # A node's sequences are neighbours, so each row's list of ids is a slice of this one array.
-        self._ids = np.arange(self.options.n_sequences, dtype=np.int32)
-        self._id_lists = np.full(size, self._ids.ctypes.data, dtype=np.uint64)
-        fields = {
-            "token": self._tokens,
-            "pos": self._positions,
-            "n_seq_id": self._n_ids,
-            "seq_id": self._id_lists,
-            "logits": self._wanted,
-        }
-        self._batch: Any = self._native.llama_batch()
-        for name, array in fields.items():
-            kind = type(getattr(self._batch, name))
-            setattr(self._batch, name, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
+        self._levels = LevelSequences(self)
 
     # --- decoding -------------------------------------------------------------------------------------------------
 
@@ -168,13 +145,13 @@ class LlamaTreeContext(LlamaContext):
         if self._layer_rows is not None:
             self._layer_rows.keep_path(self._n_root, path)
         if self.options.tree == "redecode":
-            self._cut(-1, n_first, -1)
+            self.cut(-1, n_first)
             self.n_past = n_first
             if path:
                 self.decode([self._tree.tokens[i] for i in path], n_outputs=0)
             return len(path)
         n_end = n_first + len(path)
-        self._cut(-1, n_end, -1)
+        self.cut(-1, n_end)
         if path:
             self._share(path[-1], n_first, n_end)
         self.n_past = n_end
@@ -187,17 +164,13 @@ class LlamaTreeContext(LlamaContext):
             if winner <= sequence < end:
                 continue
             if sequence < self._layout.n_leaves:
-                self._cut(sequence, n_first, n_end)
+                self.cut(sequence, n_first, n_end)
             self._native.llama_memory_seq_cp(self.memory, winner, sequence, n_first, n_end)
 
     def truncate(self, n_past: int) -> None:
-        self._cut(-1, n_past, -1)
+        self.cut(-1, n_past)
         self.n_past = n_past
         self._levels.n_levels = 0
-
-    def _cut(self, sequence: int, first: int, end: int) -> None:
-        if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
-            raise EngineError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
     def clear(self) -> None:
         super().clear()

@@ -81,9 +81,10 @@ def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     found: Opened = Counter()
     make_context, make_head = LlamaContext.__init__, RowContext.__init__
 
-    def context(self: LlamaContext, model: LlamaModel, options: ContextOptions) -> None:
-        found["context", model.path, _plain(options)] += 1
-        make_context(self, model, options)
+    def context(self: LlamaContext, model: LlamaModel, options: ContextOptions, adjust: Any = None) -> None:
+        if adjust is None:  # else it is a head's
+            found["context", model.path, _plain(options)] += 1
+        make_context(self, model, options, adjust)
 
     def head(self: RowContext, model: LlamaModel, target: LlamaContext, **asked: Any) -> None:
         found["head", target.model.path, _plain(target.options)] += 1
