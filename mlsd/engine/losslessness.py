@@ -13,7 +13,7 @@ Where noise is so large that it would explain anything, or copies change a memor
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -254,19 +254,6 @@ def distance(one: Floats, other: Floats) -> float:
     return float(np.sqrt(((one - other) ** 2).mean()))
 
 
-class _Memories:
-    """What follows the fixed tokens behind memories of one text that were fed in different ways."""
-
-    def __init__(self, way: Way, rows: Logits) -> None:
-        self.top = TopLogits(rows)
-        self.logits = {way: self.top.of(rows)}
-
-    def noise(self, ways: Iterable[Way]) -> float:
-        """The largest distance between two of them."""
-        known = [self.logits[way] for way in ways]
-        return max((distance(one, other) for i, one in enumerate(known) for other in known[:i]), default=0.0)
-
-
 class FedContext:
     """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`."""
 
@@ -380,7 +367,8 @@ class Judge:
     def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
         """`options` give what all contexts share; the rest is set here."""
         self._context = FedContext(open_context, options)
-        self._memories: dict[object, _Memories] = {}
+        # What follows the fixed tokens behind memories of one text, by how it was fed.
+        self._fed: dict[object, tuple[TopLogits, dict[Way, Floats]]] = {}
         self._verdicts: dict[object, Losslessness] = {}
 
     def close(self) -> None:
@@ -432,7 +420,7 @@ class Judge:
         for way in text.ways():  # few passes first, and nearly always the noise of all of them
             if verdict.verdict == "diverged" and way != text.single and self._feed(text, way, gaps.wide) is not None:
                 verdict = gaps.verdict(reference)
-        most = _MOST_NOISE * self._memories[text.prompt, text.tokens].top.spread
+        most = _MOST_NOISE * self._fed[text.prompt, text.tokens][0].spread
         gap, tolerance = verdict.worst_gap or 0.0, verdict.tolerance or 0.0
         if gap > most if verdict.verdict == "near_tie" else text.tree == "keep" and gap <= CLEARLY * tolerance:
             return msgspec.structs.replace(verdict, verdict="not_judged")
@@ -447,9 +435,9 @@ class Judge:
             if (found := self._feed(text, way)) is None:
                 continue
             fed.append(way)
-            known = self._memories[text.prompt, text.tokens]
-            nearest, noise = min(nearest, distance(known.top.of(rows), found)), known.noise(fed)
-            spread = known.top.spread
+            top, known = self._fed[text.prompt, text.tokens]
+            nearest, spread = min(nearest, distance(top.of(rows), found)), top.spread
+            noise = max((distance(known[a], known[b]) for a, b in itertools.combinations(fed, 2)), default=0.0)
             limit, most = spread * FLOOR + FACTOR * noise, spread * (FLOOR + _MOST_NOISE)
             if nearest <= min(limit, most):
                 break
@@ -461,13 +449,12 @@ class Judge:
 
     def _feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Floats | None:
         """What follows the text, fed in that way; None where the build has no such kernel."""
-        known = self._memories.get((text.prompt, text.tokens))
-        if known is not None and way in known.logits and use is None:
-            return known.logits[way]
+        key = text.prompt, text.tokens
+        if key in self._fed and way in self._fed[key][1] and use is None:
+            return self._fed[key][1][way]
         if (context := self._context.feed(text, way, use)) is None:
             return None
         rows = self._context.follow(context)
-        if known is None:
-            known = self._memories[text.prompt, text.tokens] = _Memories(way, rows)
-        known.logits[way] = known.top.of(rows)
-        return known.logits[way]
+        top, known = self._fed.setdefault(key, (TopLogits(rows), {}))
+        known[way] = top.of(rows)
+        return known[way]

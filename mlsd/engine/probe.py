@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import starmap
 from typing import Literal, cast
 
 import msgspec
@@ -26,7 +27,7 @@ from mlsd.records import Record
 History = Literal["batch", "single"]
 Role = Literal["target", "draft"]
 OpenContext = Callable[[ContextOptions], Context]
-Widths = tuple[int, ...]
+Turn = Callable[[], None]  # plays a round
 
 PROBE_TEXT = (
     "Measure twice, then cut once. A number that nobody can check is worth less than no number at all, and a clock "
@@ -117,35 +118,30 @@ class ProbeReport(Record, frozen=True, kw_only=True):
 
 def probe(open_context: OpenContext, options: ContextOptions, clock: Clock | None = None) -> ProbeReport:
     """Test every strategy and time the exact ones. Raises: EngineError when not even plain decoding works."""
-    with closing(_TestBench(open_context, options, _GAMMA)) as lab:
-        return _report(lab, clock or MonotonicClock())
+    clock = clock or MonotonicClock()
+    with closing(_TestBench(open_context, options, _GAMMA)) as bench:
+        noise, tolerance = max(bench.noise(max(NOISE_WIDTHS)).values()), bench.tolerance()
+        control, results = bench.control(), list[StrategyResult]()
+        for history, (first, *others) in _CANDIDATES.items():
+            found = [bench.test(first, history, tolerance)]
+            if not found[0].exact:  # a cut is free, so no other way is worth trying
+                found = bench.timed([*found, *(bench.test(name, history, tolerance) for name in others)], clock)
+            results += found
+        on_device, on_host = bench.plain_ns(clock)
+        return ProbeReport(
+            strategies=tuple(results),
+            kernel_noise=noise,
+            tolerance=tolerance,
+            control_diff=control,
+            device_round_ns=on_device,
+            host_round_ns=on_host,
+        )
 
 
 def kernel_noise(open_context: OpenContext, options: ContextOptions) -> dict[int, float]:
     """By width of a pass, the largest logit difference from passes over single tokens."""
-    with closing(_TestBench(open_context, options, _GAMMA)) as lab:
-        return lab.noise(max(NOISE_WIDTHS))
-
-
-def _report(lab: _TestBench, clock: Clock) -> ProbeReport:
-    noise, tolerance, control = max(lab.noise(max(NOISE_WIDTHS)).values()), lab.tolerance(), lab.control()
-    results: list[StrategyResult] = []
-    for history, names in _CANDIDATES.items():
-        cut = lab.test(names[0], history, tolerance)
-        if cut.exact:  # it is free, so no other way is worth trying
-            results.append(cut)
-            continue
-        found = [cut, *(lab.test(name, history, tolerance) for name in names[1:])]
-        results += lab.timed(found, clock)
-    on_device, on_host = lab.plain_ns(clock)
-    return ProbeReport(
-        strategies=tuple(results),
-        kernel_noise=noise,
-        tolerance=tolerance,
-        control_diff=control,
-        device_round_ns=on_device,
-        host_round_ns=on_host,
-    )
+    with closing(_TestBench(open_context, options, _GAMMA)) as bench:
+        return bench.noise(max(NOISE_WIDTHS))
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -163,13 +159,13 @@ def check(open_context: OpenContext, options: ContextOptions, question: Question
     At gamma and every depth below; at one depth behind a text that fills the context; for every path of a tree.
     """
     history: History = "batch" if question.role == "target" else "single"
-    with closing(_TestBench(open_context, options, question.gamma)) as lab:
+    with closing(_TestBench(open_context, options, question.gamma)) as bench:
         if question.where == "tree":
-            return lab.test_tree()
+            return bench.test_tree()
         if question.where == "long text":
-            return lab.test_long(question.strategy, history)
-        lab.control()
-        return lab.test(question.strategy, history, lab.tolerance())
+            return bench.test_long(question.strategy, history)
+        bench.control()
+        return bench.test(question.strategy, history, bench.tolerance())
 
 
 def questions(options: ContextOptions, strategy: str, role: Role, gamma: int) -> Iterator[Question]:
@@ -264,12 +260,12 @@ class _TestBench:
         self._open, self._options, self._gamma = open_context, options, gamma
         self._window, self._beyond = 0, tuple[int, ...]()
         self._contexts: dict[ContextOptions, Context] = {}
-        self._clean: dict[tuple[int, Widths], Logits] = {}
+        self._clean: dict[tuple[int, History, int], Logits] = {}
         context = self._context(self._wide())
         ids, self._window = context.tokenizer.tokenize(PROBE_TEXT, add_special=True), context.window
         n_text = max(gamma + 1 + _N_CONTINUATION, *NOISE_WIDTHS)
         self._ids, self._prefix = ids, ids[:_N_PREFIX]
-        self._true, self._wrong = self._text(_N_PREFIX + n_text)[_N_PREFIX:], self._text(gamma + 1)[::-1]
+        self._true, self._rejected = self._text(_N_PREFIX + n_text)[_N_PREFIX:], self._text(gamma + 1)[::-1]
         # A text that leaves the window where layers have one: what goes back must find the oldest positions again.
         self._beyond = self._text(self._window + _N_PREFIX if 0 < self._window <= _LONGEST_WINDOW else 0)
 
@@ -333,14 +329,17 @@ class _TestBench:
     def test(self, name: str, history: History, tolerance: float) -> StrategyResult:
         """At every depth; where layers have a window, also at one behind a text that leaves it."""
         keeps = range(1, self._gamma + 1) if history == "batch" else range(self._gamma)
+        cases = [(n_keep, self._prefix) for n_keep in reversed(keeps)]
+        if self._beyond:
+            cases.append((max(1, self._gamma // 2), self._beyond))
+        return self._tried(name, history, starmap(partial(self._difference, name, history), cases), tolerance)
 
-        def differences() -> Iterator[float]:
-            for n_keep in reversed(keeps):
-                yield self._difference(name, history, n_keep, self._prefix)
-            if self._beyond:
-                yield self._difference(name, history, max(1, self._gamma // 2), self._beyond)
-
-        return self._tried(name, history, differences(), tolerance)
+    def test_long(self, name: str, history: History) -> StrategyResult:
+        """At one depth behind a text that fills the context."""
+        n_ctx, n_room = self._options.n_ctx, 2 * (self._gamma + 1) + _N_CONTINUATION
+        cases = [(1 + self._gamma // 2, self._text(n_ctx - n_room))]
+        differences = starmap(partial(self._difference, name, history, n_ctx=n_ctx), cases)
+        return self._tried(name, history, differences, self.tolerance())
 
     def _tried(self, name: str, history: History, differences: Iterable[float], tolerance: float) -> StrategyResult:
         worst = 0.0
@@ -361,21 +360,36 @@ class _TestBench:
             reason=None if exact else f"accepted by the engine, but logits are off by {worst:.3g}",
         )
 
-    def _difference(self, name: str, history: History, n_keep: int, prefix: Sequence[int]) -> float:
-        n_history = self._gamma + (history == "batch")
-        kept = self._true[:n_keep]
-        next_tokens = self._true[n_keep : n_keep + _N_CONTINUATION]
-        clean_key = len(prefix), (n_keep,) if history == "batch" else (1,) * n_keep
-        if clean_key not in self._clean:
-            context = self._context(self._wide())
-            context.decode(prefix)
-            self._feed(context, kept, history)
-            self._clean[clean_key] = self._continue(context, next_tokens)
-        context = self._context(rollback_options(name, self._wide(), self._gamma))
+    def _difference(
+        self, name: str, history: History, n_keep: int, prefix: Sequence[int], n_ctx: int | None = None
+    ) -> float:
+        """Between what follows a rollback and what follows a memory that never saw the rejected tokens.
+
+        In a context of `n_ctx` positions, whose text is read once, that memory grows from a copy of what was held
+        before: a copy that lies makes the strategy look inexact, never exact.
+        """
+        kept, following = self._true[:n_keep], self._true[n_keep : n_keep + _N_CONTINUATION]
+        rejected = self._rejected[: self._gamma + (history == "batch") - n_keep]
+        clean_key = len(prefix), history, n_keep
+        if n_ctx is None and clean_key not in self._clean:
+            untouched = self._context(self._wide())
+            untouched.decode(prefix)
+            self._clean[clean_key] = self._follow(untouched, kept, history, following)
+        length = {} if n_ctx is None else {"n_ctx": n_ctx}
+        context = self._context(rollback_options(name, self._wide(**length), self._gamma))
         context.decode(prefix)
-        self._roll_back(context, name, history, (*kept, *self._wrong[: n_history - n_keep]), len(prefix) + n_keep)
-        self._feed(context, (*prefix, *kept)[context.n_past :], history)
-        return float(np.abs(self._continue(context, next_tokens) - self._clean[clean_key]).max())
+        memory = None if n_ctx is None else context.copy_memory()
+        self._roll_back(context, name, history, (*kept, *rejected), len(prefix) + n_keep)
+        rows = self._follow(context, (*prefix, *kept)[context.n_past :], history, following)
+        if memory is None:
+            return float(np.abs(rows - self._clean[clean_key]).max())
+        context.set_memory(memory, len(prefix))
+        return float(np.abs(rows - self._follow(context, kept, history, following)).max())
+
+    def _follow(self, context: Context, kept: Sequence[int], history: History, following: Sequence[int]) -> Logits:
+        """The logits after each of the tokens that follow what is kept."""
+        self._feed(context, kept, history)
+        return self._continue(context, following)
 
     def _roll_back(self, context: Context, name: str, history: History, tokens: Sequence[int], n_past: int) -> None:
         """Decode tokens as a round does, and keep `n_past` positions; "none" leaves all."""
@@ -404,30 +418,6 @@ class _TestBench:
             if part:
                 context.decode(part)
 
-    def test_long(self, name: str, history: History) -> StrategyResult:
-        """At one depth behind a text that fills the context; the memory without rejected tokens grows from a copy.
-
-        A copy that lies makes the strategy look wrong, never right.
-        """
-        n_keep, n_room = 1 + self._gamma // 2, 2 * (self._gamma + 1) + _N_CONTINUATION
-        prefix = self._text(self._options.n_ctx - n_room)
-        kept, wrong = self._true[:n_keep], self._wrong[n_keep : self._gamma + (history == "batch")]
-        next_tokens = self._true[n_keep : n_keep + _N_CONTINUATION]
-        options = rollback_options(name, self._wide(n_ctx=self._options.n_ctx), self._gamma)
-
-        def difference() -> Iterator[float]:
-            context = self._context(options)
-            context.decode(prefix)
-            memory = context.copy_memory()
-            self._roll_back(context, name, history, (*kept, *wrong), len(prefix) + n_keep)
-            self._feed(context, (*prefix, *kept)[context.n_past :], history)
-            rows = self._continue(context, next_tokens)
-            context.set_memory(memory, len(prefix))
-            self._feed(context, kept, history)
-            yield float(np.abs(self._continue(context, next_tokens) - rows).max())
-
-        return self._tried(name, history, difference(), self.tolerance())
-
     def test_tree(self) -> StrategyResult:
         """Every length of path, behind branches that lose; another attention kernel says what cells' order may do."""
         singles = self._singles()
@@ -452,12 +442,12 @@ class _TestBench:
             return float(np.abs(np.stack(rows) - singles[: len(rows)]).max())
 
         def differences() -> Iterator[float]:
-            n_most, wrong = options.n_sequences - 1, self._wrong
+            n_most, others = options.n_sequences - 1, self._rejected
             for n_path in range(depth + 1):
                 path, n_left = self._true[1 : 1 + n_path], self._gamma - n_path
                 # What loses stands behind the path, and fills the sequences; or before it, and is longer.
-                behind = [wrong[i : i + 1] for i in range(min(n_left, n_most))]
-                before = [(*path[:i], *wrong[i : i + 2]) for i in range(min(max(1, n_left // 2), n_most))]
+                behind = [others[i : i + 1] for i in range(min(n_left, n_most))]
+                before = [(*path[:i], *others[i : i + 2]) for i in range(min(max(1, n_left // 2), n_most))]
                 for paths in ([path, *behind], [*before, path]):
                     yield difference(path, merge(paths, self._gamma, depth + 2))
 
@@ -488,37 +478,50 @@ class _TestBench:
 
         Every pass copies each snapshot that is kept, of every recurrent layer (llama.cpp, delta-net-base.cpp).
         """
-        turn = self._verify if history == "batch" else self._draft
-        with ExitStack() as stack:
-            rounds = []
-            for name in names:
-                options = rollback_options(name, self._wide(), gamma)
-                context = stack.enter_context(closing(self._open(options)))
-                context.decode(self._prefix)
-                rounds.append(partial(turn, context, make_rollback(name, context), list(self._prefix), gamma))
-            return dict(zip(names, _shortest_ns(rounds, clock), strict=True))
+        play = self._verify if history == "batch" else self._draft
+
+        def turn(name: str, context: Context) -> Turn:
+            return partial(play, context, make_rollback(name, context), list(self._prefix), gamma)
+
+        turns = [(rollback_options(name, self._wide(), gamma), partial(turn, name)) for name in names]
+        return dict(zip(names, self._shortest_ns(turns, clock), strict=True))
 
     def plain_ns(self, clock: Clock) -> list[int]:
         """The shortest round of plain decoding with the token picked on the device, and on the host."""
 
-        def turn(context: Context) -> None:
-            context.decode(context.greedy()[-1:])
+        def turn(context: Context) -> Turn:
+            return lambda: context.decode(context.greedy()[-1:])
 
+        places = (self._wide(max_outputs=1, device_sampling=on_device) for on_device in (True, False))
+        return self._shortest_ns([(options, turn) for options in places], clock)
+
+    def _shortest_ns(
+        self, turns: Sequence[tuple[ContextOptions, Callable[[Context], Turn]]], clock: Clock
+    ) -> list[int]:
+        """The least that each took, in a context of its own. They take turns: a busy machine is busy for all."""
+        spans: list[list[int]] = [[] for _ in turns]
         with ExitStack() as stack:
-            rounds = []
-            for on_device in (True, False):
-                options = self._wide(max_outputs=1, device_sampling=on_device)
+            plays = []
+            for options, make in turns:
                 context = stack.enter_context(closing(self._open(options)))
                 context.decode(self._prefix)
-                rounds.append(partial(turn, context))
-            return _shortest_ns(rounds, clock)
+                plays.append(make(context))
+            for i in range(_MOST_ROUNDS):
+                if i > 1 and sum(map(sum, spans)) > _ENOUGH_NS:
+                    break
+                for play, found in zip(plays, spans, strict=True):
+                    began_ns = clock.now_ns()
+                    play()
+                    if i:  # the first builds graphs
+                        found.append(clock.now_ns() - began_ns)
+        return [min(found) for found in spans]
 
     def _verify(self, context: Context, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A target's part of a round that keeps half of its proposals."""
         n_keep = 1 + gamma // 2
         kept = self._true[:n_keep]
         strategy.mark()
-        context.decode((*kept, *self._wrong[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
+        context.decode((*kept, *self._rejected[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
         text += kept
         strategy.rewind(len(text), kept)
 
@@ -527,11 +530,11 @@ class _TestBench:
         text.append(self._true[-1])
         context.decode(text[context.n_past :])
         strategy.mark()
-        for token in self._wrong[: gamma - 1]:
+        for token in self._rejected[: gamma - 1]:
             strategy.step()
             context.decode((token,))
         n_keep = gamma // 2
-        text += self._wrong[:n_keep]
+        text += self._rejected[:n_keep]
         strategy.rewind(len(text), ())
 
     def _continue(self, context: Context, tokens: Sequence[int]) -> Logits:
@@ -541,17 +544,3 @@ class _TestBench:
             context.decode((token,))
             rows.append(check_finite(context.logits())[0])
         return np.stack(rows)
-
-
-def _shortest_ns(rounds: Sequence[Callable[[], None]], clock: Clock) -> list[int]:
-    """The least that each took. They take turns, so that a busy machine is busy for all."""
-    spans: list[list[int]] = [[] for _ in rounds]
-    for i in range(_MOST_ROUNDS):
-        if i > 1 and sum(map(sum, spans)) > _ENOUGH_NS:
-            break
-        for play, found in zip(rounds, spans, strict=True):
-            began_ns = clock.now_ns()
-            play()
-            if i:  # the first builds graphs
-                found.append(clock.now_ns() - began_ns)
-    return [min(found) for found in spans]
