@@ -172,17 +172,13 @@ class Arena:
         prompt: Sequence[int],
         n_predict: int,
         *,
-        draft: str | None = None,
-        drafter: Drafter | None = None,
         wrap: Callable[[Drafter], Drafter] = Watched,
-        sampling: Sampling | None = None,
         rng: np.random.Generator | None = None,
-        draft_rollback: str | None = None,
+        **opening: Any,
     ) -> Run:
-        """Generate with the method `method` (as after --drafter), or with `drafter` on a target made for `method`."""
-        with self.opened(
-            name, method, gamma, draft=draft, sampling=sampling, drafter=drafter, draft_rollback=draft_rollback
-        ) as (context, made):
+        """Generate with the method `method` (as after --drafter); `opening` as `opened` takes it."""
+        draft, sampling = opening.get("draft"), opening.get("sampling")
+        with self.opened(name, method, gamma, **opening) as (context, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", context)
             result = generate(context, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
@@ -209,7 +205,7 @@ class Arena:
         drafter: Drafter | None = None,
         draft_rollback: str | None = None,
     ) -> Iterator[tuple[LlamaContext, Drafter]]:
-        """The target's context and the drafter, as a worker would open them."""
+        """The target's context and the drafter, or `drafter` in its place, as a worker would open them."""
         sampling = sampling or Sampling()
         spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
         path = self._files[name]

@@ -70,84 +70,61 @@ class Cell(NamedTuple):
     method: str  # as after --drafter
     gamma: int
     draft: str | None = None
-    shows: Callable[[Run, int], bool] = lambda run, gamma: True
+    shows: str = ""  # of SHOWS
     seeds: Sequence[int] = ()  # prompts to try until one shows it; the one of gamma's number without
     clear: bool = False  # of a prompt whose output hangs on no rounding
     home: str = "arena"  # the fixture that has the models
 
 
-def steps_are_proposals(run: Run, gamma: int) -> bool:
-    return run.stats["draft_steps"] == run.proposed
+def longest(run: Run) -> int:
+    return max(proposed for proposed, _ in run.counts)
 
 
-def proposes(run: Run, gamma: int) -> bool:
-    return run.proposed > 0
-
-
-def steps_are_some_proposals(run: Run, gamma: int) -> bool:
-    return proposes(run, gamma) and steps_are_proposals(run, gamma)
-
-
-def is_rejected(run: Run, gamma: int) -> bool:
-    return run.proposed > run.accepted
-
-
-def fits(run: Run, gamma: int) -> bool:
-    return all(proposed <= gamma for proposed, _ in run.counts)
-
-
-def some_stand(run: Run, gamma: int) -> bool:
-    return 0 < run.accepted < run.proposed
-
-
-def is_always_right(run: Run, gamma: int) -> bool:
-    """The likeliest of all nodes is the target's own next token."""
-    return fits(run, gamma) and all(accepted > 0 for proposed, accepted in run.counts if proposed)
-
-
-def is_never_wrong(run: Run, gamma: int) -> bool:
-    n_rounds = -(-(N_PREDICT - 1) // (gamma + 1))
-    return all(proposed == accepted for proposed, accepted in run.counts) and len(run.counts) == n_rounds
-
-
-def is_never_right(run: Run, gamma: int) -> bool:
-    wanted = sum(min(gamma, N_PREDICT - 2 - done) for done in range(N_PREDICT - 1))
-    return run.accepted == 0 and len(run.counts) == N_PREDICT - 1 and run.proposed == wanted
-
-
-def blocks_of(n_block: int) -> Callable[[Run, int], bool]:
-    def shows(run: Run, gamma: int) -> bool:
-        n_drafts = sum(proposed > 0 for proposed, _ in run.counts)
-        longest = max(proposed for proposed, _ in run.counts)
-        return run.stats["draft_steps"] == n_drafts > 0 and longest == min(gamma, n_block)
-
-    return shows
-
-
-def doubts(run: Run, gamma: int) -> bool:
-    return proposes(run, gamma) and run.stats["early_stops"] > 0
-
-
-def adapts(run: Run, gamma: int) -> bool:
-    return max(proposed for proposed, _ in run.counts) > 1
-
-
+# What a run shows, given its gamma.
+SHOWS: dict[str, Callable[[Run, int], bool]] = {
+    "": lambda run, gamma: True,
+    "steps are proposals": lambda run, gamma: run.stats["draft_steps"] == run.proposed,
+    "proposes": lambda run, gamma: run.proposed > 0,
+    "steps are some proposals": lambda run, gamma: run.stats["draft_steps"] == run.proposed > 0,
+    "is rejected": lambda run, gamma: run.proposed > run.accepted,
+    "is accepted": lambda run, gamma: run.accepted > 0,
+    "fits": lambda run, gamma: longest(run) <= gamma,
+    "some stand": lambda run, gamma: 0 < run.accepted < run.proposed,
+    # The likeliest of all nodes is the target's own next token.
+    "is always right": lambda run, gamma: longest(run) <= gamma and all(n > 0 for k, n in run.counts if k),
+    "is right": lambda run, gamma: (
+        all(k == n for k, n in run.counts) and len(run.counts) == -(-(N_PREDICT - 1) // (gamma + 1))
+    ),
+    "is never right": lambda run, gamma: (
+        run.accepted == 0
+        and len(run.counts) == N_PREDICT - 1
+        and run.proposed == sum(min(gamma, N_PREDICT - 2 - done) for done in range(N_PREDICT - 1))
+    ),
+    "stops early": lambda run, gamma: run.proposed > 0 and run.stats["early_stops"] > 0,
+    "adapts": lambda run, gamma: longest(run) > 1,
+} | {
+    f"blocks of {n}": lambda run, gamma, n=n: (
+        run.stats["draft_steps"] == sum(k > 0 for k, _ in run.counts) > 0 and longest(run) == min(gamma, n)
+    )  # type: ignore[misc]
+    for n in (3, 5, 6, 7)
+}
 EAGLE3_TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
 # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
 DFLASH = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}
 COMMITS = ("redecode", "keep")
 CELLS = [
-    *(Cell(name, "mtp", k, shows=steps_are_proposals, home="blocks")
+    *(Cell(name, "mtp", k, shows="steps are proposals", home="blocks")
       for name in ("qwen35", "qwen35moe", *TABLES) for k in (1, 2, 4)),
-    *(Cell(name, "dflash", k, f"{name}-dflash", blocks_of(7), home="heads") for name in TARGETS for k in (1, 2, 4, 12)),
-    *(Cell("llama", "dflash", 6, draft, blocks_of(n), (5,), home="heads") for draft, n in DFLASH.items()),
-    *(Cell(name, "eagle3", k, f"{name}-eagle3", steps_are_some_proposals, home="heads")
+    *(Cell(name, "dflash", k, f"{name}-dflash", "blocks of 7", home="heads")
+      for name in TARGETS for k in (1, 2, 4, 12)),
+    *(Cell("llama", "dflash", 6, draft, f"blocks of {n}", (5,), home="heads") for draft, n in DFLASH.items()),
+    *(Cell(name, "eagle3", k, f"{name}-eagle3", "steps are some proposals", home="heads")
       for name in TARGETS for k in (1, 2, 4, 8)),
     *(Cell("llama", "eagle3", 4, f"eagle3-{kind}", seeds=(5,), home="heads") for kind in ("wide", "reduced", "norms")),
     Cell("llama", EAGLE3_TREE, 9, "llama-eagle3", home="heads"),
     *(Cell("llama", f"draft-tree:{shape},commit=redecode", k, draft, shows, clear=True)
-      for draft, shows in (("llama", is_always_right), ("llama-noise01", fits), ("llama-other", fits))
+      for draft, shows in (("llama", "is always right"), ("llama-noise01", "fits"), ("llama-other", "fits"))
       for k, shape in ((6, "depth=2,top_k=3"), (24, "depth=4,top_k=5"))),
     *(Cell(name, f"draft-tree:depth=3,top_k=4,commit={commit}", 16, f"{name}-noise01", seeds=(4,))
       for name in TINY_ATTENTION for commit in COMMITS),
@@ -155,37 +132,37 @@ CELLS = [
       for name in TINY_ATTENTION for commit in COMMITS),
     *(Cell("llama", f"lookahead:{shape},commit=redecode", 16, seeds=(seed,))
       for shape in ("window=4,ngram=3,guesses=3", "window=8,ngram=5,guesses=6") for seed in (1, 2)),
-    *(Cell(name, "ngram-cache", 6, None, is_rejected, range(24)) for name in ARCHITECTURES),
-    *(Cell(name, method, k, None, is_rejected, range(k, k + 24))
+    *(Cell(name, "ngram-cache", 6, None, "is rejected", range(24)) for name in ARCHITECTURES),
+    *(Cell(name, method, k, None, "is rejected", range(k, k + 24))
       for name in ARCHITECTURES for method in ("pld", "pld:match=last,full=true,ngram=2") for k in (3, 10)),
-    *(Cell(name, f"expert-skip:{options}", 3, None, proposes)
+    *(Cell(name, f"expert-skip:{options}", 3, None, "proposes")
       for name in MIXTURES for options in ("mode=own", "mode=sync", "experts=1")),
-    *(Cell(name, f"expert-skip:mode={mode},skip=2", 3, None, proposes)
+    *(Cell(name, f"expert-skip:mode={mode},skip=2", 3, None, "proposes")
       for name in ("qwen35moe", "qwen3moe") for mode in ("own", "sync")),
     *(Cell(name, f"kangaroo:adapter=ADAPTERS/{name}{kind},p_min={(0.0, 0.2)[k % 2]}", k, None,
-           steps_are_proposals, (3,))
+           "steps are proposals", (3,))
       for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in (1, 3, 8)),
-    *(Cell(name, f"draft-model:p_min={p_min},p_min_mode={mode}", 6, f"{name}-noise01", doubts, range(24))
+    *(Cell(name, f"draft-model:p_min={p_min},p_min_mode={mode}", 6, f"{name}-noise01", "stops early", range(24))
       for name in ("llama", "qwen35", "falcon-h1") for mode, p_min in (("include", 0.1), ("drop", 0.5))),
-    *(Cell(name, "draft-model:adaptive=1", 6, f"{name}-noise003", adapts, range(24))
+    *(Cell(name, "draft-model:adaptive=1", 6, f"{name}-noise003", "adapts", range(24))
       for name in ("llama", "qwen35", "falcon-h1")),
-    *(Cell(name, f"{method}:adaptive=1", 6, draft, proposes, range(24), home=home)
+    *(Cell(name, f"{method}:adaptive=1", 6, draft, "proposes", range(24), home=home)
       for name, method, draft, home in (("qwen35", "mtp", None, "blocks"), ("llama", "eagle3", "llama-eagle3", "heads"),
                                         ("llama", "dflash", "llama-dflash", "heads"), ("llama", "pld", None, "arena"))),
-    *(Cell(name, "layer-skip:mode=sync,skip=1,p_min=0.1", 5, None, doubts, range(24)) for name in ARCHITECTURES),
-    *(Cell(name, "oracle", 4, None, is_never_wrong, (7,), clear=True) for name in ARCHITECTURES),
-    *(Cell(name, "random", 4, None, is_never_right, (7,), clear=True) for name in ARCHITECTURES),
+    *(Cell(name, "layer-skip:mode=sync,skip=1,p_min=0.1", 5, None, "stops early", range(24)) for name in ARCHITECTURES),
+    *(Cell(name, "oracle", 4, None, "is right", (7,), clear=True) for name in ARCHITECTURES),
+    *(Cell(name, "random", 4, None, "is never right", (7,), clear=True) for name in ARCHITECTURES),
 ]  # fmt: skip
 
 
 # Of random models, so of many runs some must show it.
 DRAWN = [
-    Cell("qwen35", "mtp", 3, shows=some_stand, home="blocks"),
-    *(Cell("llama", method, 8, f"llama-{head}", proposes, home="heads")
+    Cell("qwen35", "mtp", 3, shows="some stand", home="blocks"),
+    *(Cell("llama", method, 8, f"llama-{head}", "proposes", home="heads")
       for method, head in (("eagle3", "eagle3"), ("eagle3-tree:depth=2,top_k=6", "eagle3"), ("dflash", "dflash"))),
-    Cell("llama", "draft-model", 6, "llama-noise003", lambda run, gamma: run.accepted > 0),
-    Cell("qwen3moe", "expert-skip:experts=1", 3, shows=some_stand),
-    *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync")),
+    Cell("llama", "draft-model", 6, "llama-noise003", "is accepted"),
+    Cell("qwen3moe", "expert-skip:experts=1", 3, shows="some stand"),
+    *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows="some stand") for mode in ("own", "sync")),
 ]  # fmt: skip
 STANDS = "The red house stands by the"
 REPEATS = "The red house stands by the old river, and the green house stands by the new road.\n" * 4 + "The red house"
@@ -221,7 +198,7 @@ def test_output_equals_plain_decoding(
         home.assert_exact(cell.target, prompt, made)
         return made
 
-    first(map(run, cell.seeds or (cell.gamma,)), lambda made: cell.shows(made, cell.gamma))
+    first(map(run, cell.seeds or (cell.gamma,)), lambda made: SHOWS[cell.shows](made, cell.gamma))
 
 
 @pytest.mark.heavy
@@ -267,7 +244,7 @@ def test_with_a_temperature_distributions_decide_what_of_a_draft_stands(
             cell.target, cell.method, gamma, prompt_of(1), N_PREDICT, draft=cell.draft, sampling=drawn, rng=rng
         )
 
-    made = first(map(run, range(24)), lambda made: cell.shows(made, cell.gamma))
+    made = first(map(run, range(24)), lambda made: SHOWS[cell.shows](made, cell.gamma))
     assert len(made.tokens) == N_PREDICT
 
 

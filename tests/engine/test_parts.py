@@ -1,21 +1,28 @@
-"""Which part of a network a node belongs to: rules over names, and what they make of real graphs."""
+"""Which part of a network a node belongs to, by rules over names, and how long each part of a pass takes."""
 
 import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.clock import MonotonicClock
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import GraphTap, TappedContext
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedContext, TensorValue
 from mlsd.engine.parts import PARTS, Node, Part, node_parts, part_ends, part_sums
-from mlsd.errors import UnsupportedError
+from mlsd.errors import EngineError, UnsupportedError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION
+from tests.engine.fake import FakeClock
 
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False, flash_attention="on")
+TOKENS = [5, 9, 2, 7, 11, 3]
+UNREAD: TensorValue = None  # type: ignore[assignment]  # a span tap reads no value
 # Matrix products of one block by part: what the architecture's definition says it multiplies.
 PLAIN = {"attention": 4, "ffn": 3}  # q, k, v, out; gate, up, down
 MIXTURE = {"attention": 4, "experts": 4}  # the router, and gate, up, down of the chosen experts
@@ -33,14 +40,6 @@ TURNS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 }
 
 
-def graph(path: Path) -> list[Node]:
-    tap = GraphTap()
-    options = ContextOptions(n_ctx=256, n_threads=1, max_outputs=3, flash_attention="on")
-    with LlamaModel(path) as model, TappedContext(model, options) as context, context.tapped(tap):
-        context.decode([1, 2, 3], n_outputs=3)
-    return tap.nodes
-
-
 def expected(name: str, n_layers: int, n_attention: int) -> Counter[str]:
     products: Counter[str] = Counter({"head": 1})
     state, attention = TURNS.get(name, (PRODUCTS.get(name, {}), PRODUCTS.get(name, {})))
@@ -50,17 +49,39 @@ def expected(name: str, n_layers: int, n_attention: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", [*TINY, *TINY_ATTENTION])
-def test_every_matrix_product_of_a_real_graph_belongs_to_the_part_that_multiplies(tiny: Path, name: str) -> None:
-    nodes = graph(tiny / f"{name}.gguf")
-    parts = node_parts(nodes)
+def test_products_belong_to_the_part_that_multiplies_parts_sum_to_the_pass_and_no_logit_changes(
+    tiny: Path, name: str
+) -> None:
+    clock = MonotonicClock()
+    with LlamaModel(tiny / f"{name}.gguf") as model:
+        with open_context(model, OPTIONS) as plain:
+            plain.decode(TOKENS, n_outputs=4)
+            logits = plain.logits()
+        with TappedContext(model, OPTIONS) as context:
+            graph = GraphTap()
+            with context.tapped(graph):
+                context.decode(TOKENS, n_outputs=4)
+            assert np.array_equal(context.logits(), logits)
+            tap = SpanTap(graph.nodes, clock)
+            for _ in range(2):  # the second pass is the one of a graph that is there already
+                context.clear()
+                with context.tapped(tap):
+                    began_ns = clock.now_ns()
+                    context.decode(TOKENS, n_outputs=4)
+                    spent_ns = clock.now_ns() - began_ns
+                sums = tap.take()
+            assert np.array_equal(context.logits(), logits)
+    assert set(sums) == set(tap.parts)
+    assert min(sums.values()) > 0
+    assert sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking
+    nodes, parts = graph.nodes, tap.parts
     found = Counter(
         part for node, part in zip(nodes, parts, strict=True) if node.operation in ("MUL_MAT", "MUL_MAT_ID")
     )
     layers = [node for node in nodes if re.fullmatch(r"l_out-\d+", node.name)]
     attention = [node for node in nodes if node.operation == "FLASH_ATTN_EXT"]
     assert found == expected(name, len(layers), len(attention))
-    assert parts[0] == "embeddings"
-    assert parts[-1] == "sampling"  # the context picks tokens on the device
+    assert (parts[0], parts[-1]) == ("embeddings", "head")
     assert len(part_ends(parts)) < len(nodes) / 7  # every cut makes the device wait
 
 
@@ -100,3 +121,34 @@ def test_spans_between_changes_sum_to_the_whole(parts: list[Part], data: st.Data
     sums = part_sums(ends, parts, spans)
     assert set(sums) == set(parts)
     assert sum(sums.values()) == sum(spans)
+
+
+def products(*names: str) -> list[Node]:
+    return [Node(name=name, operation="MUL_MAT") for name in names]
+
+
+def test_the_time_of_asking_is_no_part_of_a_span() -> None:
+    clock = FakeClock()
+    tap = SpanTap(products("attn_out-0", "node_1", "ffn_down-0", "result_output"), clock)
+    for name, wanted, span_ns in (
+        ("attn_out-0", True, 40),
+        ("node_1", False, 0),
+        ("ffn_down-0", True, 20),
+        ("result_output", True, 7),
+    ):
+        clock.advance(1_000)  # asking
+        assert tap.wants(name) is wanted
+        if wanted:
+            clock.advance(span_ns)
+            tap.visit(name, UNREAD)
+    assert tap.take() == {"attention": 40, "ffn": 20, "head": 7}
+
+
+def test_a_pass_over_another_graph_is_refused() -> None:
+    tap = SpanTap(products("attn_out-0", "result_output"), FakeClock())
+    with pytest.raises(EngineError, match="another tensor"):
+        tap.wants("ssm_out-0")
+    tap = SpanTap(products("attn_out-0", "result_output"), FakeClock())
+    tap.wants("attn_out-0")
+    with pytest.raises(EngineError, match="1 tensors"):
+        tap.take()

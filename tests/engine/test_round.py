@@ -13,7 +13,8 @@ import pytest
 
 import mlsd
 from mlsd.clock import MonotonicClock
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -58,7 +59,8 @@ def writer(gamma: int) -> Iterator[Callable[[int], int]]:
         target, rollback = open_("tiny-dense", "snapshots")
         drafter: Drafter = NoDrafter()
         if gamma:
-            drafter = stack.enter_context(closing(DraftModel(*open_("tiny-draft", "ladder", max_outputs=1), clock)))
+            memory = OwnMemory(*open_("tiny-draft", "ladder", max_outputs=1), clock)
+            drafter = stack.enter_context(closing(ChainDrafter(memory, Chain(clock))))
 
         def write(n_predict: int) -> int:
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
@@ -67,27 +69,18 @@ def writer(gamma: int) -> Iterator[Callable[[int], int]]:
         yield write
 
 
-def of_rounds(write: Callable[[int], int]) -> tuple[Counter[CodeType], int]:
-    """What is called in the rounds that a longer output takes more."""
-    with counted() as few:
-        n_few = write(8)
-    with counted() as many:
-        n_many = write(40)
-    return many - few, n_many - n_few
-
-
-def test_a_plain_token_takes_a_dozen_calls_in_five_files() -> None:
-    with writer(0) as write:
-        calls, n_rounds = of_rounds(write)
-    assert calls.total() <= 12 * n_rounds
-    assert len({code.co_filename for code in calls}) <= 5
-
-
-def test_a_round_of_a_draft_model_runs_in_six_files() -> None:
-    with writer(4) as write:
-        calls, _ = of_rounds(write)
-    assert len({code.co_filename for code in calls}) <= 6
-    assert len(calls) <= 28
+@pytest.mark.parametrize(("gamma", "most_files", "most_functions"), [(0, 5, 12), (4, 6, 28)])
+def test_few_functions_of_few_files_run_in_a_round(gamma: int, most_files: int, most_functions: int) -> None:
+    """In the rounds that a longer output takes more; a plain token takes a dozen calls."""
+    with writer(gamma) as write:
+        with counted() as few:
+            n_few = write(8)
+        with counted() as many:
+            n_many = write(40)
+    calls = many - few
+    assert gamma or calls.total() <= most_functions * (n_many - n_few)
+    assert len({code.co_filename for code in calls}) <= most_files
+    assert len(calls) <= most_functions
 
 
 @pytest.mark.parametrize("gamma", [0, 4])

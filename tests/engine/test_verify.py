@@ -1,7 +1,6 @@
 """Acceptance rules keep the target's choice, or its distribution."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -40,33 +39,6 @@ class ScriptedGenerator:
 
     def random(self) -> float:
         return next(self._values)
-
-
-def _law_of_first_token(p: list[Fraction], q: list[Fraction]) -> list[Fraction]:
-    """Exact law of the first committed token, by enumerating proposals and integrating the two random draws."""
-    size = len(p)
-    law = [Fraction(0)] * size
-    for x in range(size):
-        if not q[x]:
-            continue
-        accept = min(Fraction(1), p[x] / q[x])
-        law[x] += q[x] * accept
-        if accept < 1:
-            residual = [max(p[i] - q[i], Fraction(0)) for i in range(size)]
-            mass = sum(residual)
-            for y in range(size):
-                law[y] += q[x] * (1 - accept) * residual[y] / mass
-    return law
-
-
-@given(
-    st.lists(st.integers(0, 8), min_size=4, max_size=4).filter(any),
-    st.lists(st.integers(0, 8), min_size=4, max_size=4).filter(any),
-)
-def test_the_rule_of_rejection_sampling_gives_exactly_the_targets_law(p: list[int], q: list[int]) -> None:
-    exact_p = [Fraction(v, sum(p)) for v in p]
-    exact_q = [Fraction(v, sum(q)) for v in q]
-    assert _law_of_first_token(exact_p, exact_q) == exact_p
 
 
 @pytest.mark.parametrize(

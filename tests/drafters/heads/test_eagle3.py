@@ -10,9 +10,11 @@ import pytest
 from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import eagle_memory
+from mlsd.drafters.heads.mtp import block_memory
 from mlsd.drafters.recipe import Opening
 from mlsd.engine.context import ContextOptions
-from mlsd.engine.llama.heads import EagleHead
+from mlsd.engine.llama.context import LlamaContext
+from mlsd.engine.llama.heads import EagleHead, NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.tree import ROOT
@@ -34,26 +36,34 @@ from tests.gguf_tools.random_heads import write_random_eagle3
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
-    gamma, model, head = 5, heads.model(name), heads.model(f"{name}-eagle3")
-    with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (context, drafter):
-        with closing(FirstRows(eagle_memory(context, EagleHead(head, context), CLOCK), Chain(CLOCK))) as watched:
-            result, mixed = mixed_run(heads, name, context, watched, gamma)
+@pytest.mark.parametrize(("method", "name"), [*(("eagle3", name) for name in TARGETS), ("mtp", "qwen35")])
+def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(
+    heads: Arena, blocks: Arena, method: str, name: str
+) -> None:
+    gamma, arena, draft = 5, *((blocks, None) if method == "mtp" else (heads, f"{name}-eagle3"))
+
+    def head(context: LlamaContext) -> EagleHead | NextTokenHead:
+        return NextTokenHead(context) if draft is None else EagleHead(arena.model(draft), context)
+
+    with arena.opened(name, method, gamma, draft=draft) as (context, _):
+        make = block_memory if method == "mtp" else eagle_memory
+        with closing(FirstRows(make(context, head(context), CLOCK), Chain(CLOCK))) as watched:  # type: ignore[operator]
+            result, mixed = mixed_run(arena, name, context, watched, gamma)
         options = msgspec.structs.replace(context.options, n_snapshots=0)
-        drafter.close()
     assert {r.accepted for r in result.rounds} >= set(range(gamma))
     assert len(watched.first) == len(mixed.texts) > 5
-    noise = 2 * heads.noise(name)
-    with open_context(model, options) as fresh:
-        fresh.layer_rows.keep(EAGLE_LAYERS[name])
-        with closing(EagleHead(head, fresh)) as scratch:
-            for text, logits in watched.first:
-                fresh.clear()
-                scratch.clear()
-                fresh.decode(text[:-1])
-                scratch.decode(text[1:], scratch.encode(fresh.layer_rows.rows[: len(text) - 1]))
-                assert np.abs(scratch.logits()[0] - logits).max() <= max(noise, 1e-3)
+    with open_context(arena.model(name), options) as fresh, closing(head(fresh)) as scratch:
+        fresh.layer_rows.keep_hidden() if draft is None else fresh.layer_rows.keep(EAGLE_LAYERS[name])
+        for text, logits in watched.first:
+            fresh.clear()
+            scratch.clear()
+            fresh.decode(text[:-1])
+            rows = fresh.layer_rows.rows[: len(text) - 1]
+            if isinstance(scratch, EagleHead):
+                scratch.decode(text[1:], scratch.encode(rows))
+            else:
+                scratch.decode(text, np.concatenate([np.zeros_like(rows[:1]), rows]))
+            assert np.abs(scratch.logits()[0] - logits).max() <= max(2 * arena.noise(name), 1e-3)
 
 
 def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_path: Path) -> None:

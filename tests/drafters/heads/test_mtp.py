@@ -3,13 +3,11 @@
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from mlsd.drafters import check_target
-from mlsd.drafters.chain import Chain
-from mlsd.drafters.heads.mtp import ARCHITECTURES, block_memory
+from mlsd.drafters.heads.mtp import ARCHITECTURES
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
@@ -18,35 +16,8 @@ from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec
-from tests.drafters.arena import CLOCK, Arena, prompt_of
-from tests.drafters.head_arena import TABLES, FirstRows, MtpArena, mixed_run
-
-N_PREDICT = 40
-
-
-def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: Arena) -> None:
-    gamma = 4
-    options = ContextOptions(
-        n_ctx=256, n_threads=1, kind="layer-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
-    )
-    model = blocks.model("qwen35")
-    with (
-        open_context(model, options) as context,
-        closing(FirstRows(block_memory(context, NextTokenHead(context), CLOCK), Chain(CLOCK))) as drafter,
-    ):
-        result, _ = mixed_run(blocks, "qwen35", context, drafter, gamma)
-    assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
-    noise = 2 * blocks.noise("qwen35")
-    with open_context(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
-        fresh.layer_rows.keep_hidden()
-        with closing(NextTokenHead(fresh)) as head:
-            for text, logits in drafter.first:
-                fresh.clear()
-                head.clear()
-                fresh.decode(text)
-                zeros = np.zeros((1, fresh.layer_rows.rows.shape[1]), dtype=np.float32)
-                head.decode(text, np.concatenate([zeros, fresh.layer_rows.rows[: len(text) - 1]]))
-                assert np.abs(head.logits()[0] - logits).max() <= max(noise, 1e-3)
+from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.head_arena import TABLES, MtpArena
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe", *TABLES])
