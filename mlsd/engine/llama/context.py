@@ -235,7 +235,7 @@ class LlamaContext:
             self._failed(fail(f"Decoding {width} rows at position {self.n_past} failed: {reason}", code))
 
     def wait(self, n_errors: int) -> None:
-        """For the device. Raises: DeviceError where the log holds more than `n_errors` then, which no code tells."""
+        """For the device. Raises: NativeError where the log holds more than `n_errors` then, which no code tells."""
         self._native.llama_synchronize(self.handle)
         if LOG.n_errors != n_errors:
             raise device_failed()
@@ -296,9 +296,9 @@ class LlamaContext:
         self.n_past = n_past
 
     def cut(self, sequence: int, first: int, end: int = -1) -> None:
-        """Forget positions of a sequence (-1: of all). Raises: RollbackError."""
+        """Forget positions of a sequence (-1: of all). Raises: EngineError."""
         if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
-            raise RollbackError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
+            raise EngineError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
     def save_state(self, place: int | None = None) -> None:
         """Remember the recurrent state: on the device, or in a further one where the options say."""

@@ -13,7 +13,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.errors import DeviceError, EngineError, RollbackError
+from mlsd.errors import EngineError, NativeError
 
 OPTIONS = ContextOptions(n_ctx=256, n_threads=1, max_outputs=5)
 # What llama.cpp's ggml-metal-context.m writes when a command buffer fails; its caller is not told.
