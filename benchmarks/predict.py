@@ -40,7 +40,7 @@ CLOCK = MonotonicClock()
 
 
 def run() -> Iterator[Result]:
-    yield from published.stated()
+    yield from published.stated_rows()
     with tempfile.TemporaryDirectory() as folder:
         predictions: list[Prediction] = []
         for name, target, draft, n_predict, slices in pairs(Path(folder)):

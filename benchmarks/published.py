@@ -23,8 +23,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
-from mlsd.analysis.advise.acceptance import Stated
-from mlsd.analysis.advise.answer import AdviceQuestion, answer
+from mlsd.analysis.advise.acceptance import stated
+from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.predict.known import Known
@@ -32,7 +32,7 @@ from mlsd.errors import InputError
 from mlsd.formats.printed import parse_printed
 from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import apple_passes as passes
-from mlsd.hardware.apple_passes import AppleChip, Constants, Engine, Work
+from mlsd.hardware.apple_passes import Constants, Runtime, Work
 from mlsd.hardware.chips import CHIPS
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.records import NO_DRAFTER
@@ -103,14 +103,13 @@ class Plain:
     source: str
     label: str
     work: Work
-    chip: AppleChip
-    engine: Engine
+    on: Runtime
     tok_s: float
     prefill_tok_s: float | None = None
 
     def ms(self, c: Constants) -> float:
         """T(1) as predicted."""
-        return passes.plain_ms(self.work, self.chip, self.engine, c)
+        return by(self, c).plain_ms(self.work)
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,7 @@ class Rounds:
     source: str
     label: str
     work: Work
-    chip: AppleChip
-    engine: Engine
+    on: Runtime
     gamma: int
     method: str  # "" for a bare pass
     t_one_ms: float
@@ -130,27 +128,18 @@ class Rounds:
     speedup: float | None = None
     step: Work | None = None  # a drafting step
     text: str = ""  # code or prose, where the row says
-    program: str = ""
-    build: int = 0
 
     def length(self, c: Constants) -> float:
         """T_round / T(1)."""
-        one = self.t_one_ms
-        return passes.round_length(
-            self.work,
-            self.chip,
-            self.method,
-            self.gamma,
-            step=self.step,
-            t_one_ms=one,
-            engine=self.engine,
-            program=self.program,
-            build=self.build,
-            at=c,
-        )
+        return by(self, c).round_length(self.work, self.method, self.gamma, step=self.step, t_one_ms=self.t_one_ms)
 
 
 Row = TypeVar("Row", Plain, Rounds)
+
+
+def by(row: Plain | Rounds, c: Constants) -> Runtime:
+    """Where a row was measured, by these constants."""
+    return msgspec.structs.replace(row.on, constants=c)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -218,9 +207,9 @@ def _add(
     key = (source, cells["chip"], cells["engine"], cells["target"])
     if work is None or chip is None or key in found:
         return
-    engine: Engine = "llama.cpp" if "llama" in cells["engine"] else "mlx"
+    on = Runtime(chip=chip, program=cells["engine"])
     # One repository's files are one source, and so are all community rows of one collection and machine.
-    found[key] = Plain(source.split(",")[0], ", ".join(key[1:]), work, chip, engine, tok_s, prefill)
+    found[key] = Plain(source.split(",")[0], ", ".join(key[1:]), work, on, tok_s, prefill)
 
 
 def round_rows() -> list[Rounds]:
@@ -238,8 +227,8 @@ def round_rows() -> list[Rounds]:
             continue
         if step is None and method != "lookup":
             continue
-        engine: Engine = "llama.cpp" if "llama" in cells.get("engine", "") else "mlx"
-        if plain and not 1 / _DISTURBED < passes.plain_ms(work, chip, engine) * plain / 1e3 < _DISTURBED:
+        on = Runtime(chip=chip, program=cells.get("engine", ""), build=_build(cells))
+        if plain and not 1 / _DISTURBED < on.plain_ms(work) * plain / 1e3 < _DISTURBED:
             continue
         mgl = _mgl(cells, gamma)
         label = f"{cells['chip']}, {cells.get('engine')}, {cells['target']}, {method}, gamma {gamma}"
@@ -248,18 +237,15 @@ def round_rows() -> list[Rounds]:
                 source=source.split(",")[0],
                 label=label,
                 work=work,
-                chip=chip,
-                engine=engine,
+                on=on,
                 gamma=gamma,
                 method=method,
-                t_one_ms=1e3 / plain if plain else passes.plain_ms(work, chip, engine),
+                t_one_ms=1e3 / plain if plain else on.plain_ms(work),
                 ratio=None if mgl is None else mgl / speedup,
                 mgl=mgl,
                 speedup=speedup,
                 step=step,
                 text=text_of(cells),
-                program=cells.get("engine", ""),
-                build=_build(cells),
             )
         )
     return found + _passes()
@@ -339,9 +325,9 @@ def _passes() -> list[Rounds]:
         if n_rows == 1 or work is None or chip is None:
             continue
         t_one = alone[source, chip_name, program, target]
-        engine: Engine = "llama.cpp" if "llama" in program else "mlx"
         label = f"{chip_name}, {program}, {target}, pass of {n_rows}"
-        found.append(Rounds(source, label, work, chip, engine, n_rows - 1, "", t_one, ms / t_one))
+        on = Runtime(chip=chip, program=program)
+        found.append(Rounds(source, label, work, on, n_rows - 1, "", t_one, ms / t_one))
     return found
 
 
@@ -385,7 +371,7 @@ def fit_rounds(rows: Sequence[Rounds], base: Constants) -> Constants:
     """The same for rounds whose length is known."""
     known = [row for row in rows if row.ratio is not None]
     measured = np.log([row.ratio or 1.0 for row in known])
-    programs = {f"{_PROGRAM}{row.program}": (1.0, _APART) for row in known if row.method and row.engine == "mlx"}
+    programs = {f"{_PROGRAM}{row.on.program}": (1.0, _APART) for row in known if row.method and row.on.engine == "mlx"}
     programs |= {f"{_PROGRAM}llama.cpp before b{passes.SETTLED}": (1.0, _APART)}
     return _fit(
         {**_ROWS, **dict(sorted(programs.items()))},
@@ -425,16 +411,16 @@ def fit_prefill(rows: Sequence[Plain], base: Constants) -> Constants:
 
     def each(row: Plain) -> float:
         assert row.prefill_tok_s is not None
-        return 1e3 / row.prefill_tok_s * row.chip.gpu_cores / (row.work.n_parameters / 1e9)
+        return 1e3 / row.prefill_tok_s * row.on.chip.gpu_cores / (row.work.n_parameters / 1e9)
 
     timed = [row for row in rows if row.prefill_tok_s]
     found = {
         g: statistics.median(own)
         for g in _GENERATIONS
-        if (own := [each(r) for r in timed if r.chip.generation == g and not r.work.expert_bytes])
+        if (own := [each(r) for r in timed if r.on.chip.generation == g and not r.work.expert_bytes])
     }
     prefill = {f"M{g}": found.get(g, _PREFILL[g]) for g in _GENERATIONS}
-    mixtures = [each(r) / prefill[f"M{r.chip.generation}"] for r in timed if r.work.expert_bytes]
+    mixtures = [each(r) / prefill[f"M{r.on.chip.generation}"] for r in timed if r.work.expert_bytes]
     prefill["mixture"] = statistics.median(mixtures) if mixtures else 1.6
     return msgspec.structs.replace(base, prefill=prefill)
 
@@ -479,7 +465,7 @@ def with_plain_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> C
 
 def with_prefill_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> Constants:
     """The factor of prefill that holds LEVEL of the rows that print it."""
-    errors = [math.log(passes.prefill_ms(row.work, row.chip, k) * (row.prefill_tok_s or 0.0) / 1e3) for k, row in out]
+    errors = [math.log(by(row, k).prefill_ms(row.work) * (row.prefill_tok_s or 0.0) / 1e3) for k, row in out]
     return msgspec.structs.replace(c, prefill_spread=round(quantile(errors), 3) if errors else 1.6)
 
 
@@ -489,7 +475,7 @@ def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> 
     A quantile of the few sources that a group has would be their largest error. Each counts alike, and `_SPREAD`, which
     is thought of the deviation before any row is seen, as one of them.
     """
-    groups = grouped(out, lambda one: passes.spread_key(one[1].engine, one[1].gamma))
+    groups = grouped(out, lambda one: passes.spread_key(one[1].on.engine, one[1].gamma))
     factors = {}
     for name, own in groups.items():
         counts = Counter(row.source for _, row in own)
@@ -552,7 +538,7 @@ def speedup_range(row: Rounds, c: Constants) -> tuple[float, float]:
     What acceptance and round length leave open is independent, so their logarithms add up as squares.
     """
     middle = row.length(c)
-    low, high = passes.round_range(middle, row.work, row.chip, row.gamma, row.engine, row.build, c)
+    low, high = by(row, c).round_range(middle, row.work, row.gamma)
     if row.mgl is not None:
         return row.mgl / high, row.mgl / low
     alphas = passes.acceptance_of(row.method, row.text, c)
@@ -593,7 +579,7 @@ def ask(plain: Sequence[Plain], rounds: Sequence[Rounds], c: Constants) -> list[
     """Every row with what the constants say of it; rounds as speedups."""
     found = []
     for row in plain:
-        factor, value = passes.spread_of(row.work, row.chip, c), 1e3 / row.ms(c)
+        factor, value = by(row, c).spread(row.work), 1e3 / row.ms(c)
         found.append(Asked(row.source, row.label, value / factor, value * factor, value, row.tok_s, row.work.kind))
     for one in rounds:
         if one.speedup is not None:
@@ -629,7 +615,7 @@ def one_source_out(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Const
     return found
 
 
-def stated() -> Iterator[Result]:
+def stated_rows() -> Iterator[Result]:
     """What a prediction with a stated acceptance is worth: inside, how wide, decided, and wrongly."""
     asked = one_source_out(plain_rows(), round_rows(), passes.constants())
     for name, rows in (
@@ -705,33 +691,31 @@ def _median(name: str, values: Sequence[float], unit: str, limit: float | None) 
     return Result(name, value, min(values), max(values), unit, bar, None if limit is None else value < limit)
 
 
-_STATED: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": Stated(gamma=4, rate=0.8)}
-
-
 def questions() -> Iterator[Result]:
     """Every chip and bandwidth of the table by four targets, all drafts and methods known: how many are decided.
 
     As asked of a bare name (Q8_0), of the quantization that most people run, of a build with newer kernels, and with an
     acceptance stated.
     """
-    nothing = Known(passes={}, models={})
     places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
     targets = ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b")
-    few = AdviceQuestion(target="", quant="Q4_K_M")
-    asked: list[tuple[str, AdviceQuestion, float | None]] = [
-        ("llama.cpp", AdviceQuestion(target=""), 50),
-        ("mlx", AdviceQuestion(target="", runtime="mlx"), 50),
-        ("llama.cpp, Q4_K_M", few, None),
-        ("llama.cpp, Q4_K_M, b11404", msgspec.structs.replace(few, build=11404), None),
-        ("llama.cpp, Q4_K_M, 80 % of 4 accepted", msgspec.structs.replace(few, **_STATED), None),
-        ("mlx, 80 % of 4 accepted", AdviceQuestion(target="", runtime="mlx", **_STATED), None),
+    bare, few = AdviceQuestion(target=""), AdviceQuestion(target="", quant="Q4_K_M")
+    known: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": stated(4, rate=0.8)}
+    asked: list[tuple[str, AdviceQuestion, str, int, float | None]] = [
+        ("llama.cpp", bare, "llama.cpp", 0, 50),
+        ("mlx", bare, "mlx", 0, 50),
+        ("llama.cpp, Q4_K_M", few, "llama.cpp", 0, None),
+        ("llama.cpp, Q4_K_M, b11404", few, "llama.cpp", 11404, None),
+        ("llama.cpp, Q4_K_M, 80 % of 4 accepted", msgspec.structs.replace(few, **known), "llama.cpp", 0, None),
+        ("mlx, 80 % of 4 accepted", msgspec.structs.replace(bare, **known), "mlx", 0, None),
     ]
-    for name, question, bar in asked:
+    for name, question, program, build, bar in asked:
         verdicts: Counter[str] = Counter()
         for (chip, peak), target in itertools.product(places, targets):
-            known = passes.apple_chip(chip, peak_gb_s=peak)
-            one = msgspec.structs.replace(question, target=target, chip=known)
-            verdicts[answer(one, nothing, None).recommendation.verdict] += 1
+            found = passes.apple_chip(chip, peak_gb_s=peak)
+            on = None if found is None else Runtime(chip=found, program=program, build=build)
+            one = msgspec.structs.replace(question, target=target)
+            verdicts[answer(one, Known(), Machine(runtime=on)).recommendation.verdict] += 1
         total = sum(verdicts.values())
         share = 100 * (total - verdicts["not decided yet"]) / total
         said = f"{total} questions, {name}: on {verdicts['on']}, off {verdicts['off']}"

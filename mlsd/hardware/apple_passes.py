@@ -112,11 +112,6 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted: str  # to what, and when
     checked: str  # how it did on sources that it was not fitted to
 
-    def stand_in(self, chip: AppleChip) -> int:
-        """The generation whose numbers a chip takes: the newest that was fitted and is not newer than it."""
-        fitted = sorted(int(name[1:]) for name in self.generations)
-        return max((one for one in fitted if one <= (chip.generation or _MIDDLE)), default=fitted[0])
-
 
 @functools.cache
 def constants() -> Constants:
@@ -198,103 +193,142 @@ def _expert_width(facts: ModelFacts, parameters: int, expert_bytes: float) -> in
     return max(1, round(routed / (facts.n_layers * facts.n_experts_used * 3 * facts.n_embd)))
 
 
-def plain_ms(work: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Constants | None = None) -> float:
-    """T(1)."""
-    c, mlx = at or constants(), engine == "mlx"
-    layer: float = c.layer_ms * (work.n_embd / _WIDTH) ** c.width
-    layer *= c.generations[f"M{c.stand_in(chip)}"]
-    for applies, factor, with_mlx in (
-        (True, 1.0, c.mlx),
-        (work.recurrent, c.recurrent, c.recurrent_mlx),
-        (work.expert_bytes > 0, c.mixture, c.mixture_mlx),
-        (chip.ultra, c.ultra, c.ultra_mlx),
-        (chip.generation == 1, 1.0, c.first_mlx),
-    ):
-        if applies:
-            layer *= factor * (with_mlx if mlx else 1.0)
-    read = work.always_bytes / (chip.peak_gb_s * 1e6 * c.share) + _expert_ms(work, chip, c)
-    unpack = c.unpack_ms * work.n_parameters / 1e9 / chip.gpu_cores if work.quantized else 0.0
-    return read + work.n_layers * layer + unpack
+class Runtime(Record, frozen=True, kw_only=True):
+    """A program on a chip, and what passes take there."""
 
+    chip: AppleChip
+    program: str = "llama.cpp"  # or one on MLX: by a name that `Constants` knows, or any other
+    build: int = 0  # of llama.cpp: 0 for the kernels before b11404; of later ones the middle of a range
+    constants: Constants = msgspec.field(default_factory=constants)
 
-def pass_length(
-    work: Work,
-    chip: AppleChip,
-    rows: int,
-    t_one_ms: float,
-    engine: Engine = "llama.cpp",
-    build: int = 0,
-    at: Constants | None = None,
-) -> float:
-    """T(rows) / T(1). `build` of llama.cpp: 0 for the kernels before b11404; of later ones the middle of a range."""
-    c = at or constants()
-    if engine == "mlx":
-        return 1 + _mlx_rows_ms(work, chip, rows - 1, c) / t_one_ms
-    return math.sqrt(_roofline(work, chip, rows, c) * _few_rows(work, chip, rows, build, c))
+    @property
+    def engine(self) -> Engine:
+        return "llama.cpp" if "llama" in self.program else "mlx"
 
+    @property
+    def generation(self) -> int:
+        """The generation whose numbers the chip takes: the newest that was fitted and is not newer than it."""
+        fitted = sorted(int(name[1:]) for name in self.constants.generations)
+        return max((one for one in fitted if one <= (self.chip.generation or _MIDDLE)), default=fitted[0])
 
-def _roofline(work: Work, chip: AppleChip, rows: int, c: Constants) -> float:
-    """T(rows) / T(1) of llama.cpp before b11404: reading the weights takes 1, computing a row r, with a round corner.
+    def plain_ms(self, work: Work) -> float:
+        """T(1)."""
+        c, chip = self.constants, self.chip
+        layer: float = c.layer_ms * (work.n_embd / _WIDTH) ** c.width
+        layer *= c.generations[f"M{self.generation}"]
+        for applies, factor, with_mlx in (
+            (True, 1.0, c.mlx),
+            (work.recurrent, c.recurrent, c.recurrent_mlx),
+            (work.expert_bytes > 0, c.mixture, c.mixture_mlx),
+            (chip.ultra, c.ultra, c.ultra_mlx),
+            (chip.generation == 1, 1.0, c.first_mlx),
+        ):
+            if applies:
+                layer *= factor * (with_mlx if self.engine == "mlx" else 1.0)
+        read = work.always_bytes / (chip.peak_gb_s * 1e6 * c.share) + self._expert_ms(work)
+        unpack = c.unpack_ms * work.n_parameters / 1e9 / chip.gpu_cores if work.quantized else 0.0
+        return read + work.n_layers * layer + unpack
 
-    ``((1 + (r k)^p) / (1 + r^p))^(1/p)``; r goes by how weights are stored and by generation. Plain blocks take
-    extended vector kernels, where k rows are ``k^b``, and K-quants ``e k^b`` from 4 rows on; experts never do. Matrix
-    kernels, from 9 rows on and of experts from 32, compute 32 at once.
-    """
-    if rows < 2:
-        return 1.0
-    generation, f = c.stand_in(chip), c.roofline
-    kernel, computed = "experts" if work.expert_bytes else work.blocks, float(rows)
-    r, p = f[kernel] * f.get(f"M{generation}", 1.0), f["corner"]
-    if kernel in ("Q4_0", "Q8_0"):
-        computed = rows ** f["power"]
-    elif kernel == "K" and rows >= _EXTENDED:
-        computed = f[f"extended M{3 if generation >= 3 else 1}"] * rows ** f["power"]
-    vectors = float(((1 + (r * computed) ** p) / (1 + r**p)) ** (1 / p))
-    if rows < (_AT_ONCE if work.expert_bytes else _MATRIX):
-        return vectors
-    at_once = _AT_ONCE * prefill_ms(work, chip, c) / plain_ms(work, chip, "llama.cpp", c)
-    return min(vectors, _SLOWER_THAN_PREFILL * at_once * math.ceil(rows / _AT_ONCE))
+    def spread(self, work: Work) -> float:
+        """The factor both ways that holds `level` of plain times; wider where only a bandwidth is known."""
+        factor = self.constants.plain_spread[work.kind]
+        return factor if self.chip.generation is not None else math.exp(1.5 * math.log(factor))
 
+    def prefill_ms(self, work: Work) -> float:
+        """One token of a prompt."""
+        known = self.constants.prefill
+        each: float = known[f"M{self.generation}"] * (known["mixture"] if work.expert_bytes else 1.0)
+        return each * work.n_parameters / 1e9 / self.chip.gpu_cores
 
-def _few_rows(work: Work, chip: AppleChip, rows: int, build: int, c: Constants) -> float:
-    """The least that kernels of b11404 and later may take of T(1): no public row of them was found.
+    def pass_length(self, work: Work, rows: int, t_one_ms: float) -> float:
+        """T(rows) / T(1)."""
+        if self.engine == "mlx":
+            return 1 + self._mlx_rows_ms(work, rows - 1) / t_one_ms
+        return math.sqrt(self._roofline(work, rows) * self._few_rows(work, rows))
 
-    They compute 8 rows at once, from the row on from which they were found to be faster, so there they take what the
-    older ones take just before. Those of experts are the older ones.
-    """
-    few, old = _FEW[work.blocks], _roofline(work, chip, rows, c)
-    if build < VERIFICATION_KERNELS or rows < few or work.expert_bytes:
-        return old
-    edge = math.sqrt(_roofline(work, chip, few - 1, c) * _roofline(work, chip, few, c))
-    return min(old, edge * math.ceil(rows / 8))
+    def round_length(
+        self, target: Work, method: str, gamma: int, *, step: Work | None, t_one_ms: float | None = None
+    ) -> float:
+        """T_round / T(1): a pass of gamma + 1 rows, drafting steps, and what each pass takes beside itself.
 
+        `step` is one drafting step (None: a look-up); `t_one_ms` a measured T(1). An empty method is the pass alone.
+        """
+        one = t_one_ms or self.plain_ms(target)
+        wide = self.pass_length(target, gamma + 1, one)
+        if not method:
+            return wide
+        each = 0.0 if step is None else self.plain_ms(step)
+        steps = 1 if drafts_a_block(method) else gamma
+        passes = 1 + (steps if step is not None else 0)
+        beyond = wide - 1 + (steps * each + passes * self.constants.round_ms[self.engine]) / one
+        program = self.program
+        if self.engine == "llama.cpp":
+            program = f"llama.cpp before b{SETTLED}" if 0 < self.build < SETTLED else ""
+        return 1 + self.constants.programs.get(program, 1.0) * beyond
 
-def _mlx_rows_ms(work: Work, chip: AppleChip, further: int, c: Constants) -> float:
-    """What `further` rows add to a pass of MLX.
+    def round_range(self, length: float, target: Work, gamma: int) -> tuple[float, float]:
+        """Both ends of T_round / T(1) that hold `level` of rounds."""
+        factor = self.constants.round_spread[spread_key(self.engine, gamma)]
+        if self.engine == "llama.cpp":
+            few = self._roofline(target, gamma + 1) / self._few_rows(target, gamma + 1)
+            factor = joint(factor, math.sqrt(few))
+        elif (self.chip.generation or _MIDDLE) < _MIDDLE:
+            factor **= _OLD
+        return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 
-    Its kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
-    Rows of a mixture share experts with the rows before them in part: the rest is read as for T(1).
-    """
-    generation, rows = c.stand_in(chip), float(further)
-    rows *= further / (further + c.free_rows) if generation >= 3 else 1.0
-    for applies, factor in ((chip.ultra, c.rows_ultra), (work.recurrent, c.rows_recurrent)):
-        rows *= factor if applies else 1.0
-    dense = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
-    apart = c.rows["mixture"] * further * _expert_ms(work, chip, c)
-    return c.rows[f"M{generation}"] * dense / 1e9 / chip.gpu_cores * rows + apart
+    def _roofline(self, work: Work, rows: int) -> float:
+        """T(rows) / T(1) of llama.cpp before b11404: reading weights takes 1, computing a row r, with a round corner.
 
+        ``((1 + (r k)^p) / (1 + r^p))^(1/p)``; r goes by how weights are stored and by generation. Plain blocks take
+        extended vector kernels, where k rows are ``k^b``, and K-quants ``e k^b`` from 4 rows on; experts never do.
+        Matrix kernels, from 9 rows on and of experts from 32, compute 32 at once.
+        """
+        if rows < 2:
+            return 1.0
+        f = self.constants.roofline
+        kernel, computed = "experts" if work.expert_bytes else work.blocks, float(rows)
+        r, p = f[kernel] * f.get(f"M{self.generation}", 1.0), f["corner"]
+        if kernel in ("Q4_0", "Q8_0"):
+            computed = rows ** f["power"]
+        elif kernel == "K" and rows >= _EXTENDED:
+            computed = f[f"extended M{3 if self.generation >= 3 else 1}"] * rows ** f["power"]
+        vectors = float(((1 + (r * computed) ** p) / (1 + r**p)) ** (1 / p))
+        if rows < (_AT_ONCE if work.expert_bytes else _MATRIX):
+            return vectors
+        at_once = _AT_ONCE * self.prefill_ms(work) / self.plain_ms(work)
+        return min(vectors, _SLOWER_THAN_PREFILL * at_once * math.ceil(rows / _AT_ONCE))
 
-def _expert_ms(work: Work, chip: AppleChip, c: Constants) -> float:
-    """Reading the experts of one token: small ones do not reach the memory's speed."""
-    small: float = c.expert_share ** min(1.0, _SMALL_EXPERT / work.expert_width)
-    return work.expert_bytes / small / (chip.peak_gb_s * 1e6 * c.share)
+    def _few_rows(self, work: Work, rows: int) -> float:
+        """The least that kernels of b11404 and later may take of T(1): no public row of them was found.
 
+        They compute 8 rows at once, from the row on from which they were found to be faster, so there they take what
+        the older ones take just before. Those of experts are the older ones.
+        """
+        few, old = _FEW[work.blocks], self._roofline(work, rows)
+        if self.build < VERIFICATION_KERNELS or rows < few or work.expert_bytes:
+            return old
+        edge = math.sqrt(self._roofline(work, few - 1) * self._roofline(work, few))
+        return min(old, edge * math.ceil(rows / 8))
 
-def prefill_ms(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
-    """One token of a prompt."""
-    c = at or constants()
-    each: float = c.prefill[f"M{c.stand_in(chip)}"] * (c.prefill["mixture"] if work.expert_bytes else 1.0)
-    return each * work.n_parameters / 1e9 / chip.gpu_cores
+    def _mlx_rows_ms(self, work: Work, further: int) -> float:
+        """What `further` rows add to a pass of MLX.
+
+        Its kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
+        Rows of a mixture share experts with the rows before them in part: the rest is read as for T(1).
+        """
+        c, rows = self.constants, float(further)
+        rows *= further / (further + c.free_rows) if self.generation >= 3 else 1.0
+        for applies, factor in ((self.chip.ultra, c.rows_ultra), (work.recurrent, c.rows_recurrent)):
+            rows *= factor if applies else 1.0
+        dense = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
+        experts = c.rows["mixture"] * further * self._expert_ms(work)
+        return c.rows[f"M{self.generation}"] * dense / 1e9 / self.chip.gpu_cores * rows + experts
+
+    def _expert_ms(self, work: Work) -> float:
+        """Reading the experts of one token: small ones do not reach the memory's speed."""
+        c = self.constants
+        small: float = c.expert_share ** min(1.0, _SMALL_EXPERT / work.expert_width)
+        return work.expert_bytes / small / (self.chip.peak_gb_s * 1e6 * c.share)
 
 
 def head_work(target: Work, method: str) -> Work | None:
@@ -312,9 +346,8 @@ def head_work(target: Work, method: str) -> Work | None:
     if parameters is None:
         return None
     a_parameter = (target.always_bytes + target.expert_bytes) / target.n_parameters
-    n_layers = _BLOCK_LAYERS if method in ("dflash", "dspark") else 1
     return Work(
-        n_layers=round(n_layers),
+        n_layers=round(_BLOCK_LAYERS) if drafts_a_block(method) else 1,
         n_embd=target.n_embd,
         n_parameters=round(parameters),
         always_bytes=parameters * a_parameter,
@@ -326,58 +359,6 @@ def head_work(target: Work, method: str) -> Work | None:
 def drafts_a_block(method: str) -> bool:
     """Whether one drafting step gives all proposals of a round."""
     return method in ("dflash", "dspark")
-
-
-def round_length(
-    target: Work,
-    chip: AppleChip,
-    method: str,
-    gamma: int,
-    *,
-    step: Work | None,
-    t_one_ms: float | None = None,
-    engine: Engine = "llama.cpp",
-    build: int = 0,
-    program: str = "",
-    at: Constants | None = None,
-) -> float:
-    """T_round / T(1): a pass of gamma + 1 rows, drafting steps, and what each pass takes beside itself.
-
-    `program`: one of those that `Constants` knows apart from its engine. `step` is one drafting step (None: a look-up);
-    `t_one_ms` a measured T(1). An empty method is the pass alone.
-    """
-    c = at or constants()
-    one = t_one_ms or plain_ms(target, chip, engine, c)
-    wide = pass_length(target, chip, gamma + 1, one, engine, build, c)
-    if not method:
-        return wide
-    each = 0.0 if step is None else plain_ms(step, chip, engine, c)
-    steps = 1 if drafts_a_block(method) else gamma
-    beyond = wide - 1 + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
-    if engine == "llama.cpp":
-        program = f"llama.cpp before b{SETTLED}" if 0 < build < SETTLED else ""
-    return 1 + c.programs.get(program, 1.0) * beyond
-
-
-def round_range(
-    length: float,
-    target: Work,
-    chip: AppleChip,
-    gamma: int,
-    engine: Engine = "llama.cpp",
-    build: int = 0,
-    at: Constants | None = None,
-) -> tuple[float, float]:
-    """Both ends of T_round / T(1) that hold `level` of rounds."""
-    c = at or constants()
-    factor = c.round_spread[spread_key(engine, gamma)]
-    if engine == "mlx" and (chip.generation or _MIDDLE) < _MIDDLE:
-        factor **= _OLD
-    elif engine == "llama.cpp":
-        factor = joint(
-            factor, math.sqrt(_roofline(target, chip, gamma + 1, c) / _few_rows(target, chip, gamma + 1, build, c))
-        )
-    return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 
 
 def spread_key(engine: Engine, gamma: int) -> str:
@@ -396,9 +377,3 @@ def acceptance_of(method: str, text: str = "", at: Constants | None = None) -> t
     known = (at or constants()).acceptance
     own = f"{method} {text if text in ('', 'code') else 'prose'}".strip()
     return next(known[name] for name in (own, method, "any") if name in known)
-
-
-def spread_of(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
-    """The factor both ways that holds `level` of plain times; wider where only a bandwidth is known."""
-    factor = (at or constants()).plain_spread[work.kind]
-    return factor if chip.generation is not None else math.exp(1.5 * math.log(factor))

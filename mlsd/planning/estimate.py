@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.hardware import apple_passes as passes
-from mlsd.hardware.apple_passes import AppleChip, Work
+from mlsd.hardware.apple_passes import AppleChip, Runtime, Work
 from mlsd.planning.job import Job
 from mlsd.records import NO_DRAFTER, Case, Record, Status, Trial
 from mlsd.trials.sums import speed
@@ -141,7 +141,8 @@ def rates_from_chips(
         draft = works.get(case.drafter.draft.id) if case.drafter.draft else None
         if target is None or not chips or (case.drafter.draft is not None and draft is None):
             return None
-        trials = [_trial_s(case, target, draft, chip, n_prompt(case), scale, build) for chip in chips]
+        on = [Runtime(chip=chip, build=build) for chip in chips]
+        trials = [_trial_s(case, target, draft, one, n_prompt(case), scale) for one in on]
         shortest, longest = min(trial[1] for trial in trials), max(trial[1] for trial in trials)
         middle = math.sqrt(shortest * longest)
         faster = passes.joint(shortest / middle, min(trial[0] / trial[1] for trial in trials))
@@ -152,29 +153,26 @@ def rates_from_chips(
 
 
 def _trial_s(
-    case: Case, target: Work, draft: Work | None, chip: AppleChip, n_prompt: int, scale: float | None, build: int
+    case: Case, target: Work, draft: Work | None, on: Runtime, n_prompt: int, scale: float | None
 ) -> tuple[float, float, float]:
     """Seconds of a whole trial on one chip: at best, in the middle, at worst."""
-    c = passes.constants()
     own = scale or 1.0
-    plain, fill = own * passes.plain_ms(target, chip), own * passes.prefill_ms(target, chip)
-    spread = passes.spread_of(target, chip) if scale is None else math.sqrt(passes.spread_of(target, chip))
-    speculative = case.drafter.name != NO_DRAFTER
-    filling = (n_prompt + (case.n_predict if speculative else 0)) * fill
-    if not speculative:
-        decoding = (case.n_predict - 1) * plain
-        ends = tuple(decoding * spread**sign + filling * c.prefill_spread**sign for sign in (-1, 0, 1))
-        return ends[0] / 1e3, ends[1] / 1e3, ends[2] / 1e3
-    step = draft if draft is not None else passes.head_work(target, case.drafter.name)
-    length = passes.round_length(target, chip, case.drafter.name, case.gamma, step=step, build=build)
-    shortest, longest = passes.round_range(length, target, chip, case.gamma, build=build)
-    alphas = passes.acceptance_of(case.drafter.name)
-    tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
-    decoding = (case.n_predict - 1) * plain * length / tokens[1]
-    faster = passes.joint(shortest / length, tokens[1] / tokens[2], 1 / spread)
-    slower = passes.joint(longest / length, tokens[1] / tokens[0], spread)
+    plain, fill = own * on.plain_ms(target), own * on.prefill_ms(target)
+    spread = on.spread(target) if scale is None else math.sqrt(on.spread(target))
+    n_filled, n_decoded = n_prompt, case.n_predict - 1
+    decoding, faster, slower = n_decoded * plain, 1 / spread, spread
+    if case.drafter.name != NO_DRAFTER:
+        n_filled += case.n_predict
+        step = draft if draft is not None else passes.head_work(target, case.drafter.name)
+        length = on.round_length(target, case.drafter.name, case.gamma, step=step)
+        shortest, longest = on.round_range(length, target, case.gamma)
+        tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in passes.acceptance_of(case.drafter.name)]
+        decoding *= length / tokens[1]
+        faster = passes.joint(shortest / length, tokens[1] / tokens[2], faster)
+        slower = passes.joint(longest / length, tokens[1] / tokens[0], slower)
+    filling, wider = n_filled * fill, on.constants.prefill_spread
     return (
-        (decoding * faster + filling / c.prefill_spread) / 1e3,
+        (decoding * faster + filling / wider) / 1e3,
         (decoding + filling) / 1e3,
-        (decoding * slower + filling * c.prefill_spread) / 1e3,
+        (decoding * slower + filling * wider) / 1e3,
     )

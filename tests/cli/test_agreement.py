@@ -18,12 +18,11 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.analysis.advise import ask, known_model
-from mlsd.analysis.advise.answer import Place
+from mlsd.analysis.advise.answer import Machine
 from mlsd.analysis.results.server_arms import recommend
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import answer_objects, say_answers
 from mlsd.errors import ModelFileError
-from mlsd.hardware.apple_passes import apple_chip
 from mlsd.measure.parent.requests import BenchResult, answer_of, bench
 from mlsd.planning.question import Question
 from mlsd.planning.request import bench_request
@@ -307,8 +306,8 @@ def test_an_answer_is_one_statement_on_every_surface(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     path = write(tmp_path / "s.sqlite", made)
-    here = Place(environment_key=environment_key(MACHINE), chip=apple_chip("Apple M2"), safe_bytes=None)
-    monkeypatch.setattr(ask, "_here", lambda engine: here)
+    here = Machine(environment_key=environment_key(MACHINE))
+    monkeypatch.setattr(ask, "_here", lambda *_: here)
     monkeypatch.setattr(known_model, "resolve_model", _gone)  # the files of these names that are here are others
     study = study_of(path)
     (found,) = study.answers

@@ -8,7 +8,7 @@ from mlsd.analysis.advise import ask
 from mlsd.analysis.advise.known_model import by_sizes, named
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware import chips
-from mlsd.hardware.apple_passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, work_of
+from mlsd.hardware.apple_passes import Runtime, Work, apple_chip, constants, head_work, work_of
 from mlsd.planning.estimate import rates_from_chips
 from mlsd.records import ModelRef
 from tests.planning.test_estimate import case
@@ -18,6 +18,12 @@ def work(name: str) -> Work:
     found = work_of(named(name).facts)
     assert found is not None
     return found
+
+
+def on(chip: str, program: str = "llama.cpp", build: int = 0) -> Runtime:
+    known = apple_chip(chip)
+    assert known is not None
+    return Runtime(chip=known, program=program, build=build)
 
 
 @pytest.mark.parametrize(
@@ -31,28 +37,23 @@ def work(name: str) -> Work:
     ],
 )
 def test_public_figures_lie_in_the_range(model: str, chip: str, engine: passes.Engine, tok_s: float) -> None:
-    known, one = apple_chip(chip), work(model)
-    assert known is not None
-    factor = passes.spread_of(one, known)
-    assert 1 / factor < plain_ms(one, known, engine) * tok_s / 1e3 < factor
+    there, one = on(chip, engine), work(model)
+    factor = there.spread(one)
+    assert 1 / factor < there.plain_ms(one) * tok_s / 1e3 < factor
 
 
 def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
-    old, new = apple_chip("M1 Max"), apple_chip("Apple M4 Max")
-    assert old is not None and new is not None
+    old, new = on("M1 Max"), on("Apple M4 Max")
     small, large = work("qwen3.5-9b-q4_k_m"), work("qwen3.5-9b-q8_0")
-    assert plain_ms(small, new) < plain_ms(large, new) < plain_ms(large, old)
-    assert prefill_ms(small, new) < prefill_ms(small, old) < plain_ms(small, old)
+    assert new.plain_ms(small) < new.plain_ms(large) < old.plain_ms(large)
+    assert new.prefill_ms(small) < old.prefill_ms(small) < old.plain_ms(small)
 
 
 @pytest.mark.parametrize("chip", ["M1 Max", "M2 Ultra", "M4 Pro"])
 def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: str) -> None:
-    known = apple_chip(chip)
-    assert known is not None
-
     def lengths(quant: str, build: int = 0) -> list[float]:
         one = work(f"qwen3.5-9b-{quant}")
-        return [passes.pass_length(one, known, rows, 30.0, build=build) for rows in range(1, 41)]
+        return [on(chip, build=build).pass_length(one, rows, 30.0) for rows in range(1, 41)]
 
     k, q4, q8 = map(lengths, ("q4_k_m", "q4_0", "q8_0"))
     assert k[0] == q8[0] == 1.0
@@ -62,7 +63,7 @@ def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: st
     new = lengths("q4_k_m", 11_404)
     assert new[1] == k[1] and all(a < b for a, b in zip(new[2:8], k[2:8], strict=True)), "from three rows on"
     experts = [
-        passes.pass_length(work("qwen3.5-35b-a3b-q8_0"), known, rows, 20.0, build=build)
+        on(chip, build=build).pass_length(work("qwen3.5-35b-a3b-q8_0"), rows, 20.0)
         for build in (0, 11_404)
         for rows in range(1, 32)
     ]
@@ -81,15 +82,11 @@ def test_every_chip_of_the_table_is_advised_and_planned_for(
     monkeypatch.setattr(chips, "CHIPS", (*chips.CHIPS, *NEW))
     answer = ask.advise("qwen3.5-9b-q4_k_m", drafts=("mtp",), chip=name, runtime=engine)
     assert answer.modelled and answer.recommendation
-    found = apple_chip(name)
-    assert found is not None
-    dense = work("qwen3.5-9b-q4_k_m")
+    there, dense = on(name, engine), work("qwen3.5-9b-q4_k_m")
     planned = msgspec.structs.replace(case(0), target=ModelRef(id="qwen3.5-9b-q4_k_m"))
-    assert rates_from_chips({planned.target.id: dense}, [found], lambda _: 100)(planned) is not None
-    before = apple_chip("M5 Pro")
-    assert before is not None
+    assert rates_from_chips({planned.target.id: dense}, [there.chip], lambda _: 100)(planned) is not None
     if name == "Apple M6 Pro":
-        assert plain_ms(dense, found, engine) < plain_ms(dense, before, engine), "a newer chip is not behind"
+        assert there.plain_ms(dense) < on("M5 Pro", engine).plain_ms(dense), "a newer chip is not behind"
 
 
 def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sure() -> None:
@@ -98,21 +95,18 @@ def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sur
     neo, largest = apple_chip("A18 Pro"), apple_chip("M5 Max")
     assert neo is not None and (neo.peak_gb_s, neo.gpu_cores, neo.generation) == (60, 5, 4)
     assert largest is not None and (largest.peak_gb_s, largest.gpu_cores) == (614, 40)
-    bare, one = passes.unnamed_chip(614), work("qwen3.5-9b-q8_0")
-    assert passes.spread_of(one, bare) > passes.spread_of(one, largest)
+    bare, one = Runtime(chip=passes.unnamed_chip(614)), work("qwen3.5-9b-q8_0")
+    assert bare.spread(one) > on("M5 Max").spread(one)
 
 
 def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
-    target, chip = work("qwen3.5-27b-4bit"), apple_chip("M1 Max")
+    target, there = work("qwen3.5-27b-4bit"), on("M1 Max")
     shape = named("qwen3.5-27b-4bit").shape
-    assert chip is not None and shape is not None
+    assert shape is not None
     deep = msgspec.structs.replace(target, always_bytes=target.always_bytes + 12_700 * passes.context_bytes(shape))
-    assert 1.04 < plain_ms(deep, chip) / plain_ms(target, chip) < 1.12, "14.29 to 13.33 tok/s in llama.cpp 27525"
+    assert 1.04 < there.plain_ms(deep) / there.plain_ms(target) < 1.12, "14.29 to 13.33 tok/s in llama.cpp 27525"
     step = head_work(target, "mtp")
-    vlm, mtplx = (
-        passes.round_length(target, chip, "mtp", 3, step=step, engine="mlx", program=program)
-        for program in ("mlx-vlm", "mtplx")
-    )
+    vlm, mtplx = (on("M1 Max", name).round_length(target, "mtp", 3, step=step) for name in ("mlx-vlm", "mtplx"))
     assert mtplx < 0.7 * vlm
 
 
@@ -120,21 +114,20 @@ def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
     "name", ["qwen3-8b", "llama-3.1-8b", "gemma-3-27b", "qwen2.5-72b", "mistral-7b", "qwen3-30b-a3b"]
 )
 def test_a_model_by_its_sizes_is_as_fast_as_by_its_shape(name: str) -> None:
-    sized, chip = by_sizes(f"unheard-of-{name.partition('-')[2]}-q8_0"), apple_chip("M4 Max")
-    assert sized is not None and chip is not None
+    sized, there = by_sizes(f"unheard-of-{name.partition('-')[2]}-q8_0"), on("M4 Max")
+    assert sized is not None
     found = work_of(sized.facts)
     assert found is not None
-    assert plain_ms(found, chip) == pytest.approx(plain_ms(work(f"{name}-q8_0"), chip), rel=0.15)
+    assert there.plain_ms(found) == pytest.approx(there.plain_ms(work(f"{name}-q8_0")), rel=0.15)
 
 
 def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> None:
-    target, chip = work("qwen3.5-27b-q8_0"), apple_chip("M2 Ultra")
-    assert chip is not None
+    target, there = work("qwen3.5-27b-q8_0"), on("M2 Ultra")
     bare, looked_up, drafted = (
-        passes.round_length(target, chip, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
+        there.round_length(target, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
     )
     assert 1 < bare < looked_up < drafted
-    low, high = passes.round_range(drafted, target, chip, 2)
+    low, high = there.round_range(drafted, target, 2)
     assert 0.7 < low < drafted < high
 
 

@@ -19,6 +19,7 @@ from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
 
+PLAIN_WAY = Arm()  # plain decoding
 HEADS = ("mtp", "eagle3", "dflash", "dspark")
 _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
 _TEXTS = 3  # whose scatter says more than that of rounds
@@ -34,9 +35,7 @@ class Acceptance(Record, frozen=True, kw_only=True):
     measured: Mapping[int, tuple[float, float]] = {}
     relative_error: float = 0.0  # standard error of the MGL over the MGL
     source: str
-    # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
-    least_alpha: float | None = None
-    most_alpha: float | None = None
+    assumed: tuple[float, float] | None = None  # nobody measured it: the range of `alphas`, which are its middle
     is_lookup: bool = False  # assumed: text that is copied seldom is proposed for as seldom
 
     def outcomes(self, gamma: int, alpha: float | None = None) -> dict[tuple[int, int], float]:
@@ -49,33 +48,34 @@ class Acceptance(Record, frozen=True, kw_only=True):
 
 
 class Stated(Record, frozen=True, kw_only=True):
-    """What a log or a person says of rounds: one of the three, at one gamma."""
+    """What a log or a person says of rounds at one gamma."""
 
     gamma: int
-    rate: float | None = None  # accepted / proposed
-    counts: tuple[int, int] | None = None  # accepted, proposed
-    mgl: float | None = None
+    mgl: float
+    words: str
 
-    @property
-    def words(self) -> str:
-        what = f"MGL {self.tokens:.2f} at gamma {self.gamma}"
-        if self.mgl is not None:
-            return f"{what} as stated"
-        rate = f"{self.counts[0]} of {self.counts[1]}" if self.counts else f"{self.rate or 0.0:.0%}"
-        return f"{rate} as stated, {WORDS['proposed']}: {what}"
 
-    @property
-    def tokens(self) -> float:
-        """MGL. Raises InputError for counts or a length that no round at this gamma can have."""
-        rate = self.counts[0] / self.counts[1] if self.counts and self.counts[1] > 0 else self.rate
-        mgl = self.mgl if rate is None else mgl_at(rate, "proposed", self.gamma) if 0 <= rate <= 1 else None
-        if mgl is None or not 1 <= mgl <= self.gamma + 1:
-            raise InputError(
-                f"No round at gamma {self.gamma} has such an acceptance.",
-                hint="--acceptance lies between 0 and 1 (75 % is 0.75), --accepted N/M has N of M proposed tokens, "
-                f"--mgl lies between 1 and {self.gamma + 1}.",
-            )
-        return mgl
+def stated(
+    gamma: int, rate: float | None = None, counts: tuple[int, int] | None = None, mgl: float | None = None
+) -> Stated:
+    """From one of three: accepted over proposed tokens, both counts, or the MGL.
+
+    Raises InputError for what no round at this gamma can have.
+    """
+    said = "" if rate is None else f"{rate:.0%}"
+    if counts is not None:
+        rate, said = counts[0] / counts[1] if counts[1] > 0 else math.nan, f"{counts[0]} of {counts[1]}"
+    if rate is not None:
+        mgl = mgl_at(rate, "proposed", gamma) if 0 <= rate <= 1 else None
+    if mgl is None or not 1 <= mgl <= gamma + 1:
+        raise InputError(
+            f"No round at gamma {gamma} has such an acceptance.",
+            hint="--acceptance lies between 0 and 1 (75 % is 0.75), --accepted N/M has N of M proposed tokens, "
+            f"--mgl lies between 1 and {gamma + 1}.",
+        )
+    what = f"MGL {mgl:.2f} at gamma {gamma}"
+    words = f"{said} as stated, {WORDS['proposed']}: {what}" if said else f"{what} as stated"
+    return Stated(gamma=gamma, mgl=mgl, words=words)
 
 
 class _Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,7 +162,7 @@ def is_method(name: str) -> bool:
 
 def stated_acceptance(way: Arm, stated: Stated) -> Acceptance:
     """A drafter with the chance of a token that gives the stated MGL at the stated gamma."""
-    alpha = rate_of(stated.tokens, "position", stated.gamma)
+    alpha = rate_of(stated.mgl, "position", stated.gamma)
     assert alpha is not None
     return Acceptance(way=way, alphas=(alpha,), source=stated.words)
 
@@ -185,14 +185,8 @@ def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
 
 
 def _within(way: Arm, least: float, most: float, source: str, *, is_lookup: bool = False) -> Acceptance:
-    return Acceptance(
-        way=way,
-        alphas=((least + most) / 2,),
-        source=source,
-        least_alpha=least,
-        most_alpha=most,
-        is_lookup=is_lookup,
-    )
+    middle = (least + most) / 2
+    return Acceptance(way=way, alphas=(middle,), source=source, assumed=(least, most), is_lookup=is_lookup)
 
 
 def accepted_of(ends: Mapping[tuple[int, int], float]) -> float:

@@ -1,12 +1,13 @@
 """One question about a target, answered: which draft, method and gamma, how fast, how sure, and what to do next."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from mlsd.analysis.advise.acceptance import (
+    PLAIN_WAY,
     Acceptance,
     Stated,
     any_acceptance,
@@ -17,11 +18,10 @@ from mlsd.analysis.advise.acceptance import (
     stated_acceptance,
     way_of,
 )
-from mlsd.analysis.advise.cost_sources import Costed, costs_by_chip, costs_by_shape, own_costs
+from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import Gap, timing_commands
+from mlsd.analysis.advise.next_steps import Gap, Lacking, timing_commands
 from mlsd.analysis.advise.prospects import (
-    CostRange,
     Prospect,
     Recommendation,
     as_measured,
@@ -30,10 +30,11 @@ from mlsd.analysis.advise.prospects import (
     with_request,
 )
 from mlsd.analysis.advise.request import Request
+from mlsd.analysis.predict.costs import CostRange
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError
-from mlsd.hardware.apple_passes import AppleChip, constants
+from mlsd.hardware.apple_passes import Runtime
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
@@ -49,7 +50,7 @@ _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation 
 
 
 class AdviceQuestion(Record, frozen=True, kw_only=True):
-    """What is asked."""
+    """What is to be answered. Raises: InputError for gammas that mean nothing."""
 
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods, with options as --drafter takes them
@@ -57,21 +58,21 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
     stated: Stated | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
-    chip: AppleChip | None = None  # of another machine; None: this one
-    runtime: str = "llama.cpp"  # whose passes to model on a chip: this, mlx, or a program on MLX with rows of its own
-    depth: int = 0  # tokens of context before the output, on a chip
-    build: int = 0  # of llama.cpp; 0: the one that is loaded, for another machine the one that ships with mlsd
-    request: Request | None = None  # whose whole time is asked for
+    request: Request | None = None  # whose whole time is to be answered
     options: str = ""  # engine and database as they were typed, for the commands that go on from here
 
+    def __post_init__(self) -> None:
+        if not self.gammas or min(self.gammas) < 1:
+            raise InputError("--gamma must hold numbers of at least 1.")
 
-class Place(Record, frozen=True, kw_only=True):
-    """The machine that the answer is for, where it is this one."""
 
-    environment_key: str
-    chip: AppleChip | None
-    safe_bytes: int | None  # for weights
-    build: int = 0  # of llama.cpp that is loaded here; 0: the one that ships, or not known
+class Machine(Record, frozen=True, kw_only=True):
+    """The machine that the answer is for."""
+
+    environment_key: str | None = None  # of this one; None: another one, of which only its chip is known
+    runtime: Runtime | None = None  # whose passes public rows tell; None: on no known Apple chip
+    depth: int = 0  # tokens of context before the output, of such passes
+    limit_bytes: int | None = None  # what models may take
 
 
 class TargetAdvice(Record, frozen=True, kw_only=True):
@@ -91,59 +92,54 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     limit_bytes: int | None = None  # what models may take of this machine
 
 
-def answer(question: AdviceQuestion, known: Known, place: Place | None) -> TargetAdvice:
-    """Answer from what databases, references and models say. `place` is None for another machine.
+def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAdvice:
+    """Answer from what databases, references and models say.
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
     """
-    elsewhere = question.chip is not None
-    target = named(question.target, question.quant, known.models.values(), elsewhere=elsewhere)
-    arms = known.of(target.facts.ref)
-    own = predictable(arms)
+    key, models = machine.environment_key, known.models.values()
+    target = named(question.target, question.quant, models, elsewhere=key is None)
+    ref = target.facts.ref
+    own = predictable(known.of(ref))
     texts = {text for arm in own if not arm.is_plain for text in arm.workloads}
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
         question = msgspec.structs.replace(question, workload=texts.pop())
-    ways = _asked_ways(question, own)
-    chosen, is_own = _acceptances(target, own, question, ways)
+    ways = _chosen_ways(question, own)
+    acceptances, is_own = _acceptances(target, own, question, ways)
     drafts = dict[Arm, KnownModel | None]()
-    for one in chosen:  # a database may name drafts that it does not describe and that are not here
+    for one in acceptances:  # a database may name drafts that it does not describe and that are not here
         with suppress(*(() if ways else (InputError, ModelFileError))):
             draft = one.way.draft
-            stored = known.models.values()
-            drafts[one.way] = None if draft is None else named(draft.id, stored=stored, elsewhere=elsewhere)
-    chosen = [one for one in chosen if one.way in drafts]
-    plain, costs = _costs(target, drafts, known, place, question)
+            drafts[one.way] = None if draft is None else named(draft.id, stored=models, elsewhere=key is None)
+    costs = _costs(target, drafts, known, machine, question)
+    plain = costs[PLAIN_WAY]
     # What trials of this machine's models showed says nothing of another machine's costs.
-    validation = None if plain.basis == "bandwidth" else validate(known)
+    modelled = plain.basis == "bandwidth"
+    validation = None if modelled else validate(known)
     error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
-    found = prospects(costs, plain, chosen, question.gammas, model_error=error)
-    here = [] if place is None else known.of(target.facts.ref, place.environment_key)
+    found = prospects(costs, [one for one in acceptances if one.way in drafts], question.gammas, error)
     if question.gammas != GAMMAS:
         found = [p for p in found if p.gamma in (0, *question.gammas)]
+    here = [] if key is None else known.of(ref, key)
     found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
     if question.request is not None:
-        found = with_request(found, question.request, costs, plain)
+        found = with_request(found, question.request, costs)
     untimed = {way: draft for way, draft in drafts.items() if way not in costs}
-    file = None if target.here or place is None else _file_of(target)
-    room = None if place is None else place.safe_bytes
+    file, room = None if target.here or key is None else _file_of(target), machine.limit_bytes
     gaps: dict[Gap, bool] = {
         "acceptance": not is_own,
         "memory": file is not None and room is not None and (file.n_bytes or 0) > room,
         "target": not target.here,
     }
-    asked_texts = (question.workload,) if question.workload else tuple(sorted(texts))
-    recommendation = recommend(
-        target.facts.ref.id,
-        question.workload,
-        found,
-        plain,
-        [gap for gap, is_open in gaps.items() if is_open],
-        tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, known, place)),
-        _fetch(file, found) if file is not None and plain.basis == "shape" else (),
-        question.target if Path(question.target).is_file() else _with_block(target, drafts),
-        asked_texts,
-        question.options,
+    lacking = Lacking(
+        target=question.target if Path(question.target).is_file() else _with_block(target, drafts) or ref.id,
+        texts=(question.workload,) if question.workload else tuple(sorted(texts)),
+        gaps=tuple(gap for gap, is_open in gaps.items() if is_open),
+        to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
+        fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
+        again=question.options,
     )
+    recommendation = recommend(ref.id, question.workload, found, plain, lacking)
     best = drafts.get(recommendation.best.way)
     weights = [model.facts.weight_bytes for model in (target, best) if model is not None]
     return TargetAdvice(
@@ -152,10 +148,10 @@ def answer(question: AdviceQuestion, known: Known, place: Place | None) -> Targe
         drafts=tuple(draft for draft in drafts.values() if draft is not None),
         draft_file=str(best.path) if best is not None and best.here else None,
         validation=validation,
-        modelled=plain.basis == "bandwidth",
+        modelled=modelled,
         untimed=tuple(way.name for way in untimed),
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
-        notes=(*known.notes, *_other_files(target, known), *_needs(target, recommendation)),
+        notes=(*known.notes, *_notes(target, known, recommendation)),
         measured=tuple(answers(here)),
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
         limit_bytes=room,
@@ -172,20 +168,19 @@ def _comparable(arm: ArmResult, workload: str | None) -> bool:
 # --- which drafters, and how often they are right -------------------------------------------------------------------
 
 
-def _asked_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm] | None:
-    """The drafters that were asked for; a draft's file is the model that was measured where its content is the same."""
+def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm] | None:
+    """The drafters that were named; a draft's file is the model that was measured where its content is the same."""
     if question.drafts is None:
         return None
     measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
     found = []
     for text in question.drafts:
-        if is_method(text):
-            found.append(arm_named(text))
-            continue
         if is_method(text.partition(":")[0]):
-            from mlsd.drafters.options import parse_drafter  # which loads every method
+            spec = DrafterSpec(name=text)
+            if ":" in text:
+                from mlsd.drafters.options import parse_drafter  # which loads every method
 
-            spec = parse_drafter(text)
+                spec = parse_drafter(text)
             found.append(arm_named(spec.name, None, options_text(spec)))
             continue
         try:
@@ -197,18 +192,15 @@ def _asked_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm]
     return found
 
 
-def _is_asked(way: Arm, asked: Iterable[Arm]) -> bool:
-    """Whether a drafter was asked for: a method without options is asked with any, a draft with any method."""
-    return any(
-        way == one
-        or (one.draft is None and not one.options and way.method == one.method)
-        or (one.draft is not None and way.draft == one.draft)
-        for one in asked
-    )
+def _means(chosen: Arm, way: Arm) -> bool:
+    """Whether who names the one means the other: a method without options has any, a draft any method."""
+    if chosen.draft is not None:
+        return way.draft == chosen.draft
+    return way == chosen or (not chosen.options and way.method == chosen.method)
 
 
 def _acceptances(
-    target: KnownModel, own: Sequence[ArmResult], question: AdviceQuestion, asked: Sequence[Arm] | None
+    target: KnownModel, own: Sequence[ArmResult], question: AdviceQuestion, chosen: Sequence[Arm] | None
 ) -> tuple[list[Acceptance], bool]:
     """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named.
 
@@ -217,22 +209,21 @@ def _acceptances(
     name, workload = target.facts.ref.id, question.workload
     drafting = [arm for arm in own if not arm.is_plain]
     measured = own_acceptances(arm for arm in drafting if _comparable(arm, workload))
-    elsewhere = [any_acceptance(way, workload) for way in dict.fromkeys(map(way_of, drafting))]
+    ran = dict.fromkeys(map(way_of, drafting))
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
     mtp = [arm_named("mtp")] if predicts and _why_not_mtp(target) is None else []
-    more = [any_acceptance(way, workload) for way in dict.fromkeys((*mtp, *(asked or ())))]
     published = [a for a in reference_acceptance(name) if None in (workload, a.workload) or a.workload == workload]
+    ranges = [any_acceptance(way, workload) for way in dict.fromkeys((*ran, *mtp, *(chosen or ())))]
     everything: dict[Arm, Acceptance] = {}
-    for a in (*measured, *published, *assumed_acceptance(name), *elsewhere, *more):
+    for a in (*measured, *published, *assumed_acceptance(name), *ranges):
         everything.setdefault(a.way, a)
-    if asked is not None:
-        for way in asked:
-            if way.method == "mtp" and (why := _why_not_mtp(target)) is not None:
-                raise InputError(why, hint="Use a GGUF converted with the model's MTP layers.")
-        known_ways = {a.way for a in (*measured, *elsewhere)}
-        bare = {way for way in asked if any(one != way and _is_asked(one, [way]) for one in known_ways)}
-        everything = {way: a for way, a in everything.items() if _is_asked(way, asked) and way not in bare - known_ways}
+    if chosen is not None:
+        if "mtp" in {way.method for way in chosen} and (why := _why_not_mtp(target)) is not None:
+            raise InputError(why, hint="Use a GGUF converted with the model's MTP layers.")
+        # A method that ran with options alone is not predicted without them, too.
+        bare = {way for way in chosen if way not in ran and any(_means(way, one) for one in ran)}
+        everything = {w: a for w, a in everything.items() if w not in bare and any(_means(one, w) for one in chosen)}
     if question.stated is not None:
         if len(everything) != 1:
             raise InputError(
@@ -263,43 +254,30 @@ def _with_block(target: KnownModel, drafts: Iterable[Arm]) -> str:
     return next((e.id for e in load_manifest() if "-mtp-" in e.id and shape_of(e.id) == same), "")
 
 
-def _other_files(target: KnownModel, known: Known) -> list[str]:
-    """That trials of another file under the target's name do not count."""
-    ref = target.facts.ref
-    named_so = [arm for arms in known.arms.values() for arm in arms if arm.case.target.id == ref.id]
-    if not named_so or known.of(ref):
-        return []
-    return [f"What was measured of {ref.id} was another file of that name: its content differs, so it does not count."]
-
-
-def _needs(target: KnownModel, found: Recommendation) -> list[str]:
-    """What must be there for MTP, where it is answered for a file that nobody has seen."""
-    name = target.facts.ref.id.lower()
+def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[str]:
+    """That trials of another file under the target's name do not count, and what MTP needs of a file not here."""
+    ref, name = target.facts.ref, target.facts.ref.id.lower()
+    named_so = any(arm.case.target.id == ref.id for arms in known.arms.values() for arm in arms)
+    if named_so and not known.of(ref):
+        yield f"What was measured of {ref.id} was another file of that name: its content differs, so it does not count."
     if target.here or "mtp" in name or not any(p.drafter == "mtp" for p in found.prospects):
-        return []
+        return
+    needs = "needs a GGUF with the model's next-token block (-mtp in `mlsd models list`); many files leave it out."
     if name.startswith("gemma-4"):
-        return ["mtp drafts with Gemma 4's assistant, a file of its own."]
-    return ["mtp needs a GGUF with the model's next-token block (-mtp in `mlsd models list`); many files leave it out."]
+        needs = "drafts with Gemma 4's assistant, a file of its own."
+    yield f"mtp {needs}"
 
 
 def _costs(
-    target: KnownModel,
-    drafts: Mapping[Arm, KnownModel | None],
-    known: Known,
-    place: Place | None,
-    question: AdviceQuestion,
-) -> Costed:
-    if question.chip is not None:
-        return costs_by_chip(
-            target, drafts, question.chip, question.gammas, question.runtime, question.build, question.depth
-        )
-    assert place is not None
-    n_prompt = None if question.request is None else question.request.prompt_tokens
-    found = own_costs(target, drafts, known, place.environment_key, n_prompt)
-    if found := found or costs_by_shape(target, drafts, known, place.environment_key):
-        return found
-    if place.chip is not None:
-        return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build or place.build)
+    target: KnownModel, drafts: Drafts, known: Known, machine: Machine, question: AdviceQuestion
+) -> Mapping[Arm, CostRange]:
+    """Those of this machine, of the shape here, or of the chip."""
+    if (key := machine.environment_key) is not None:
+        n_prompt = None if question.request is None else question.request.prompt_tokens
+        if found := own_costs(target, drafts, known, key, n_prompt) or costs_by_shape(target, drafts, known, key):
+            return found
+    if machine.runtime is not None:
+        return costs_by_chip(target, drafts, machine.runtime, question.gammas, machine.depth)
     name = target.facts.ref.id
     if target.shape is None or target.here:
         called = quoted(question.target if Path(question.target).is_file() else name)
@@ -316,26 +294,14 @@ def _costs(
 # --- what to do next ----------------------------------------------------------------------------------------------
 
 
-def _to_time(
-    target: KnownModel,
-    plain: CostRange,
-    untimed: Mapping[Arm, KnownModel | None],
-    known: Known,
-    place: Place | None,
-) -> list[str]:
+def _to_time(target: KnownModel, plain: CostRange, untimed: Iterable[KnownModel | None]) -> list[str]:
     """Shapes to time: a target of which one depth was timed or none, and untimed drafts."""
     if target.here or target.shape is None or plain.measured:
         return []
     if plain.basis == "bandwidth":
         return timing_commands([target])
-    from mlsd.analysis.predict.shapes import shape_costs
-
-    assert place is not None and target.quant is not None
-    timed = shape_costs(known, place.environment_key, target.shape, target.quant)
-    found: list[str] = []
-    if timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers:
-        found = timing_commands([target], timed.depths)
-    return found + timing_commands(untimed.values())
+    cut = len(plain.depths) == 1 and plain.depths[0] < target.shape.n_layers
+    return (timing_commands([target], plain.depths) if cut else []) + timing_commands(untimed)
 
 
 def _can_pay(found: Sequence[Prospect]) -> bool:
@@ -363,17 +329,3 @@ def _fetch(file: ModelEntry, found: Sequence[Prospect]) -> tuple[str, ...]:
     of_draft = [e.id for e in load_manifest() if e.id.startswith(f"{best}-")]
     q8 = [name for name in of_draft if name.endswith("-q8_0")]
     return (file.id, *(q8 or of_draft)[:1])
-
-
-def check_question(question: AdviceQuestion) -> None:
-    """Raises: InputError for gammas or an acceptance that mean nothing."""
-    if not question.gammas or min(question.gammas) < 1:
-        raise InputError("--gamma must hold numbers of at least 1.")
-    programs = ("llama.cpp", "mlx", *constants().programs)
-    if question.runtime not in programs:
-        raise InputError(
-            f"--runtime {question.runtime} is not known.",
-            hint=f"Known are {', '.join(programs)}; mlx is any other program on MLX.",
-        )
-    if question.stated is not None:
-        _ = question.stated.tokens

@@ -2,25 +2,24 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
-from mlsd.analysis.advise.acceptance import HEADS, way_of
+from mlsd.analysis.advise.acceptance import HEADS, PLAIN_WAY, way_of
 from mlsd.analysis.advise.known_model import KnownModel
-from mlsd.analysis.advise.prospects import Basis, CostRange
-from mlsd.analysis.predict.costs import Costs, costs_from_arms, scale_to
+from mlsd.analysis.predict.costs import CostRange, Costs, costs_from_arms, known_costs, scale_to
 from mlsd.analysis.predict.known import Known, predictable
 from mlsd.errors import AnalysisError
 from mlsd.hardware import apple_passes as passes
-from mlsd.hardware.apple_passes import AppleChip, Engine, Work
+from mlsd.hardware.apple_passes import Runtime, Work
 from mlsd.hardware.metal_kernels import SHIPPED, metal_steps
 from mlsd.planning.known_shapes import QUANTS
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, ModelRef
 from mlsd.trials.arms import Arm
 from mlsd.trials.results import ArmResult
 
-Costed = tuple[CostRange, dict[Arm, CostRange]]  # of plain decoding, and by drafter
+Drafts = Mapping[Arm, KnownModel | None]  # the draft model of each drafter, where it has one
+Costed = dict[Arm, CostRange]  # of each drafter, plain decoding among them; empty where nothing is known
 
 _AS_LONG = 2.0  # of prompts: a factor
 _SINGLE_ERROR = 0.1  # relative, of trials without repeats
@@ -28,71 +27,65 @@ _SINGLE_ERROR = 0.1  # relative, of trials without repeats
 _HEAD_PREFILL = 117 / 94.6 - 1
 
 
-def own_costs(
-    target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str, n_prompt: int | None = None
-) -> Costed | None:
-    """Costs from a calibration of the target on this machine, or from its trials; None where it has neither.
+def own_costs(target: KnownModel, drafts: Drafts, known: Known, machine: str, n_prompt: int | None = None) -> Costed:
+    """Costs from a calibration of the target on this machine, or from its trials.
 
     `n_prompt`: tokens of the prompt whose reading is asked for, too.
     """
     arms = predictable(known.of(target.facts.ref, machine))
-    alone = [arm for arm in arms if arm.is_plain]
-    plain = _own(target, alone, None, known, machine, n_prompt)
-    if plain is None:
-        return None
-    found = {}
-    for way, draft in drafts.items():
+    alone, found = [arm for arm in arms if arm.is_plain], Costed()
+    for way, draft in {PLAIN_WAY: None, **drafts}.items():
         own = [arm for arm in arms if not arm.is_plain and way_of(arm) == way and arm.whole.proposed]
         if way.method in HEADS and not own:
             continue  # a calibration times passes of the target alone
+        ran = [*alone, *own] if own or way == PLAIN_WAY else []
         ref = None if way.draft is None else _ref(way.draft, draft, own)
-        ran = [*(alone if own else ()), *own]
-        costs = _own(target, ran, ref, known, machine, n_prompt, drafting=way.method != NO_DRAFTER)
+        prefill = _prefill_ms(own or ran, n_prompt)
+        costs = _calibrated(target, ran, ref, known, machine, prefill) or _of_trials(target, ran, prefill)
         if costs is not None:
             found[way] = costs
-    return plain, found
+        elif way == PLAIN_WAY:
+            break
+    return found
 
 
-def _own(
+def _calibrated(
     target: KnownModel,
-    arms: Sequence[ArmResult],
+    ran: Sequence[ArmResult],
     draft: ModelRef | None,
     known: Known,
     machine: str,
-    n_prompt: int | None,
-    *,
-    drafting: bool = False,
+    prefill_ms: float | None,
 ) -> CostRange | None:
-    """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
+    """A calibration, scaled to what the trials of the same arms took."""
     base = known.costs(machine, target.facts.ref, draft)
-    ran = any(arm.case.gamma for arm in arms)
-    prefill = _prefill_ms([arm for arm in arms if bool(arm.case.gamma) == ran], n_prompt)
-    if base is not None:
-        from mlsd.analysis.fits.calibration import relative_error, target_curve
-
-        points = known.passes[machine, target.facts.ref.key]
-        steps = target_curve(points).steps
-        costs, edges = scale_to(base, arms) if arms else base, () if steps is None else steps.edges
-        error = relative_error(points, _SINGLE_ERROR)
-        source = "calibration of this machine, scaled to its own trials" if arms else "calibration on this machine"
-        return _range(target, costs, error, source, "calibration", steps=edges, prefill_ms=prefill)
-    if not arms or (drafting and not ran):
+    if base is None:
         return None
+    from mlsd.analysis.fits.calibration import relative_error, target_curve
+
+    points = known.passes[machine, target.facts.ref.key]
+    steps, error = target_curve(points).steps, relative_error(points, _SINGLE_ERROR)
+    return known_costs(
+        scale_to(base, ran) if ran else base,
+        error,
+        "calibration of this machine, scaled to its own trials" if ran else "calibration on this machine",
+        "calibration",
+        is_mixture=bool(target.facts.n_experts),
+        steps=() if steps is None else steps.edges,
+        prefill_ms=prefill_ms,
+    )
+
+
+def _of_trials(target: KnownModel, ran: Sequence[ArmResult], prefill_ms: float | None) -> CostRange | None:
+    """What these trials took, plain decoding among them; None without it."""
     try:
-        costs = costs_from_arms(arms)
+        costs = costs_from_arms(ran)
     except AnalysisError:
         return None
-    spreads = [arm.spread / arm.n_valid**0.5 for arm in arms if arm.spread is not None and arm.n_valid > 1]
-    error = statistics.median(spreads) if spreads else _SINGLE_ERROR
-    return _range(target, costs, error, "trials on this machine, no calibration", "trials", prefill_ms=prefill)
-
-
-def _range(target: KnownModel, costs: Costs, error: float, source: str, basis: Basis, **more: Any) -> CostRange:
-    """Costs that were measured."""
-    mixture = bool(target.facts.n_experts)
-    return CostRange(
-        low=costs, high=costs, relative_error=error, source=source, basis=basis, is_mixture=mixture, **more
-    )
+    spreads = [arm.spread / arm.n_valid**0.5 for arm in ran if arm.spread is not None and arm.n_valid > 1]
+    error, mixture = statistics.median(spreads) if spreads else _SINGLE_ERROR, bool(target.facts.n_experts)
+    source = "trials on this machine, no calibration"
+    return known_costs(costs, error, source, "trials", is_mixture=mixture, prefill_ms=prefill_ms)
 
 
 def _prefill_ms(arms: Sequence[ArmResult], n_prompt: int | None) -> float | None:
@@ -115,43 +108,29 @@ def _ref(asked: ModelRef, draft: KnownModel | None, own: Sequence[ArmResult]) ->
     return recorded or (draft.facts.ref if draft is not None else asked)
 
 
-def costs_by_shape(
-    target: KnownModel, drafts: Mapping[Arm, KnownModel | None], known: Known, machine: str
-) -> Costed | None:
-    """Costs from calibrations of synthetic models of the target's shape and of drafts; None where there are none."""
+def costs_by_shape(target: KnownModel, drafts: Drafts, known: Known, machine: str) -> Costed:
+    """Costs from calibrations of synthetic models of the target's shape and of drafts."""
     if target.shape is None or target.quant is None or not known.passes:
-        return None
+        return {}
     from mlsd.analysis.predict.shapes import pair_costs, shape_costs
 
     alone = shape_costs(known, machine, target.shape, target.quant)
     if alone is None:
-        return None
-    plain = _range(target, alone.costs, alone.relative_error, f"{target.quant}, {alone.source}", "shape")
-    found = {}
+        return {}
+    found = {PLAIN_WAY: alone}
     for way, draft in drafts.items():
+        if draft is None or draft.shape is None:
+            continue
+        own, shape = draft.quant, draft.shape
         # The draft in its own quantization, else in the first one that was timed.
-        for quant in sorted(QUANTS, key=lambda one: draft is not None and one != draft.quant):
-            timed = None
-            if draft is not None and draft.shape is not None:
-                timed = shape_costs(known, machine, draft.shape, quant)
-            if timed is not None:
-                costs = pair_costs(alone, timed)
-                found[way] = msgspec.structs.replace(
-                    plain, low=costs, high=costs, draft_source=f"{quant}, {timed.source}"
-                )
-                break
-    return plain, found
+        every = (shape_costs(known, machine, shape, quant) for quant in sorted(QUANTS, key=lambda one: one != own))
+        timed = next((costs for costs in every if costs is not None), None)
+        if timed is not None:
+            found[way] = pair_costs(alone, timed)
+    return found
 
 
-def costs_by_chip(
-    target: KnownModel,
-    drafts: Mapping[Arm, KnownModel | None],
-    chip: AppleChip,
-    gammas: Sequence[int],
-    runtime: str = "llama.cpp",
-    build: int = 0,
-    depth: int = 0,
-) -> Costed:
+def costs_by_chip(target: KnownModel, drafts: Drafts, on: Runtime, gammas: Sequence[int], depth: int = 0) -> Costed:
     """Modelled costs on a chip that nobody measured here, in the range that held most public rows.
 
     Raises AnalysisError where the target's bytes or layers are not known.
@@ -160,11 +139,11 @@ def costs_by_chip(
     if work is None:
         name = target.facts.ref.id
         raise AnalysisError(f"The bytes or layers of {name} are not known, so no chip can be predicted for it.")
-    found = {}
+    found = {PLAIN_WAY: _modelled(NO_DRAFTER, work, None, on, gammas)}
     for way, draft in drafts.items():
         step = passes.head_work(work, way.method) if draft is None else _at_depth(draft, depth)
-        found[way] = _modelled(way.method, work, step, chip, gammas, runtime, build)
-    return _modelled(NO_DRAFTER, work, None, chip, gammas, runtime, build), found
+        found[way] = _modelled(way.method, work, step, on, gammas)
+    return found
 
 
 def _at_depth(model: KnownModel, depth: int) -> Work | None:
@@ -179,51 +158,42 @@ def _at_depth(model: KnownModel, depth: int) -> Work | None:
     return msgspec.structs.replace(work, always_bytes=work.always_bytes + depth * passes.context_bytes(model.shape))
 
 
-def _modelled(
-    method: str, target: Work, step: Work | None, chip: AppleChip, gammas: Sequence[int], runtime: str, build: int
-) -> CostRange:
+def _modelled(method: str, target: Work, step: Work | None, on: Runtime, gammas: Sequence[int]) -> CostRange:
     """One arm. What a chip leaves open of T(1) scales the whole round; what rows leave open is theirs alone."""
-    engine: Engine = "llama.cpp" if runtime == "llama.cpp" else "mlx"
-    one, whole = passes.plain_ms(target, chip, engine), passes.spread_of(target, chip)
-    drafting = 0.0 if step is None else passes.plain_ms(step, chip, engine)
-    each = passes.constants().round_ms[engine] if method != NO_DRAFTER else 0.0
-    lengths = {
-        gamma: passes.round_length(target, chip, method, gamma, step=step, engine=engine, build=build, program=runtime)
-        for gamma in gammas
-    }
+    one, whole = on.plain_ms(target), on.spread(target)
+    each = on.constants.round_ms[on.engine] if method != NO_DRAFTER else 0.0
+    drafting = 0.0 if step is None else on.plain_ms(step) + each
+    lengths = {gamma: on.round_length(target, method, gamma, step=step) for gamma in gammas}
     ends = []
     for end, t_one in ((0, one / whole), (1, one * whole)):
         verify, rest, scale = {1: t_one}, {1: 0.0}, t_one / one
         for gamma, length in lengths.items():
-            steps = 0 if step is None else 1 if passes.drafts_a_block(method) else gamma
+            steps = 1 if passes.drafts_a_block(method) else gamma
             # What a round's range leaves open is put into its pass.
-            of_pass = (
-                passes.round_range(length, target, chip, gamma, engine, build)[end] * one
-                - steps * (drafting + each)
-                - each
-            )
+            of_pass = on.round_range(length, target, gamma)[end] * one - steps * drafting - each
             verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
         costs = Costs(
             verify_ms=verify,
-            catch_up_ms={1: (drafting + each) * scale} if step is not None else {},
-            step_ms=0.0 if passes.drafts_a_block(method) or step is None else (drafting + each) * scale,
+            catch_up_ms={} if step is None else {1: scale * drafting},
+            step_ms=0.0 if passes.drafts_a_block(method) else scale * drafting,
             rest_ms=rest,
         )
         ends.append(costs)
-    prefill = passes.prefill_ms(target, chip)
+    prefill = on.prefill_ms(target)
     if step is not None:
-        prefill += passes.prefill_ms(step, chip) if method == DRAFT_MODEL else _HEAD_PREFILL * prefill
+        prefill += on.prefill_ms(step) if method == DRAFT_MODEL else _HEAD_PREFILL * prefill
+    chip, build = on.chip, on.build
     generation = "" if chip.generation is None else f" of the M{chip.generation} generation"
-    kernels = metal_steps(f"b{build}" if build else SHIPPED) if engine == "llama.cpp" else None
+    kernels = metal_steps(f"b{build}" if build else SHIPPED) if on.engine == "llama.cpp" else None
     of_build = "" if kernels is None else f" b{build}" if build else " as llama-cpp-python compiles it"
     return CostRange(
         low=ends[0],
         high=ends[1],
         relative_error=0.0,  # the range holds it
-        source=f"modelled for {runtime}{of_build} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows"
+        source=f"modelled for {on.program}{of_build} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows"
         + (f" (its kernels are those {kernels.side}; --llama-build names another)" if kernels else ""),
         basis="bandwidth",
         is_mixture=target.expert_bytes > 0,
         prefill_ms=prefill,
-        tested_gamma=passes.FEW_PROPOSED if engine == "llama.cpp" else None,
+        tested_gamma=passes.FEW_PROPOSED if on.engine == "llama.cpp" else None,
     )

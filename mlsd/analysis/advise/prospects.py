@@ -5,17 +5,17 @@ Its interval joins the spread of the passes, of the acceptance, and the error th
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from mlsd.analysis.advise.acceptance import Acceptance, accepted_of, way_of
-from mlsd.analysis.advise.next_steps import Gap, next_steps
+from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, accepted_of, way_of
+from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.advise.request import Request, WholeRequest, whole_request
 from mlsd.analysis.predict.costs import (
     PLAIN_ROUND,
-    Costs,
+    CostRange,
     Outcomes,
     between,
     draft_ms,
@@ -23,7 +23,6 @@ from mlsd.analysis.predict.costs import (
     mgl_of,
     tok_per_s,
 )
-from mlsd.errors import AnalysisError
 from mlsd.hardware import apple_passes as passes
 from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
@@ -35,14 +34,12 @@ from mlsd.trials.results import ArmResult
 from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
-Basis = Literal["calibration", "trials", "shape", "bandwidth"]
 Verdict = Literal["on", "off", "not decided yet"]
 
 _Z = 1.96
 _WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
 _MARGIN = f"{100 * NO_DIFFERENCE:.0f} %"
 _N_TO_MEASURE = 2
-NO_WAY = Arm()  # plain decoding
 
 
 class Prospect(Record, frozen=True, kw_only=True):
@@ -70,7 +67,7 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Arm:
-        return NO_WAY if not self.gamma else arm_named(self.drafter, self.draft, self.options)
+        return PLAIN_WAY if not self.gamma else arm_named(self.drafter, self.draft, self.options)
 
     @property
     def spec(self) -> DrafterSpec:
@@ -128,77 +125,49 @@ class Recommendation(Record, frozen=True, kw_only=True):
     next_steps: tuple[str, ...]
 
 
-class CostRange(Record, frozen=True, kw_only=True):
-    """Costs in the best and in the worst case; equal where they were measured."""
-
-    low: Costs
-    high: Costs
-    relative_error: float  # standard error of a round's time
-    source: str
-    basis: Basis
-    is_mixture: bool
-    steps: tuple[int, ...] = ()  # rows at which another kernel takes over
-    draft_source: str | None = None  # of the draft's costs, where they come from elsewhere than the target's
-    prefill_ms: float | None = None  # of one prompt token, the draft's included; None: not known
-    tested_gamma: int | None = None  # the most proposals a round that rows of others test; None: all
-
-    @property
-    def measured(self) -> bool:
-        return self.basis in ("calibration", "trials")
-
-
 def prospects(
-    costs: Mapping[Arm, CostRange],
-    plain: CostRange,
-    acceptances: Sequence[Acceptance],
-    gammas: Sequence[int],
-    *,
-    model_error: float = 0.0,
+    costs: Mapping[Arm, CostRange], acceptances: Sequence[Acceptance], gammas: Sequence[int], model_error: float = 0.0
 ) -> list[Prospect]:
     """Every drafter at every gamma, and those that were measured, and plain decoding; fastest first.
 
-    `model_error`: standard error that predictions had on stored studies, relative.
+    `costs` hold those of plain decoding. `model_error`: relative standard error of predictions on stored studies.
     """
-    nothing = Acceptance(way=NO_WAY, alphas=(0.0,), source="")
+    plain, nothing = costs[PLAIN_WAY], Acceptance(way=PLAIN_WAY, alphas=(0.0,), source="")
     result = [_prospect(plain, plain, nothing, 0, 0.0)]
     for a in acceptances:
         tried = {*a.measured} if a.way.adapts else {*gammas, *a.measured}  # no length of its own to predict
         for gamma in sorted(tried) if a.way in costs else ():
-            if a.least_alpha is None or a.most_alpha is None:
+            if a.assumed is None:
                 result.append(_prospect(costs[a.way], plain, a, gamma, model_error))
                 continue
             worst, middle, best = (
                 _prospect(costs[a.way], plain, a, gamma, model_error, alpha)
-                for alpha in (a.least_alpha, a.alphas[0], a.most_alpha)
+                for alpha in (a.assumed[0], a.alphas[0], a.assumed[1])
             )
+            least, most = (accepted_of(a.outcomes(gamma, alpha)) for alpha in a.assumed)
             # What acceptance and costs leave open has nothing to do with each other: logarithms add up as squares.
             joined = msgspec.structs.replace(
                 middle,
                 tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
                 speedup=_joint(worst.speedup, middle.speedup, best.speedup),
                 acceptance_assumed=True,
-                acceptances=(_accepted(worst), _accepted(best)),
+                acceptances=(least, most),
                 at_middle=middle.speedup,
             )
             result.append(joined)
     return sorted(result, key=lambda p: -p.tok_s.value)
 
 
-def with_request(
-    found: Iterable[Prospect], request: Request, costs: Mapping[Arm, CostRange], plain: CostRange
-) -> list[Prospect]:
+def with_request(found: Iterable[Prospect], request: Request, costs: Mapping[Arm, CostRange]) -> list[Prospect]:
     """What the request takes with each, at the speed that it is shown with."""
-    first = {way: one.prefill_ms for way, one in costs.items()}
+    plain = costs[PLAIN_WAY]
     return [
         msgspec.structs.replace(
-            p, request=whole_request(request, p.tok_s, p.speedup, first.get(p.way, plain.prefill_ms), plain.prefill_ms)
+            p,
+            request=whole_request(request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms),
         )
         for p in found
     ]
-
-
-def _accepted(p: Prospect) -> float:
-    return 0.0 if p.acceptances is None else p.acceptances[0]
 
 
 def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
@@ -329,48 +298,27 @@ def _decider(costs: CostRange, plain: CostRange, ends: Outcomes, gamma: int) -> 
 
 
 def recommend(
-    target: str,
-    workload: str | None,
-    found: Sequence[Prospect],
-    costs: CostRange,
-    gaps: Collection[Gap] = (),
-    to_time: Sequence[str] = (),
-    fetch: Sequence[str] = (),
-    called: str = "",
-    texts: Sequence[str] = (),
-    options: str = "",
+    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, lacking: Lacking
 ) -> Recommendation:
-    """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
-    `called` is how commands call the target, where that is not its id; `texts` are those that they measure on,
-    `options` what else each says.
+    """Choose, and say what to measure next; `costs` are those of plain decoding.
 
     On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
     is faster at every acceptance and cost that was seen.
     """
-    if not found:
-        raise AnalysisError(f"There is no data on {target}.")
-    modelled = costs.basis == "bandwidth"
+    modelled, tried = costs.basis == "bandwidth", costs.measured
     speculative = [p for p in found if p.gamma]
-    faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]
-    could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: (not p.tested, -p.speedup.value))
+    faster = [p for p in speculative if p.pays and (p.effect or not tried)]
+    could = sorted((p for p in speculative if p.open(tried)), key=lambda p: (not p.tested, -p.speedup.value))
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
     best = max(faster, key=_at_least) if faster else next(p for p in found if not p.gamma)
     is_open = verdict == "not decided yet"
     to_measure = tuple(could[:_N_TO_MEASURE]) if is_open else ()
-    more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
+    steps: tuple[str, ...] = ()
     # What was decided here needs no command; what is only predicted to be so is measured with the setting itself.
-    asked = to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
-    steps = next_steps(
-        called or target,
-        texts or ((workload,) if workload else ()),
-        list(dict.fromkeys(p.option for p in asked)),
-        sorted({p.gamma for p in asked}),
-        {*gaps, *(gap for gap, is_open in more.items() if is_open)},
-        to_time if is_open or not modelled else (),
-        fetch,
-        options,
-    )
-    decided_here = not is_open and (best.effect if best.gamma else all(p.effect for p in speculative))
+    if is_open or not (best.effect if best.gamma else all(p.effect for p in speculative)):
+        tell = to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
+        options, gammas = list(dict.fromkeys(p.option for p in tell)), sorted({p.gamma for p in tell})
+        steps = tuple(lacking.steps(options, gammas, modelled=modelled, is_open=is_open))
     return Recommendation(
         target=target,
         workload=workload,
@@ -382,7 +330,7 @@ def recommend(
         why=_why(best, speculative),
         settles=_settles(could[0], modelled) if is_open and could else None,
         to_measure=to_measure,
-        next_steps=() if decided_here else tuple(steps),
+        next_steps=steps,
     )
 
 

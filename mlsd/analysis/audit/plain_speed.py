@@ -27,8 +27,8 @@ def plain_speed(model: str, chip: str, engines: tuple[Engine, ...] = _ENGINES) -
     machines = [m for peak in peaks if (m := passes.apple_chip(chip, peak_gb_s=peak)) is not None]
     if work is None or not machines:
         return None
-    ends = [passes.plain_ms(work, machine, engine) for machine in machines for engine in engines]
-    factor = passes.spread_of(work, machines[0])
+    on = [passes.Runtime(chip=machine, program=engine) for machine in machines for engine in engines]
+    ends, factor = [one.plain_ms(work) for one in on], on[0].spread(work)
     return 1e3 / (max(ends) * factor), 1e3 * factor / min(ends)
 
 

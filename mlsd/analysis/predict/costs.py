@@ -8,6 +8,7 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,6 +25,7 @@ _INTERRUPTED = 0.2
 
 Outcomes = Mapping[tuple[int, int], float]  # (proposed, accepted) -> share of rounds
 PLAIN_ROUND: Outcomes = {(0, 0): 1.0}
+Basis = Literal["calibration", "trials", "shape", "bandwidth"]
 
 
 class Costs(Record, frozen=True, kw_only=True):
@@ -37,6 +39,32 @@ class Costs(Record, frozen=True, kw_only=True):
     # Rollback, sampling and bookkeeping, by rows of the target pass.
     rest_ms: Mapping[int, float] = msgspec.field(default_factory=dict)
     replays: bool = False  # the draft goes back to a checkpoint and takes accepted tokens in again
+
+
+class CostRange(Record, frozen=True, kw_only=True):
+    """Costs in the best and in the worst case, equal where they were measured, and what they were taken from."""
+
+    low: Costs
+    high: Costs
+    relative_error: float  # standard error of a round's time
+    source: str
+    basis: Basis
+    is_mixture: bool = False
+    steps: tuple[int, ...] = ()  # rows at which another kernel takes over
+    depths: tuple[int, ...] = ()  # layers of the synthetic models that were timed of a shape
+    checkpoint_ms: float = 0.0  # to save and load such a shape's recurrent state
+    draft_source: str | None = None  # of the draft's costs, where they come from elsewhere than the target's
+    prefill_ms: float | None = None  # of one prompt token, the draft's included; None: not known
+    tested_gamma: int | None = None  # the most proposals a round that rows of others test; None: all
+
+    @property
+    def measured(self) -> bool:
+        return self.basis in ("calibration", "trials")
+
+
+def known_costs(costs: Costs, relative_error: float, source: str, basis: Basis, **more: Any) -> CostRange:
+    """Costs that were measured."""
+    return CostRange(low=costs, high=costs, relative_error=relative_error, source=source, basis=basis, **more)
 
 
 # --- how rounds end -----------------------------------------------------------------------------------------------
@@ -263,11 +291,6 @@ def scale_to(costs: Costs, arms: Sequence[ArmResult]) -> Costs:
         pair_ms=None if costs.pair_ms is None else costs.pair_ms * draft,
         rest_ms={rows: max(0.0, between(costs.rest_ms, rows) + more) for rows in costs.verify_ms},
     )
-
-
-def costs_like(arms: Sequence[ArmResult], calibrated: Costs | None) -> Costs:
-    """A calibration's costs scaled to these arms, or those that they show themselves."""
-    return costs_from_arms(arms) if calibrated is None else scale_to(calibrated, arms)
 
 
 def spread_of_mgl(ends: Outcomes) -> float:

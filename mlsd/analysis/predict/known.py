@@ -3,8 +3,6 @@
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-import msgspec
-
 from mlsd.analysis.predict.costs import Costs, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
 from mlsd.errors import AnalysisError
@@ -24,10 +22,11 @@ _CURVE = 3  # different k that make a curve
 class Known(Record, frozen=True, kw_only=True):
     """What databases hold, of all of them together."""
 
-    arms: Mapping[str, tuple[ArmResult, ...]] = msgspec.field(default_factory=dict)  # by environment
-    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
-    coverage: dict[str, tuple[Coverage, ...]] = msgspec.field(default_factory=dict)  # by model key
-    models: dict[str, ModelFacts]  # by model key
+    arms: Mapping[str, tuple[ArmResult, ...]] = {}  # by environment
+    # (environment, model key) -> the newest of each kind
+    passes: Mapping[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    coverage: Mapping[str, tuple[Coverage, ...]] = {}  # by model key
+    models: Mapping[str, ModelFacts] = {}  # by model key
     notes: tuple[str, ...] = ()  # which rows of the databases do not count
 
     def of(self, target: ModelRef, environment: str | None = None) -> list[ArmResult]:

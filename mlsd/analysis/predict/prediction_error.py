@@ -4,12 +4,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from mlsd.analysis.predict.costs import Costs, costs_like, outcomes_of, tok_per_s
+from mlsd.analysis.predict.costs import Costs, costs_from_arms, outcomes_of, scale_to, tok_per_s
 from mlsd.analysis.predict.known import Known, predictable
 from mlsd.errors import AnalysisError
-from mlsd.records import ModelRef, Record
+from mlsd.records import Record
 from mlsd.stats import grouped
-from mlsd.trials.results import ArmResult, Question
+from mlsd.trials.results import ArmResult
 from mlsd.units import format_percent
 
 
@@ -57,7 +57,9 @@ def validate(known: Known) -> Validation | None:
         own = predictable(arms)
         plain = grouped((arm for arm in own if arm.is_plain), lambda arm: arm.question)
         drafting = [arm for arm in own if not arm.is_plain and arm.question in plain and arm.whole.proposed]
-        for (question, *_), gammas in grouped(drafting, _drafter).items():
+        for (question, *_), gammas in grouped(
+            drafting, lambda arm: (arm.question, arm.arm.name, arm.case.drafter.draft, arm.case.rollback)
+        ).items():
             if len(gammas) > 1:
                 case = gammas[0].case
                 costs = known.costs(environment, case.target, case.drafter.draft)
@@ -75,10 +77,6 @@ def validate(known: Known) -> Validation | None:
     )
 
 
-def _drafter(arm: ArmResult) -> tuple[Question, str, ModelRef | None, str]:
-    return arm.question, arm.arm.name, arm.case.drafter.draft, arm.case.rollback
-
-
 def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = None) -> list[Prediction]:
     """Predict each gamma, its rounds ending as they did, from the times of plain decoding and of the other gammas.
 
@@ -88,22 +86,22 @@ def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = No
     speculative = [arm for arm in arms if arm.case.gamma]
     if len(speculative) < 2 or len(arms) == len(speculative):
         raise AnalysisError("Leaving a gamma out needs plain decoding and at least two gammas.")
-    return [
-        _predicted(held, costs_like([arm for arm in arms if arm is not held], calibrated), calibrated is not None)
-        for held in speculative
-    ]
-
-
-def _predicted(held: ArmResult, costs: Costs, calibrated: bool) -> Prediction:
-    assert held.tok_s is not None and held.mgl is not None
-    return Prediction(
-        target=held.case.target.id,
-        setting=held.arm.name,
-        prompt=held.text,
-        gamma=held.case.gamma,
-        calibrated=calibrated,
-        predicted_tok_s=tok_per_s(costs, outcomes_of(held.whole, held.case.gamma)),
-        measured_tok_s=held.tok_s,
-        spread=held.spread,
-        mgl=held.mgl,
-    )
+    found = []
+    for held in speculative:
+        assert held.tok_s is not None and held.mgl is not None
+        others = [arm for arm in arms if arm is not held]
+        costs = costs_from_arms(others) if calibrated is None else scale_to(calibrated, others)
+        found.append(
+            Prediction(
+                target=held.case.target.id,
+                setting=held.arm.name,
+                prompt=held.text,
+                gamma=held.case.gamma,
+                calibrated=calibrated is not None,
+                predicted_tok_s=tok_per_s(costs, outcomes_of(held.whole, held.case.gamma)),
+                measured_tok_s=held.tok_s,
+                spread=held.spread,
+                mgl=held.mgl,
+            )
+        )
+    return found

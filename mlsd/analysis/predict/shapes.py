@@ -14,7 +14,7 @@ import numpy as np
 
 from mlsd.analysis.fits.calibration import relative_error
 from mlsd.analysis.fits.curves import distinct_experts
-from mlsd.analysis.predict.costs import Costs, between, costs_from_points
+from mlsd.analysis.predict.costs import CostRange, Costs, between, costs_from_points, known_costs
 from mlsd.analysis.predict.known import Known
 from mlsd.errors import AnalysisError, InputError
 from mlsd.gguf_tools.read import ModelWeight
@@ -114,61 +114,50 @@ def _on_line(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass | None:
 # --- a shape from what was timed of it -------------------------------------------------------------------------
 
 
-class ShapeCosts(Record, frozen=True, kw_only=True):
-    """What passes of a shape at full depth cost, and from which depths that is known."""
+def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> CostRange | None:
+    """Costs of plain decoding and verification of a shape in a quantization, from what was timed of it on a machine.
 
-    costs: Costs  # of plain decoding and verification; nothing of a draft
-    relative_error: float  # standard error of a pass
-    depths: tuple[int, ...]  # layers of the models that were timed
-    n_layers: int  # of the shape
-    checkpoint_ms: float  # to save and load the recurrent state; 0 without one
-
-    @property
-    def source(self) -> str:
-        timed = " and ".join(map(str, self.depths))
-        if self.depths[-1] == self.n_layers:
-            return "synthetic weights of this shape timed on this machine"
-        return f"{timed} of {self.n_layers} layers timed on this machine, scaled to all"
-
-
-def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> ShapeCosts | None:
-    """Costs of a shape in a quantization, from what was timed of it on a machine; None of nothing."""
-    full = from_shape(shape, quant=quant).weight
-    cuts: dict[int, tuple[Cut, Costs, Sequence[CalibrationPoint]]] = {}
+    Nothing of a draft is in them. None where nothing of the shape was timed.
+    """
+    cuts: dict[int, tuple[Cut, Sequence[CalibrationPoint]]] = {}
     for (environment, key), points in known.passes.items():
         facts = known.models.get(key)
-        if environment != machine or facts is None or not facts.n_layers:
-            continue
-        cut = _cut_of(shape, quant, facts, points)
-        if cut is not None:
-            cuts[cut.n_layers] = (cut, costs_from_points(points), points)
+        if environment == machine and facts is not None and (cut := _cut_of(shape, quant, facts, points)) is not None:
+            cuts[cut.n_layers] = (cut, points)
     if not cuts:
         return None
+    full = from_shape(shape, quant=quant).weight
     depths = (shape.n_layers,) if shape.n_layers in cuts else tuple(sorted(cuts))
-    passes = full_depth([cuts[n][0] for n in depths], full)
-    _, deepest, timed = cuts[depths[-1]]
+    passes, timed = full_depth([cuts[n][0] for n in depths], full), cuts[depths[-1]][1]
     growth = shape.n_layers / depths[-1]  # of what a round does beside its passes: recurrent states, mostly
-    return ShapeCosts(
-        costs=Costs(
+    source = "synthetic weights of this shape timed on this machine"
+    if depths[-1] < shape.n_layers:
+        layers = " and ".join(map(str, depths))
+        source = f"{layers} of {shape.n_layers} layers timed on this machine, scaled to all"
+    return known_costs(
+        Costs(
             verify_ms={k: found.ms for k, found in passes.items()},
-            rest_ms={k: ms * growth for k, ms in deepest.rest_ms.items()},
+            rest_ms={k: ms * growth for k, ms in costs_from_points(timed).rest_ms.items()},
         ),
-        relative_error=statistics.median(found.relative_error for found in passes.values()),
+        statistics.median(found.relative_error for found in passes.values()),
+        f"{quant}, {source}",
+        "shape",
+        is_mixture=bool(full.n_experts),
         depths=depths,
-        n_layers=shape.n_layers,
         checkpoint_ms=growth * statistics.median([p.span_ns / 1e6 for p in timed if p.kind == "checkpoint"] or [0.0]),
     )
 
 
-def pair_costs(target: ShapeCosts, draft: ShapeCosts) -> Costs:
+def pair_costs(target: CostRange, draft: CostRange) -> CostRange:
     """Costs of a target with a draft that was timed by itself: each proposal is one of its single passes.
 
     A recurrent draft of g proposals, two or more, saves its state g - 1 times and loads it once: half of what saving
     and loading take, g times.
     """
-    steps = draft.costs.verify_ms
-    rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in target.costs.rest_ms.items()}
-    return Costs(verify_ms=target.costs.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
+    own, steps = target.high, draft.high.verify_ms
+    rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in own.rest_ms.items()}
+    costs = Costs(verify_ms=own.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
+    return msgspec.structs.replace(target, low=costs, high=costs, draft_source=draft.source)
 
 
 def _cut_of(shape: Shape, quant: str, facts: ModelFacts, points: Sequence[CalibrationPoint]) -> Cut | None:

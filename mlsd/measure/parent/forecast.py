@@ -12,7 +12,7 @@ from mlsd.errors import PromptError
 from mlsd.folders import free_bytes
 from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import read_environment
-from mlsd.hardware.apple_passes import AppleChip, Work, apple_chip, plain_ms, work_of
+from mlsd.hardware.apple_passes import AppleChip, Runtime, Work, apple_chip, work_of
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
 from mlsd.hardware.metal_kernels import build_of
@@ -147,5 +147,5 @@ def _scale(results: TokS, cases: Mapping[str, Case], works: Mapping[str, Work | 
     for case in cases.values():
         work, rate = works.get(case.target.id), results(case)
         if case.arm == "ar" and work is not None and rate is not None:
-            found.append(1e3 / rate.decode_tok_s / plain_ms(work, chip))
+            found.append(1e3 / rate.decode_tok_s / Runtime(chip=chip).plain_ms(work))
     return statistics.median(found) if found else None

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from mlsd.analysis.advise.acceptance import Stated
-from mlsd.analysis.advise.answer import AdviceQuestion, Place, answer, check_question
-from mlsd.analysis.advise.prospects import Recommendation
+from mlsd.analysis.advise import acceptance, ask
+from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
+from mlsd.analysis.advise.prospects import Prospect, Recommendation
 from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
-from mlsd.hardware.apple_passes import AppleChip, apple_chip
+from mlsd.hardware.apple_passes import Runtime, apple_chip
 from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
@@ -23,9 +23,20 @@ from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.predict.test_shapes import facts, known
 from tests.analysis.studies import as_measured, blocks, model
 
-NOTHING = Known(passes={}, models={})
-HERE = Place(environment_key="here", chip=None, safe_bytes=20_000_000_000)
+NOTHING = Known()
+HERE = Machine(environment_key="here", limit_bytes=20_000_000_000)
 QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
+
+
+def on(chip: str, program: str = "llama.cpp", depth: int = 0) -> Machine:
+    known = apple_chip(chip)
+    assert known is not None
+    return Machine(runtime=Runtime(chip=known, program=program), depth=depth)
+
+
+def of_chip(chip: str, target: str, **asked: Any) -> Recommendation:
+    """What public rows tell."""
+    return answer(AdviceQuestion(target=target, **asked), NOTHING, on(chip)).recommendation
 
 
 def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() -> None:
@@ -55,13 +66,13 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
 
 def test_a_target_that_does_not_fit_is_not_fetched() -> None:
     stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
-    small = msgspec.structs.replace(HERE, safe_bytes=1_000_000_000)
+    small = replace(HERE, limit_bytes=1_000_000_000)
     steps = answer(QUESTION, stored, small).recommendation.next_steps
     assert "qwen3.5-9b does not fit" in steps[-1] and not any("models pull" in step for step in steps)
 
 
 def test_a_calibration_alone_is_enough() -> None:
-    timed = msgspec.structs.replace(facts("qwen3.5-9b", 4), ref=ModelRef(id="mine", sha256="mine"))
+    timed = replace(facts("qwen3.5-9b", 4), ref=ModelRef(id="mine", sha256="mine"))
     found = answer(AdviceQuestion(target=timed.ref.id, gammas=(1, 4), drafts=("pld",)), known(timed), HERE)
     assert found.recommendation.costs_source == "calibration on this machine"
     assert {(p.drafter, p.gamma) for p in found.recommendation.prospects} == {("none", 0), ("pld", 1), ("pld", 4)}
@@ -81,10 +92,7 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
 
 
 def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
-    chip = apple_chip("M5 Max")
-    assert chip is not None
-    asked = AdviceQuestion(target="qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"), chip=chip)
-    found = answer(asked, NOTHING, None).recommendation
+    found = of_chip("M5 Max", "qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"))
     assert {(p.drafter, p.gamma) for p in found.prospects} == {
         ("none", 0),
         *((method, gamma) for method in ("mtp", "pld", "dspark") for gamma in (1, 2)),
@@ -98,18 +106,8 @@ def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
 
 
 def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
-    def asked(
-        chip: str,
-        target: str = "qwen3.5-27b-q4_k_m",
-        drafts: tuple[str, ...] = ("mtp",),
-        gammas: tuple[int, ...] = (1, 2),
-    ) -> Recommendation:
-        known = apple_chip(chip)
-        assert isinstance(known, AppleChip)
-        asked = AdviceQuestion(target=target, drafts=drafts, gammas=gammas, chip=known)
-        return answer(asked, NOTHING, None).recommendation
-
-    undecided = asked("M3 Max")
+    dense = {"target": "qwen3.5-27b-q4_k_m", "drafts": ("mtp",), "gammas": (1, 2)}
+    undecided = of_chip("M3 Max", **dense)
     assert undecided.verdict == "not decided yet" and len(undecided.to_measure) == 2
     assert undecided.settles is not None
     for words in (
@@ -118,9 +116,9 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
         "The biggest unknown is the cost of a pass",
     ):
         assert words in undecided.settles
-    wide = asked("M5 Max", "qwen3.5-27b-q8_0", gammas=(8,))
+    wide = of_chip("M5 Max", "qwen3.5-27b-q8_0", drafts=("mtp",), gammas=(8,))
     assert wide.verdict == "not decided yet" and (wide.prospects[0].speedup.low or 0) > 1.03, "no public row tests it"
-    sure = asked("M1 Max", "qwen3.5-9b-q4_k_m", ("qwen3.5-2b",), (16,))
+    sure = of_chip("M1 Max", "qwen3.5-9b-q4_k_m", drafts=("qwen3.5-2b",), gammas=(16,))
     assert sure.verdict == "off" and sure.best.gamma == 0 and sure.settles is None and not sure.to_measure
 
 
@@ -128,11 +126,11 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Known, Study, Place]:
+def measured() -> tuple[Known, Study, Machine]:
     with Store.open(Path("notebooks/data/tiny.sqlite"), create=False, read_only=True) as store:
         stored, study = read_known([store]), read_study(store)
     key = environment_key(study.environment)
-    return stored, study, Place(environment_key=key, chip=None, safe_bytes=None)
+    return stored, study, Machine(environment_key=key)
 
 
 def length_of(best: Answer) -> int:
@@ -140,7 +138,7 @@ def length_of(best: Answer) -> int:
     return next(one.trial.n_prompt for arm in best.arms for one in arm.trials if one.trial.n_prompt)
 
 
-def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Place]) -> None:
+def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Machine]) -> None:
     stored, study, here = measured
     n_measured = n_timed = 0
     for best in study.answers:
@@ -162,7 +160,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
     assert n_measured > 10 and n_timed > 10, "a request, too"
 
 
-def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -> None:
+def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Machine]) -> None:
     stored, _, here = measured
     found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
     drafted = [p for p in found.prospects if p.gamma]
@@ -171,7 +169,7 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Place]) -
 
 
 def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_alike_else(
-    measured: tuple[Known, Study, Place],
+    measured: tuple[Known, Study, Machine],
 ) -> None:
     stored, _, here = measured
     every = answer(AdviceQuestion(target="tiny-moe"), stored, here).recommendation
@@ -179,16 +177,16 @@ def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_a
     assert any(p.effect for p in every.prospects if p.gamma), "what was decided of two texts is used"
     key = here.environment_key
     code = {key: tuple(one for one in stored.arms[key] if one.text == "code")}
-    alone = answer(AdviceQuestion(target="tiny-moe"), msgspec.structs.replace(stored, arms=code), here)
+    alone = answer(AdviceQuestion(target="tiny-moe"), replace(stored, arms=code), here)
     assert alone.recommendation.workload == "code"
 
 
 def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: Path) -> None:
     here, target, draft = resolve_model("tiny-draft"), resolve_model("tiny-dense").ref, tmp_path / "renamed.gguf"
     draft.write_bytes(here.path.read_bytes())
-    facts_of = {ref: msgspec.structs.replace(model(ref.id), ref=ref) for ref in (target, here.ref)}
+    facts_of = {ref: replace(model(ref.id), ref=ref) for ref in (target, here.ref)}
     made = as_measured(blocks(facts_of[target], prompts=("code",), draft=facts_of[here.ref]))
-    stored = Known(arms={"here": tuple(arm_results(made, SessionPlan()))}, passes={}, models={})
+    stored = Known(arms={"here": tuple(arm_results(made, SessionPlan()))})
     by_name, by_file = (
         answer(AdviceQuestion(target="tiny-dense", drafts=(name,)), stored, HERE).recommendation
         for name in ("tiny-draft", str(draft))
@@ -196,7 +194,7 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
     assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
 
 
-def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, Place]) -> None:
+def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, Machine]) -> None:
     stored, _, _ = measured
     known = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
     assert known.sha256 and stored.of(known) and stored.of(ModelRef(id="renamed", sha256=known.sha256))
@@ -204,7 +202,7 @@ def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study,
     assert not stored.of(ModelRef(id="tiny-moe", sha256="0" * 64))
 
 
-def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(measured: tuple[Known, Study, Place]) -> None:
+def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(measured: tuple[Known, Study, Machine]) -> None:
     stored, study, here = measured
     best = study.answers[0]
     for n_prompt, is_known in ((length_of(best), True), (100_000, False)):
@@ -214,16 +212,14 @@ def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(measured
         assert plain.request is not None and (plain.request.ttft_s is not None) == is_known
 
 
-def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, Place]) -> None:
+def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, Machine]) -> None:
     stored, _, here = measured
     with pytest.raises(MlsdError, match="next-token block"):
         answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)
-    chip = apple_chip("M4 Max")
-    plain = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("mtp",), chip=chip)
-    steps = answer(plain, NOTHING, None).recommendation.next_steps
+    steps = of_chip("M4 Max", "qwen3.5-9b-q4_k_m", drafts=("mtp",)).next_steps
     assert "mlsd bench qwen3.5-9b-mtp-q4_k_m --drafter mtp" in steps[-1], "the manifest's file that has it"
     told = [
-        answer(AdviceQuestion(target=name, drafts=("mtp",), chip=chip), NOTHING, None).notes
+        answer(AdviceQuestion(target=name, drafts=("mtp",)), NOTHING, on("M4 Max")).notes
         for name in ("qwen3.5-27b-q4_k_m", "qwen3.5-9b-mtp-q4_k_m")
     ]
     assert ["block" in " ".join(notes) for notes in told] == [True, False]
@@ -232,47 +228,44 @@ def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, St
 # --- an acceptance that somebody states ----------------------------------------------------------------------------
 
 
-def stated(drafts: tuple[str, ...] | None = ("mtp",), **given: Any) -> Recommendation:
-    chip = apple_chip("M5 Max")
-    one = AdviceQuestion(
-        target="qwen3.5-27b-4bit", drafts=drafts, gammas=(3,), chip=chip, runtime="mlx", stated=Stated(gamma=3, **given)
+def stated(program: str = "mlx", **given: Any) -> Prospect:
+    asked = AdviceQuestion(
+        target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), stated=acceptance.stated(gamma=3, **given)
     )
-    check_question(one)
-    return answer(one, NOTHING, None).recommendation
+    found = answer(asked, NOTHING, on("M5 Max", program)).recommendation
+    return next(p for p in found.prospects if p.gamma)
 
 
 def test_a_stated_acceptance_is_accepted_over_proposed_at_its_gamma() -> None:
     for given in ({"rate": 0.63}, {"counts": (63, 100)}, {"mgl": 1 + 3 * 0.63}):
-        drafted = next(p for p in stated(**given).prospects if p.gamma)
+        drafted = stated(**given)
         assert drafted.mgl == pytest.approx(2.89), "1 + gamma times the rate; as a chance of each token it were 2.28"
         assert "as stated" in drafted.acceptance_source and not drafted.acceptance_assumed
-    assert next(p for p in stated(rate=1.0).prospects if p.gamma).mgl == pytest.approx(4)
-    for wrong in ({"rate": 1.2}, {"counts": (5, 4)}, {"counts": (0, 0)}, {"mgl": 4.5}):
+    assert stated(rate=1.0).mgl == pytest.approx(4)
+    for impossible in ({"rate": 1.2}, {"counts": (5, 4)}, {"counts": (0, 0)}, {"mgl": 4.5}):
         with pytest.raises(InputError, match="gamma 3"):
-            stated(**wrong)
+            stated(**impossible)
 
 
 def test_a_program_with_rows_of_its_own_goes_by_its_name() -> None:
-    chip = apple_chip("M5 Max")
-    asked = AdviceQuestion(
-        target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), chip=chip, stated=Stated(gamma=3, mgl=3.8)
-    )
-    found = {}
-    for program in ("mlx-vlm", "mtplx"):
-        one = msgspec.structs.replace(asked, runtime=program)
-        check_question(one)
-        found[program] = next(p for p in answer(one, NOTHING, None).recommendation.prospects if p.gamma)
-    assert found["mtplx"].speedup.value > 1.2 * found["mlx-vlm"].speedup.value
-    with pytest.raises(InputError, match="ollama"):
-        check_question(msgspec.structs.replace(asked, runtime="ollama"))
+    assert stated("mtplx", mgl=3.8).speedup.value > 1.2 * stated("mlx-vlm", mgl=3.8).speedup.value
+    for unknown in ("ollama", "llama.cpp before b9900"):
+        with pytest.raises(InputError, match=unknown):
+            ask.advise("qwen3.5-27b-4bit", chip="M5 Max", runtime=unknown)
 
 
 def test_a_deeper_context_is_slower_and_asks_for_a_shape() -> None:
-    short = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("pld",), chip=apple_chip("M4 Pro"))
-    deep = msgspec.structs.replace(short, depth=32_768)
-    one, other = (
-        next(p for p in answer(q, NOTHING, None).recommendation.prospects if not p.gamma) for q in (short, deep)
+    asked = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("pld",))
+    short, deep = (
+        next(p for p in answer(asked, NOTHING, on("M4 Pro", depth=depth)).recommendation.prospects if not p.gamma)
+        for depth in (0, 32_768)
     )
-    assert other.tok_s.value < one.tok_s.value
+    assert deep.tok_s.value < short.tok_s.value
     with pytest.raises(AnalysisError, match="keys and values"):
-        answer(msgspec.structs.replace(deep, target="unheard-of-27b-q4_k_m"), NOTHING, None)
+        answer(replace(asked, target="unheard-of-27b-q4_k_m"), NOTHING, on("M4 Pro", depth=32_768))
+
+
+def test_a_mixture_of_bits_that_nothing_here_can_write_is_answered_by_the_chip() -> None:
+    stored = known(facts("qwen3.5-9b", 4))
+    found = answer(AdviceQuestion(target="qwen3.5-9b-iq2_xxs"), stored, replace(on("M4 Pro"), environment_key="here"))
+    assert found.modelled

@@ -3,16 +3,17 @@
 import msgspec
 import pytest
 
-from mlsd.analysis.advise.acceptance import Acceptance, assumed_acceptance, reference_acceptance
-from mlsd.analysis.advise.prospects import CostRange, as_measured, prospects, recommend, with_request
+from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, assumed_acceptance, reference_acceptance
+from mlsd.analysis.advise.next_steps import Lacking
+from mlsd.analysis.advise.prospects import as_measured, prospects, recommend, with_request
 from mlsd.analysis.advise.request import Request
-from mlsd.analysis.predict.costs import Costs, tok_per_s
+from mlsd.analysis.predict.costs import CostRange, Costs, tok_per_s
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.trials.arms import arm_named
 from mlsd.trials.results import ArmResult
 from tests.trials.made import result
 
-KEY = arm_named(DRAFT_MODEL, "d")
+KEY, LACKING = arm_named(DRAFT_MODEL, "d"), Lacking(target="t", texts=("code",))
 
 
 def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, **changes: object) -> CostRange:
@@ -27,7 +28,7 @@ def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
 
 def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
-    found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
+    found = prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (4, 8))
     assert [p.gamma for p in found] == [8, 4, 0]
     assert found[0].speedup.value == pytest.approx(sum(0.9**i for i in range(9)))
     assert found[0].decided_by == "acceptance"
@@ -35,7 +36,7 @@ def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
 
 def test_a_slow_draft_makes_off_the_best_and_is_named() -> None:
     plain = cost_range({1: 10.0, 5: 11.0})
-    found = prospects({KEY: cost_range({1: 10.0, 5: 11.0}, step=9.0)}, plain, [accepting(0.8)], (4,))
+    found = prospects({PLAIN_WAY: plain, KEY: cost_range({1: 10.0, 5: 11.0}, step=9.0)}, [accepting(0.8)], (4,))
     assert found[0].gamma == 0
     assert found[0].speedup.value == 1.0
     assert found[1].decided_by == "draft time"
@@ -51,54 +52,56 @@ def test_verification_is_blamed_on_experts_or_on_a_kernel_step() -> None:
         ({"steps": (9,)}, "verification"),
     ):
         costs = cost_range(verify, **changes)
-        found = prospects({KEY: costs}, cost_range(verify), [accepting(0.97)], (4,))
+        found = prospects({PLAIN_WAY: cost_range(verify), KEY: costs}, [accepting(0.97)], (4,))
         assert next(p for p in found if p.gamma).decided_by == name
 
 
 def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_faster() -> None:
     for step, verdict in ((0.5, "on"), (3.0, "not decided yet"), (30.0, "off")):
         costs = cost_range({1: 10.0, 5: 12.0}, step=step, basis="bandwidth")
-        ranged = msgspec.structs.replace(accepting(0.7), least_alpha=0.5, most_alpha=0.9)
-        found = prospects({KEY: costs}, costs, [ranged], (4,))
+        ranged = msgspec.structs.replace(accepting(0.7), assumed=(0.5, 0.9))
+        found = prospects({PLAIN_WAY: costs, KEY: costs}, [ranged], (4,))
         speculative = next(p for p in found if p.gamma)
         assert speculative.acceptance_assumed
         ends = []
         for alpha in (0.5, 0.9):
-            (certain,) = (p for p in prospects({KEY: costs}, costs, [accepting(alpha, error=0.0)], (4,)) if p.gamma)
+            (certain,) = (
+                p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(alpha, error=0.0)], (4,)) if p.gamma
+            )
             ends.append(certain.speedup.value)
         low, high = speculative.speedup.low or 0, speculative.speedup.high or 0
         assert low < ends[0] < speculative.speedup.value < ends[1] < high
-        advice = recommend("t", None, found, costs, ["acceptance"])
+        advice = recommend("t", None, found, costs, LACKING)
         assert advice.verdict == verdict and advice.best.gamma == (4 if verdict == "on" else 0)
         assert len(advice.to_measure) == (1 if verdict == "not decided yet" else 0)
-    assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
+    assert reference_acceptance("qwen3.5-35b-a3b")[0].assumed is None
     assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
     assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
-    assert all(a.least_alpha is not None and a.least_alpha < a.alphas[0] < (a.most_alpha or 0) for a in assumed)
+    assert all(a.assumed is not None and a.assumed[0] < a.alphas[0] < a.assumed[1] for a in assumed)
     assert assumed_acceptance("unheard-of") == []
 
 
 def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
     costs = cost_range({1: 10.0, 3: 14.0}, step=2.0)
-    (p,) = (p for p in prospects({KEY: costs}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    (p,) = (p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (2,)) if p.gamma)
     assert p.break_even_acceptance is not None
     even = tok_per_s(costs.low, {(2, 2): p.break_even_acceptance, (2, 0): 1 - p.break_even_acceptance})
     assert even == pytest.approx(tok_per_s(costs.low, {(0, 0): 1.0})), "accepted over proposed tokens"
     slow = cost_range({1: 10.0, 3: 14.0}, step=20.0)
-    (never,) = (p for p in prospects({KEY: slow}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    (never,) = (p for p in prospects({PLAIN_WAY: costs, KEY: slow}, [accepting(0.9)], (2,)) if p.gamma)
     assert never.break_even_acceptance is None
 
 
 def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() -> None:
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
-    found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
+    found = prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (4, 8))
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
-    advice = recommend("t", "code", found, costs)
+    advice = recommend("t", "code", found, costs, LACKING)
     assert advice.verdict == "not decided yet" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
     assert "--draft d --gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
     drafter = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="d"))
     ran = result(1.2, 1.5, 1.9, spec=drafter, tok_s=120.0, plain_tok_s=80.0)
-    advice = recommend("t", "code", as_measured(found, [ran]), costs)
+    advice = recommend("t", "code", as_measured(found, [ran]), costs, LACKING)
     assert (advice.verdict, advice.best.gamma, advice.best.speedup) == ("on", 4, ran.ratio)
     assert {p.gamma: p.tok_s.value for p in advice.prospects if p.effect} == {0: 80.0, 4: 120.0}
     unsure = result(0.6, 0.88, 1.3, spec=drafter)
@@ -135,7 +138,7 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
 ) -> None:
     way, costs = arm_named("pld", None, '{"ngram":3}'), cost_range({1: 10.0, 5: 12.0})
     acceptance = Acceptance(way=way, measured={4: (0.5, 0.5)}, source="rounds")
-    found = as_measured(prospects({way: costs}, costs, [acceptance], (4,)), [ran(*one) for one in texts])
+    found = as_measured(prospects({PLAIN_WAY: costs, way: costs}, [acceptance], (4,)), [ran(*one) for one in texts])
     (one,) = (p for p in found if p.gamma)
     assert (one.effect, (one.speedup.low, one.speedup.high)) == (effect, bounds)
     assert (one.name, one.option) == ("pld (ngram 3)", "--drafter pld:ngram=3")
@@ -144,25 +147,25 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
 def test_rounds_of_a_look_up_that_propose_nothing_cost_a_plain_pass() -> None:
     costs = cost_range({1: 10.0, 5: 30.0, 17: 100.0})
     seldom = Acceptance(way=arm_named("pld"), measured={4: (0.05, 0.9)}, source="rounds")
-    found = {p.gamma: p for p in prospects({seldom.way: costs}, costs, [seldom], (1, 4, 16))}
+    found = {p.gamma: p for p in prospects({PLAIN_WAY: costs, seldom.way: costs}, [seldom], (1, 4, 16))}
     assert found[1].mgl == pytest.approx(1 + 0.05 * 0.9)
     assert found[16].speedup.value > 0.6, "not a tenth, as if each round verified 17 rows"
 
 
 def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
     costs = cost_range({1: 10.0, 5: 9.0})
-    (one,) = (p for p in prospects({KEY: costs}, costs, [accepting(0.5)], (4,)) if p.gamma)
+    (one,) = (p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.5)], (4,)) if p.gamma)
     assert one.break_even_mgl < 1 and one.break_even_acceptance == 0
-    told = recommend("t", None, [one, *prospects({}, costs, [], ())], costs).settles
+    told = recommend("t", None, [one, *prospects({PLAIN_WAY: costs}, [], ())], costs, LACKING).settles
     assert told is not None and "pays whatever is accepted" in told
 
 
 def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
     plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
-    costs = {KEY: msgspec.structs.replace(plain, prefill_ms=1.5)}
+    costs = {PLAIN_WAY: plain, KEY: msgspec.structs.replace(plain, prefill_ms=1.5)}
     asked = Request(prompt_tokens=1000, n_predict=101)
-    found = prospects(costs, plain, [accepting(0.5, error=0.0)], (4,))
-    told = {p.gamma: p for p in with_request(found, asked, costs, plain)}
+    found = prospects(costs, [accepting(0.5, error=0.0)], (4,))
+    told = {p.gamma: p for p in with_request(found, asked, costs)}
     off, on = told[0].request, told[4].request
     assert off is not None and on is not None and off.whole_s is not None and on.whole_s is not None
     assert (off.ttft_s, off.whole_s.value, off.pays_from) == (1.0, pytest.approx(2.0), None)
@@ -171,6 +174,6 @@ def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading()
     assert on.pays_from == 2 + int(500 / gained_ms)
     slow, fast = ((n - 1) * ms for n, ms in ((on.pays_from, 10.0), (on.pays_from, 10 - gained_ms)))
     assert 1500 + fast <= 1000 + slow, "at that token it is ahead"
-    silent = {KEY: cost_range({1: 10.0})}
-    unknown = with_request(prospects(silent, plain, [accepting(0.5)], (4,)), asked, silent, plain)
+    silent = {PLAIN_WAY: plain, KEY: cost_range({1: 10.0})}
+    unknown = with_request(prospects(silent, [accepting(0.5)], (4,)), asked, silent)
     assert all(p.request is not None and (p.request.whole_s is None) == (p.gamma == 4) for p in unknown)

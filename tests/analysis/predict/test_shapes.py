@@ -62,9 +62,9 @@ def test_depths_of_the_shape_are_found_by_their_bytes_and_nothing_else_is() -> N
     found = shape_costs(stored, "here", SHAPE, "Q8_0")
     assert found is not None
     assert found.depths == (4, 8)
-    assert found.source == "4 and 8 of 32 layers timed on this machine, scaled to all"
+    assert found.source == "Q8_0, 4 and 8 of 32 layers timed on this machine, scaled to all"
     full = facts("qwen3.5-9b").active_bytes or 0
-    assert found.costs.verify_ms[1] == pytest.approx(0.1e-6 * full, rel=0.02)
+    assert found.high.verify_ms[1] == pytest.approx(0.1e-6 * full, rel=0.02)
     assert found.checkpoint_ms == pytest.approx(2.0 * 32 / 8)
     assert shape_costs(stored, "elsewhere", SHAPE, "Q8_0") is None
     assert shape_costs(stored, "here", SHAPE, "Q6_K") is None
@@ -81,11 +81,11 @@ def test_a_draft_timed_alone_proposes_with_single_passes_and_climbs_a_ladder() -
     stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
     target, draft = shape_costs(stored, "here", SHAPE, "Q8_0"), shape_costs(stored, "here", SMALL, "Q8_0")
     assert target is not None and draft is not None
-    costs = pair_costs(target, draft)
-    assert costs.step_ms == draft.costs.verify_ms[1]
+    costs = pair_costs(target, draft).high
+    assert costs.step_ms == draft.high.verify_ms[1]
     assert not costs.replays
-    assert costs.rest_ms[5] == pytest.approx(target.costs.rest_ms[5] + 2 * draft.checkpoint_ms)
-    assert costs.rest_ms[2] == pytest.approx(target.costs.rest_ms[2])
+    assert costs.rest_ms[5] == pytest.approx(target.high.rest_ms[5] + 2 * draft.checkpoint_ms)
+    assert costs.rest_ms[2] == pytest.approx(target.high.rest_ms[2])
 
 
 def weight(name: str, n_layers: int | None = None) -> ModelWeight:
