@@ -66,6 +66,12 @@ def read_conditions() -> Conditions:
     )
 
 
+def largest_cache_bytes() -> int | None:
+    """The largest cache between a core and the memory (what is smaller is not read from memory twice), if known."""
+    found: int | None = _system().largest_cache_bytes()
+    return found
+
+
 def machine_ns() -> int:
     """Processor time that all programs of this machine have used since it started."""
     times = psutil.cpu_times()

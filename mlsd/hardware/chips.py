@@ -42,16 +42,25 @@ _OTHER_GENERATIONS = {"a18": 4}  # of chips that no M names
 
 
 def _bins(
-    name: str, gpu_cores: Sequence[int], peak_gb_s: float | None, max_gib: int, source: str = _APPLE
+    name: str,
+    gpu_cores: Sequence[int],
+    peak_gb_s: float | None,
+    max_gib: int,
+    *,
+    cpu_cores: int | None = None,
+    source: str = _APPLE,
 ) -> tuple[Chip, ...]:
     return tuple(
-        Chip(name=name, gpu_cores=n, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=max_gib, source=source)
+        Chip(
+            name=name,
+            gpu_cores=n,
+            cpu_cores=cpu_cores,
+            peak_bandwidth_gb_s=peak_gb_s,
+            max_memory_gib=max_gib,
+            source=source,
+        )
         for n in gpu_cores
     )
-
-
-def _bin(name: str, gpu_cores: int, cpu_cores: int | None, peak_gb_s: float) -> Chip:
-    return Chip(name=name, gpu_cores=gpu_cores, cpu_cores=cpu_cores, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=128)
 
 
 CHIPS: tuple[Chip, ...] = (
@@ -65,18 +74,18 @@ CHIPS: tuple[Chip, ...] = (
     *_bins("Apple M2 Ultra", (60, 76), 800, 192),
     *_bins("Apple M3", (8, 10), 100, 24),
     *_bins("Apple M3 Pro", (14, 18), 150, 36),
-    _bin("Apple M3 Max", 30, 14, 300),
-    _bin("Apple M3 Max", 40, 16, 400),
+    *_bins("Apple M3 Max", (30,), 300, 128, cpu_cores=14),
+    *_bins("Apple M3 Max", (40,), 400, 128, cpu_cores=16),
     *_bins("Apple M3 Ultra", (60, 80), 819, 512),
     *_bins("Apple M4", (8, 10), 120, 32),
     *_bins("Apple M4 Pro", (16, 20), 273, 64),
-    _bin("Apple M4 Max", 32, 14, 410),
-    _bin("Apple M4 Max", 40, 16, 546),
+    *_bins("Apple M4 Max", (32,), 410, 128, cpu_cores=14),
+    *_bins("Apple M4 Max", (40,), 546, 128, cpu_cores=16),
     *_bins("Apple M5", (10,), 153.6, 32),
     *_bins("Apple M5 Pro", (20,), 307, 64),
-    _bin("Apple M5 Max", 32, None, 460),
-    _bin("Apple M5 Max", 40, None, 614),
-    *_bins("Apple M5 Ultra", (80,), None, 512, _UNCONFIRMED),
+    *_bins("Apple M5 Max", (32,), 460, 128),
+    *_bins("Apple M5 Max", (40,), 614, 128),
+    *_bins("Apple M5 Ultra", (80,), None, 512, source=_UNCONFIRMED),
     *_bins("Apple A18 Pro", (5,), 60, 8),
 )
 

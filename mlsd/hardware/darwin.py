@@ -7,13 +7,15 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mlsd.hardware import chips, command
+from mlsd.hardware import chips
 from mlsd.hardware.reading import MachineFacts, on_battery, whole_number
-from mlsd.records import Conditions, Environment, Record
+from mlsd.records import Conditions, Environment
 from mlsd.units import MIB
 
 _SYSCTL_NAMES = (
@@ -40,36 +42,51 @@ _RESIDENCY_SETS = 15  # the macOS from which Metal keeps a model's memory wired 
 _PRESSURE_LEVELS = ("nominal", "moderate", "heavy", "trapping", "sleeping")
 
 
+_TIME_LIMIT_S = 15.0  # system_profiler needs seconds on a busy machine
+_CACHE_BYTES = 96 << 20  # the system-level cache of an Ultra, the largest of Apple's; no command names this Mac's own
+
 Outputs = Mapping[str, str | None]  # name of a command -> what it printed, None when it could not be run
+Cores = tuple[int, int]  # performance and efficiency
 
 
-class Cores(Record, frozen=True, kw_only=True):
-    """CPU cores by kind."""
-
-    performance: int | None
-    efficiency: int | None
+def run(command: Sequence[str]) -> str | None:
+    """What the command printed, whatever its exit code (`sysctl` fails when one of many names is unknown)."""
+    path = shutil.which(command[0])
+    if path is None:
+        return None
+    try:
+        # With a path and inherited descriptors Python spawns instead of forking: a process that holds tens of gigabytes
+        # of weights would spend milliseconds on its page tables at every fork.
+        done = subprocess.run(
+            [path, *command[1:]], capture_output=True, timeout=_TIME_LIMIT_S, check=False, close_fds=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") or None
 
 
 def read_facts() -> MachineFacts:
     """Ask this Mac."""
-    outputs = {name: command.run(words) for name, words in FACT_COMMANDS.items()}
-    mode = parse_power_mode(command.run(STATE_COMMANDS["power"]))
-    return facts(outputs, mode=mode, variables=os.environ)
+    outputs = {name: run(words) for name, words in FACT_COMMANDS.items()}
+    return facts(outputs, mode=parse_power_mode(run(STATE_COMMANDS["power"])), variables=os.environ)
+
+
+def largest_cache_bytes() -> int:
+    """No cache of this Mac is larger."""
+    return _CACHE_BYTES
 
 
 @functools.cache
 def performance_cores() -> int | None:
     """Those of this Mac, counted as `facts` counts them, for whoever needs no more of it; one call of sysctl."""
-    values = parse_sysctl(command.run(FACT_COMMANDS["sysctl"]))
-    cores = parse_perf_levels(values, values.get("machdep.cpu.brand_string"))
-    if cores.performance is None:
-        cores = parse_number_processors(command.run(FACT_COMMANDS["hardware"])) or cores
-    return cores.performance
+    cores = parse_perf_levels(parse_sysctl(run(FACT_COMMANDS["sysctl"])))
+    cores = cores or parse_number_processors(run(FACT_COMMANDS["hardware"]))
+    return cores and cores[0]
 
 
 def read_state() -> Conditions:
     """Ask this Mac; some tens of milliseconds."""
-    return state({name: command.run(words) for name, words in STATE_COMMANDS.items()}, on_battery=on_battery())
+    return state({name: run(words) for name, words in STATE_COMMANDS.items()}, on_battery=on_battery())
 
 
 def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, str] | None = None) -> MachineFacts:
@@ -77,11 +94,8 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
     values = parse_sysctl(outputs.get("sysctl")) | parse_sysctl(outputs.get("wired"))
     chip = values.get("machdep.cpu.brand_string") or None
     gpu_cores = parse_gpu_cores(outputs.get("displays"))
-    cores = parse_perf_levels(values, chip)
-    if cores.performance is None:
-        cores = parse_number_processors(outputs.get("hardware")) or cores
-    both = None if cores.performance is None or cores.efficiency is None else cores.performance + cores.efficiency
-    peak = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=both) if chip else None
+    cores = parse_perf_levels(values) or parse_number_processors(outputs.get("hardware"))
+    peak = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=cores and sum(cores)) if chip else None
     wired_mb = whole_number(values.get("iogpu.wired_limit_mb"))
     missing = {
         "chip": "sysctl gives no machdep.cpu.brand_string",
@@ -99,8 +113,8 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
         machine="",
         chip=chip,
         hardware_model=values.get("hw.model"),
-        performance_cores=cores.performance,
-        efficiency_cores=cores.efficiency,
+        performance_cores=cores and cores[0],
+        efficiency_cores=cores and cores[1],
         logical_cores=whole_number(values.get("hw.ncpu")),
         gpu_cores=gpu_cores,
         memory_bytes=whole_number(values.get("hw.memsize")),
@@ -140,7 +154,7 @@ def parse_sw_vers(text: str | None) -> str | None:
     return f"{values.get('ProductName', 'macOS')} {values['ProductVersion']}{build}"
 
 
-def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
+def parse_perf_levels(values: Mapping[str, str]) -> Cores | None:
     """Cores by kind from hw.perflevelN, level 0 the fastest; unnamed levels only of chips known to have one of each."""
     levels = []
     for level in range(3):
@@ -149,21 +163,20 @@ def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
             levels.append((values.get(f"hw.perflevel{level}.name"), count))
     if levels and all(name for name, _ in levels):
         slow = sum(count for name, count in levels if name == "Efficiency")
-        return Cores(performance=sum(count for _, count in levels) - slow, efficiency=slow)
-    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in chips.bins(chip or "")):
-        return Cores(performance=levels[0][1], efficiency=levels[1][1])
-    return Cores(performance=None, efficiency=None)
+        return sum(count for _, count in levels) - slow, slow
+    known = chips.bins(values.get("machdep.cpu.brand_string", ""))
+    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in known):
+        return levels[0][1], levels[1][1]
+    return None
 
 
 def parse_number_processors(text: str | None) -> Cores | None:
     """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` from macOS 26 on."""
     found = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
     counts = [int(part) for part in found[1].split(":")] if found else []
-    if len(counts) == 3:
-        return Cores(performance=counts[1], efficiency=counts[2])
-    if len(counts) == 4:
-        return Cores(performance=counts[1] + counts[3], efficiency=counts[2])
-    return None
+    if len(counts) not in (3, 4):
+        return None
+    return sum((counts[1], *counts[3:])), counts[2]
 
 
 def parse_gpu_cores(text: str | None) -> int | None:

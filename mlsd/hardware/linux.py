@@ -1,7 +1,7 @@
 """Linux: pure parsers of /proc, /sys and os-release, and the two readings made of them."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,8 @@ FACT_FILES = {
     "cgroup": "/sys/fs/cgroup/memory.max",
     "cgroup-v1": "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 }
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
 
 
@@ -79,6 +81,18 @@ def facts(
     # Images of containers and virtual machines may share a machine-id; the processor distinguishes some of them.
     identity = f"{machine_id} {chip}" if machine_id else None
     return MachineFacts(environment=environment, missing=missing, identity=identity)
+
+
+def largest_cache_bytes() -> int | None:
+    """The largest cache between a core and the memory; None where this machine does not say."""
+    return largest(file.read_text(encoding="ascii") for file in _CACHES.glob("index*/size"))
+
+
+def largest(sizes: Iterable[str]) -> int | None:
+    """The largest of sizes like ``32768K``; None of none."""
+    known = (text.strip() for text in sizes)
+    found = [int(text[:-1]) * _UNITS[text[-1]] for text in known if text[-1:] in _UNITS and text[:-1].isdigit()]
+    return max(found, default=None)
 
 
 def parse_cpu_model(cpuinfo: str | None) -> str | None:

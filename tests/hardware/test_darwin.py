@@ -4,7 +4,6 @@ import pytest
 
 from mlsd.engine.context import default_threads
 from mlsd.hardware import darwin
-from mlsd.hardware.darwin import Cores
 from mlsd.records import Conditions, Environment
 from mlsd.store.rows import environment_key
 
@@ -29,6 +28,10 @@ hw.ncpu: 15
 hw.perflevel0.physicalcpu: 5
 hw.perflevel1.physicalcpu: 10
 """
+THREE_TIERS = "".join(
+    f"hw.perflevel{i}.name: {name}\nhw.perflevel{i}.physicalcpu: {n}\n"
+    for i, (name, n) in enumerate((("Super", 2), ("Performance", 4), ("Efficiency", 6)))
+)
 SW_VERS = "ProductName:\tmacOS\nProductVersion:\t26.5\nBuildVersion:\t25F71\n"
 DISPLAYS = """
 { "SPDisplaysDataType" : [ { "_name" : "Apple M2 Max",
@@ -87,40 +90,36 @@ def test_a_wired_limit_of_zero_means_the_system_decides(mb: str, n_bytes: int | 
     assert ("macOS decides" in facts.missing["wired_limit_bytes"]) == (mb == "0")
 
 
-def test_unnamed_core_tiers_are_distinguished_only_where_they_are_known() -> None:
-    values = darwin.parse_sysctl(M5_CLASS)
-    assert darwin.parse_perf_levels(values, "Apple M5 Pro") == Cores(performance=None, efficiency=None)
-    assert darwin.parse_perf_levels(values, "Apple M4 Pro") == Cores(performance=5, efficiency=10)
-
-
-def test_named_core_tiers_count_by_name() -> None:
-    named = darwin.parse_sysctl(M5_CLASS + "hw.perflevel0.name: Super\nhw.perflevel1.name: Performance\n")
-    assert darwin.parse_perf_levels(named, "Apple M5 Pro") == Cores(performance=15, efficiency=0)
-    of_m6 = (("Super", 2), ("Performance", 4), ("Efficiency", 6))
-    text = "".join(
-        f"hw.perflevel{i}.name: {name}\nhw.perflevel{i}.physicalcpu: {n}\n" for i, (name, n) in enumerate(of_m6)
-    )
-    assert darwin.parse_perf_levels(darwin.parse_sysctl(text), "Apple M6") == Cores(performance=6, efficiency=6)
-    older = darwin.parse_sysctl(M2_ULTRA + "hw.perflevel0.name: Performance\nhw.perflevel1.name: Efficiency\n")
-    assert darwin.parse_perf_levels(older, None) == Cores(performance=16, efficiency=8)
+@pytest.mark.parametrize(
+    ("text", "chip", "cores"),
+    [
+        (M5_CLASS, "Apple M5 Pro", None),
+        (M5_CLASS, "Apple M4 Pro", (5, 10)),  # where unnamed tiers are known
+        (M5_CLASS + "hw.perflevel0.name: Super\nhw.perflevel1.name: Performance\n", "Apple M5 Pro", (15, 0)),
+        (THREE_TIERS, "Apple M6", (6, 6)),
+        (M2_ULTRA + "hw.perflevel0.name: Performance\nhw.perflevel1.name: Efficiency\n", None, (16, 8)),
+    ],
+)
+def test_core_tiers_count_by_name_or_by_what_is_known_of_the_chip(
+    text: str, chip: str | None, cores: tuple[int, int] | None
+) -> None:
+    named = {} if chip is None else {"machdep.cpu.brand_string": chip}
+    assert darwin.parse_perf_levels(darwin.parse_sysctl(text) | named) == cores
 
 
 @pytest.mark.parametrize(
     ("text", "cores"),
     [
-        ('"number_processors" : "proc 12:8:4"', Cores(performance=8, efficiency=4)),
-        ('"number_processors" : "proc 18:6:0:12"', Cores(performance=18, efficiency=0)),
-        ('"number_processors" : "proc 16:12:4:0"', Cores(performance=12, efficiency=4)),
-        ('"number_processors" : "proc 24:16:8:0"', Cores(performance=16, efficiency=8)),
+        ('"number_processors" : "proc 12:8:4"', (8, 4)),
+        ('"number_processors" : "proc 18:6:0:12"', (18, 0)),
+        ('"number_processors" : "proc 16:12:4:0"', (12, 4)),
         ('"number_processors" : 12', None),
         (None, None),
     ],
 )
-def test_the_processor_string_has_three_or_four_counts(text: str | None, cores: Cores | None) -> None:
-    assert darwin.parse_number_processors(text) == cores
+def test_the_processor_string_has_three_or_four_counts(text: str | None, cores: tuple[int, int] | None) -> None:
     facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=text)).environment  # whose tiers have no names
-    if cores is not None:
-        assert (facts.performance_cores, facts.efficiency_cores) == (cores.performance, cores.efficiency)
+    assert (facts.performance_cores, facts.efficiency_cores) == (cores or (None, None))
 
 
 def test_gpu_cores_come_from_apples_own_card() -> None:
@@ -170,7 +169,7 @@ def test_a_macos_without_residency_sets_is_told_of(version: str, warned: bool) -
 def test_cores_are_counted_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = '"number_processors" : "proc 18:6:0:12"'
     printed = {darwin.FACT_COMMANDS["sysctl"]: M5_CLASS, darwin.FACT_COMMANDS["hardware"]: nameless}
-    monkeypatch.setattr("mlsd.hardware.command.run", printed.get)
+    monkeypatch.setattr("mlsd.hardware.darwin.run", printed.get)
     monkeypatch.setattr("mlsd.engine.context.sys.platform", "darwin")
     darwin.performance_cores.cache_clear()
     facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=nameless)).environment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mlsd import hardware
-from mlsd.hardware import command, darwin
+from mlsd.hardware import darwin
 from mlsd.records import BackendInfo, Environment
 from tests.hardware import test_darwin as mac
 
@@ -38,7 +38,7 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
         darwin.STATE_COMMANDS["power"]: mac.POWER,
     }
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(command, "run", lambda argv: texts.get(tuple(argv)))
+    monkeypatch.setattr(darwin, "run", lambda argv: texts.get(tuple(argv)))
     environment = hardware.read_environment(BACKEND)
     assert environment.chip == environment.device == "Apple M2 Ultra"
     assert (environment.backend, environment.llama_cpp_build) == ("Metal", "b8240")
@@ -48,8 +48,8 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_missing_program_gives_no_output_and_a_failing_one_what_it_printed() -> None:
-    assert command.run(["no-such-program-anywhere"]) is None
-    assert command.run([sys.executable, "-c", "print('partial'); raise SystemExit(1)"]) == "partial\n"
+    assert darwin.run(["no-such-program-anywhere"]) is None
+    assert darwin.run([sys.executable, "-c", "print('partial'); raise SystemExit(1)"]) == "partial\n"
 
 
 def test_machines_are_distinguished_without_storing_who_they_are() -> None:

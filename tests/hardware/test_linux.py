@@ -61,3 +61,8 @@ def test_a_machine_without_a_battery_does_not_run_on_one(
 
 def test_arm_systems_that_name_no_model_have_no_chip() -> None:
     assert linux.parse_cpu_model("processor : 0\nBogoMIPS : 50\n") is None
+
+
+def test_the_largest_cache_is_read_as_linux_writes_it() -> None:
+    assert linux.largest(["48K\n", "32768K\n", "2M"]) == 32 << 20
+    assert linux.largest(["", "unknown"]) is None

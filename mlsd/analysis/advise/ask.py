@@ -60,9 +60,11 @@ def advise(
             f"--runtime {runtime} is not known.",
             hint=f"Known are {', '.join(programs)}; mlx is any other program on MLX.",
         )
-    if (prompt_tokens is None) != (n_predict is None):
+    request = None
+    if prompt_tokens is not None and n_predict is not None:
+        request = Request(prompt_tokens=prompt_tokens, n_predict=n_predict)
+    elif prompt_tokens is not None or n_predict is not None:
         raise InputError("A request is described by --prompt-tokens and --n-predict together.")
-    request = Request(prompt_tokens=prompt_tokens, n_predict=n_predict) if prompt_tokens and n_predict else None
     databases = [db] if isinstance(db, str | Path) else db
     paths = [Path(path) for path in databases or study_databases()]
     question = AdviceQuestion(

@@ -228,7 +228,7 @@ def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
 def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     from mlsd.analysis.study.machine_findings import bandwidth_findings
     from mlsd.cli.watch import watching_steps
-    from mlsd.hardware.cache import largest_cache_bytes
+    from mlsd.hardware import largest_cache_bytes
     from mlsd.measure.parent.bandwidth import measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 
