@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -123,26 +123,30 @@ def read_suite(path: Path) -> Suite:
     """Read and check one suite. Raises: SuiteError that names the file, the key and the value."""
     suite = _convert(path, _read_toml(path), Suite)
     for number, part in enumerate(suite.parts):
-        _check_part(path, f"parts[{number}]", part)
+        for key, value, needed in _faults(part):
+            raise _fault(path, f"parts[{number}].{key}", value, needed)
     return suite
 
 
-def _check_part(path: Path, key: str, part: Part) -> None:
-    for field in ("targets", "prompts", "gammas"):
-        _check_unique(path, f"{key}.{field}", getattr(part, field))
-    if part.drafters:
-        known = bool(part.gammas) or all(choice.gammas for choice in part.drafters)
-        _check(path, f"{key}.gammas", [], known, "at least one gamma, because there are drafters")
-    else:
-        _check(path, f"{key}.gammas", list(part.gammas), not part.gammas, "absent, because there are no drafters")
+def _faults(part: Part) -> Iterator[tuple[str, Sequence[object], str]]:
+    """What the types do not show to be wrong: the key, its value, and what it must be."""
+    lists = {field: getattr(part, field) for field in ("targets", "prompts", "gammas")}
+    lists |= {f"drafters[{number}].gammas": choice.gammas for number, choice in enumerate(part.drafters)}
+    for key, values in lists.items():
+        if len(set(values)) < len(values):
+            yield key, list(values), "each value once"
+    if not part.drafters and part.gammas:
+        yield "gammas", list(part.gammas), "absent, because there are no drafters"
+    if not part.gammas and not all(choice.gammas for choice in part.drafters):
+        yield "gammas", [], "at least one gamma, because there are drafters"
     for number, choice in enumerate(part.drafters):
-        _check_unique(path, f"{key}.drafters[{number}].gammas", choice.gammas)
-        if choice.name == DRAFT_MODEL:
-            _check(path, f"{key}.drafters[{number}].draft", "", bool(choice.draft), "a role: this method needs a draft")
+        if choice.name == DRAFT_MODEL and not choice.draft:
+            yield f"drafters[{number}].draft", "", "a role: this method needs a draft"
 
 
-def _check_unique(path: Path, key: str, values: Sequence[object]) -> None:
-    _check(path, key, list(values), len(set(values)) == len(values), "each value once")
+def _fault(path: Path, key: str, value: object, needed: str) -> SuiteError:
+    said = f"{path}: {key} = {value!r:.200}, but must be {needed}."
+    return SuiteError(said, hint="Correct the file and try again.")
 
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:
@@ -151,9 +155,10 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     profiles = {}
     for name, table in _read_toml(place).items():
         profile = _convert(place, table, Profile, prefix=f"{name}.")
-        both = sorted(set(profile.roles) & set(profile.left_out))
-        _check(place, f"{name}.left_out", both, not both, "only roles that are not bound to a model")
-        _check(place, f"{name}.name", profile.name, not profile.name, "absent: the table's own name is the name")
+        if both := sorted(set(profile.roles) & set(profile.left_out)):
+            raise _fault(place, f"{name}.left_out", both, "only roles that are not bound to a model")
+        if profile.name:
+            raise _fault(place, f"{name}.name", profile.name, "absent: the table's own name is the name")
         profiles[name] = msgspec.structs.replace(profile, name=name)
     return profiles
 
@@ -185,11 +190,7 @@ def is_file_name(model: str) -> bool:
 
 def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:
     """The last automatic profile (from small to large) whose models are all downloaded, else the embedded one."""
-    ready = [
-        profile
-        for profile in profiles.values()
-        if profile.automatic and all(is_downloaded(model) for model in profile.roles.values())
-    ]
+    ready = [one for one in profiles.values() if one.automatic and all(map(is_downloaded, one.roles.values()))]
     return ready[-1] if ready else find_profile(EMBEDDED_PROFILE, profiles)
 
 
@@ -214,11 +215,9 @@ def _convert(path: Path, table: Any, kind: type[T], *, prefix: str = "") -> T:
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
         key = where.rstrip("`").lstrip(".")
-        value = "" if not key else f" = {_value_at(table, key)!r}"
-        place = (prefix + key).strip(".")
-        raise SuiteError(
-            f"{path}: {f'{place}{value}: ' if place else ''}{problem}.", hint="Correct the file and try again."
-        ) from error
+        place = (prefix + key).strip(".") + (f" = {_value_at(table, key)!r}" if key else "")
+        said = f"{path}: {place}{': ' if place else ''}{problem}."
+        raise SuiteError(said, hint="Correct the file and try again.") from error
 
 
 def _value_at(table: Any, key: str) -> Any:
@@ -228,10 +227,3 @@ def _value_at(table: Any, key: str) -> Any:
             break
         table = table[name] if name else table[int(index)]
     return table
-
-
-def _check(path: Path, key: str, value: object, holds: bool, wanted: str) -> None:
-    if not holds:
-        raise SuiteError(
-            f"{path}: {key} = {value!r:.200}, but must be {wanted}.", hint="Correct the file and try again."
-        )

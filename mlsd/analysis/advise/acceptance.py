@@ -1,5 +1,6 @@
 """How often drafters are right: as trials here, public figures, or a person say it."""
 
+import functools
 import json
 import math
 import statistics
@@ -78,26 +79,21 @@ def stated(
     return Stated(gamma=gamma, mgl=mgl, words=words)
 
 
-class _Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    target: str
-    draft: str
-    acceptance: dict[str, float]
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What people measured or assume: of drafts of some targets, or of methods."""
+
     source: str
+    targets: tuple[str, ...] = ()
+    drafts: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    acceptance: dict[str, float] = {}  # measured, by gamma
+    least: float = 0.0  # else the chance of a token is assumed to lie from here
+    most: float = 1.0
 
 
-class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    least: float
-    most: float
-    source: str
-    targets: list[str] = []
-    drafts: list[str] = []
-    methods: list[str] = []
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    measured: list[_Measured]
-    assumed: list[_Range]
-    lookups: list[_Range]
+@functools.cache
+def _entries() -> dict[str, tuple[_Entry, ...]]:
+    return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=dict[str, tuple[_Entry, ...]])
 
 
 def way_of(arm: ArmResult) -> Arm:
@@ -127,37 +123,33 @@ def own_acceptances(arms: Iterable[ArmResult]) -> list[Acceptance]:
     return found
 
 
-def reference_acceptance(target: str) -> list[Acceptance]:
-    """What is known of drafts for the target of this id; empty when nothing is."""
-    published = []
-    for entry in _file().measured:
-        if target.lower().startswith(entry.target):
-            of_gammas = (rate_of(1 + int(g) * rate, "position", int(g)) for g, rate in entry.acceptance.items())
-            alpha = statistics.fmean(alpha for alpha in of_gammas if alpha is not None)
-            way = arm_named(DRAFT_MODEL, entry.draft)
-            published.append(Acceptance(way=way, alphas=(alpha,), relative_error=_ELSEWHERE, source=entry.source))
+def known_acceptances(target: str) -> list[Acceptance]:
+    """What is known of drafts for the target of this id: as somebody measured it, else as other targets' drafts had it.
+
+    Ranges are of drafts that a target could have; none is as large as it.
+    """
+    found = []
     card = json.loads(asset_path("tiny/family.json").read_text(encoding="utf-8"))["acceptance"]
     name = next((name for name in card if target.lower() == name or target.lower().startswith(f"{name}-")), None)
     if name is not None:
         alphas, source = tuple(card[name]["accepted_given_previous"]), "the tiny family's model card, held-out Python"
         way = arm_named(DRAFT_MODEL, "tiny-draft")
-        published.append(Acceptance(way=way, workload="code", alphas=alphas, relative_error=_ELSEWHERE, source=source))
-    return published
-
-
-def assumed_acceptance(target: str) -> list[Acceptance]:
-    """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
-    return [
-        _within(arm_named(DRAFT_MODEL, draft), entry.least, entry.most, entry.source)
-        for entry in _file().assumed
-        for draft in entry.drafts
-        if target.lower().startswith(tuple(entry.targets))
-    ]
+        found.append(Acceptance(way=way, workload="code", alphas=alphas, relative_error=_ELSEWHERE, source=source))
+    own = [entry for entry in _entries()["drafts"] if target.lower().startswith(entry.targets)]
+    for entry, draft in [(one, draft) for one in own for draft in one.drafts]:
+        way = arm_named(DRAFT_MODEL, draft)
+        if entry.acceptance:
+            of_gammas = (rate_of(1 + int(g) * rate, "position", int(g)) for g, rate in entry.acceptance.items())
+            alpha = statistics.fmean(alpha for alpha in of_gammas if alpha is not None)
+            found.append(Acceptance(way=way, alphas=(alpha,), relative_error=_ELSEWHERE, source=entry.source))
+        else:
+            found.append(_within(way, entry.least, entry.most, entry.source))
+    return found
 
 
 def is_method(name: str) -> bool:
     """Whether this is a way to draft without a draft model."""
-    return name in HEADS or any(name in entry.methods for entry in _file().lookups)
+    return name in HEADS or any(name in entry.methods for entry in _entries()["lookups"])
 
 
 def stated_acceptance(way: Arm, stated: Stated) -> Acceptance:
@@ -172,7 +164,7 @@ def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
 
     Rows say code or something else of their text, so a workload is either.
     """
-    lookup = next((entry for entry in _file().lookups if way.method in entry.methods), None)
+    lookup = next((entry for entry in _entries()["lookups"] if way.method in entry.methods), None)
     if lookup is not None:
         return _within(way, lookup.least, lookup.most, lookup.source, is_lookup=True)
     least, middle, most = passes.acceptance_of(way.method, workload or "")
@@ -193,7 +185,3 @@ def accepted_of(ends: Mapping[tuple[int, int], float]) -> float:
     """Accepted over proposed tokens."""
     proposed = sum(n * k for (k, _), n in ends.items())
     return (mgl_of(ends) - 1) * sum(ends.values()) / proposed if proposed else 0.0
-
-
-def _file() -> _File:
-    return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)

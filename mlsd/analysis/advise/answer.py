@@ -11,10 +11,9 @@ from mlsd.analysis.advise.acceptance import (
     Acceptance,
     Stated,
     any_acceptance,
-    assumed_acceptance,
     is_method,
+    known_acceptances,
     own_acceptances,
-    reference_acceptance,
     stated_acceptance,
     way_of,
 )
@@ -125,14 +124,18 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     if question.request is not None:
         found = with_request(found, question.request, costs)
     untimed = {way: draft for way, draft in drafts.items() if way not in costs}
-    file, room = None if target.here or key is None else _file_of(target), machine.limit_bytes
+    files, room = [] if target.here else _files_of(target), machine.limit_bytes
+    file = None if key is None else next(iter(files), None)
+    with_block = (
+        next((e.id for e in files if "-mtp-" in e.id), None) if {way.method for way in drafts} == {"mtp"} else None
+    )
     gaps: dict[Gap, bool] = {
         "acceptance": not is_own,
         "memory": file is not None and room is not None and (file.n_bytes or 0) > room,
         "target": not target.here,
     }
     lacking = Lacking(
-        target=question.target if Path(question.target).is_file() else _with_block(target, drafts) or ref.id,
+        target=question.target if Path(question.target).is_file() else with_block or ref.id,
         texts=(question.workload,) if question.workload else tuple(sorted(texts)),
         gaps=tuple(gap for gap, is_open in gaps.items() if is_open),
         to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
@@ -213,10 +216,10 @@ def _acceptances(
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
     mtp = [arm_named("mtp")] if predicts and _why_not_mtp(target) is None else []
-    published = [a for a in reference_acceptance(name) if None in (workload, a.workload) or a.workload == workload]
+    published = [a for a in known_acceptances(name) if None in (workload, a.workload) or a.workload == workload]
     ranges = [any_acceptance(way, workload) for way in dict.fromkeys((*ran, *mtp, *(chosen or ())))]
     everything: dict[Arm, Acceptance] = {}
-    for a in (*measured, *published, *assumed_acceptance(name), *ranges):
+    for a in (*measured, *published, *ranges):
         everything.setdefault(a.way, a)
     if chosen is not None:
         if "mtp" in {way.method for way in chosen} and (why := _why_not_mtp(target)) is not None:
@@ -244,14 +247,6 @@ def _why_not_mtp(target: KnownModel) -> str | None:
     except MlsdError as error:
         return str(error)
     return None
-
-
-def _with_block(target: KnownModel, drafts: Iterable[Arm]) -> str:
-    """The manifest's file with the next-token block of a target that is not here, where MTP alone is asked for."""
-    if target.here or target.shape is None or {way.method for way in drafts} != {"mtp"}:
-        return ""
-    same = (target.shape.name, target.quant)
-    return next((e.id for e in load_manifest() if "-mtp-" in e.id and shape_of(e.id) == same), "")
 
 
 def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[str]:
@@ -312,13 +307,14 @@ def _can_pay(found: Sequence[Prospect]) -> bool:
     )
 
 
-def _file_of(target: KnownModel) -> ModelEntry | None:
-    """The manifest's file of that id, else of the target's shape in its quantization."""
-    if target.shape is None:
-        return None
-    known, wanted = load_manifest(), (target.shape.name, target.quant)
-    same_shape = (e for e in known if shape_of(e.id) == wanted and e.architecture == target.shape.architecture)
-    return known.models.get(target.facts.ref.id) or next(same_shape, None)
+def _files_of(target: KnownModel) -> list[ModelEntry]:
+    """The manifest's files of the target's shape in its quantization, the one of its own id first."""
+    if (shape := target.shape) is None:
+        return []
+    known, wanted = load_manifest(), (shape.name, target.quant)
+    own = known.models.get(target.facts.ref.id)
+    same = [e for e in known if shape_of(e.id) == wanted and e.architecture == shape.architecture]
+    return same if own is None else [own, *same]
 
 
 def _fetch(file: ModelEntry, found: Sequence[Prospect]) -> tuple[str, ...]:

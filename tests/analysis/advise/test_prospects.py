@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, assumed_acceptance, reference_acceptance
+from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, known_acceptances
 from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.advise.prospects import as_measured, prospects, recommend, with_request
 from mlsd.analysis.advise.request import Request
@@ -74,11 +74,6 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
         advice = recommend("t", None, found, costs, LACKING)
         assert advice.verdict == verdict and advice.best.gamma == (4 if verdict == "on" else 0)
         assert len(advice.to_measure) == (1 if verdict == "not decided yet" else 0)
-    assert reference_acceptance("qwen3.5-35b-a3b")[0].assumed is None
-    assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
-    assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
-    assert all(a.assumed is not None and a.assumed[0] < a.alphas[0] < a.assumed[1] for a in assumed)
-    assert assumed_acceptance("unheard-of") == []
 
 
 def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
@@ -109,14 +104,15 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     assert (shown.speedup.value, shown.effect) == (0.88, "not decided yet"), "what was measured, not what was predicted"
 
 
-def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None:
-    (tiny,) = reference_acceptance("tiny-moe")
+def test_shipped_references_know_the_tiny_family_and_drafts_of_large_targets() -> None:
+    (tiny,) = known_acceptances("tiny-moe")
     assert tiny.way == arm_named(DRAFT_MODEL, "tiny-draft")
-    assert len(tiny.alphas) == 4
-    assert reference_acceptance("tiny-moe-q4_0")[0].alphas == tiny.alphas
-    (large,) = reference_acceptance("Qwen3.5-35B-A3B-Q8_0")
-    assert 0.6 < large.alphas[0] < 0.8
-    assert reference_acceptance("unheard-of") == []
+    assert len(tiny.alphas) == 4 and known_acceptances("tiny-moe-q4_0")[0].alphas == tiny.alphas
+    measured, *assumed = known_acceptances("Qwen3.5-35B-A3B-Q8_0")
+    assert 0.6 < measured.alphas[0] < 0.8 and measured.assumed is None
+    assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    assert all(a.assumed is not None and a.assumed[0] < a.alphas[0] < a.assumed[1] for a in assumed)
+    assert known_acceptances("unheard-of") == []
 
 
 def ran(text: str, low: float, value: float, high: float) -> ArmResult:
