@@ -11,8 +11,8 @@ import uuid
 from importlib import metadata
 from types import ModuleType
 
-import msgspec
 import psutil
+from msgspec.structs import replace
 
 from mlsd.errors import InputError
 from mlsd.folders import update_json, user_dir
@@ -32,7 +32,7 @@ def read_environment(backend: BackendInfo | None = None) -> Environment:
 def read_machine(backend: BackendInfo | None = None) -> MachineFacts:
     """The environment with a reason for every field that could not be read."""
     facts, conditions = _system().read_facts(), read_conditions()
-    environment = msgspec.structs.replace(
+    environment = replace(
         facts.environment,
         host=host_key(facts.identity),
         os=facts.environment.os or f"{platform.system()} {platform.release()}",
@@ -58,7 +58,7 @@ def _system() -> ModuleType:
 def read_conditions() -> Conditions:
     """The machine at this moment: some milliseconds, a few tens on macOS; never inside a timed region."""
     state: Conditions = _system().read_state()
-    return msgspec.structs.replace(
+    return replace(
         state,
         load_1min=os.getloadavg()[0],
         available_bytes=psutil.virtual_memory().available,

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.hardware import chips
 from mlsd.hardware.reading import MachineFacts, on_battery, whole_number
@@ -23,10 +23,7 @@ _SYSCTL_NAMES = (
     "hw.perflevel0.name", "hw.perflevel0.physicalcpu", "hw.perflevel1.name", "hw.perflevel1.physicalcpu",
     "hw.perflevel2.name", "hw.perflevel2.physicalcpu",
 )  # fmt: skip
-STATE_COMMANDS = {
-    "pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"),
-    "power": ("pmset", "-g"),
-}
+STATE_COMMANDS = {"pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"), "power": ("pmset", "-g")}
 FACT_COMMANDS = {
     # Up to macOS 14.3 sysctl stops at the first unknown name: what only some Macs know stands last, or in its own call.
     "sysctl": ("/usr/sbin/sysctl", *_SYSCTL_NAMES),
@@ -124,7 +121,7 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
     )
     metal = sorted(f"{key}={value}" for key, value in (variables or {}).items() if key.startswith("GGML_METAL_"))
     settings = [environment.os.partition(" (")[0], *([] if mode is None else [f"powermode {mode}"]), *metal]
-    environment = msgspec.structs.replace(environment, speed_settings=", ".join(filter(None, settings)) or None)
+    environment = replace(environment, speed_settings=", ".join(filter(None, settings)) or None)
     identity = parse_platform_uuid(outputs.get("identity"))
     return MachineFacts(environment=environment, missing=missing, identity=identity)
 

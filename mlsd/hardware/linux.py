@@ -38,10 +38,7 @@ def read_facts() -> MachineFacts:
 def read_state() -> Conditions:
     """Ask this machine; a few files."""
     profile = _read(_PROFILE_FILE)
-    return Conditions(
-        on_battery=on_battery(),
-        low_power_mode=None if profile is None else profile == "low-power",
-    )
+    return Conditions(on_battery=on_battery(), low_power_mode=None if profile is None else profile == "low-power")
 
 
 def facts(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.gguf_tools.synthetic.quantization import MIXTURES, SYNTHETIC_TYPES, stored_shape
@@ -117,7 +117,7 @@ def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
         facts = shape_facts(text, shape, "Q8_0")
         bytes_of = {key: round(BITS[quant] / _Q8 * getattr(facts, key)) for key in ("weight_bytes", "active_bytes")}
         types = {quant if name == "Q8_0" else name: n for name, n in facts.tensor_types.items()}
-        return msgspec.structs.replace(facts, **bytes_of, tensor_types=types)
+        return replace(facts, **bytes_of, tensor_types=types)
     tensors, weight = stored_shape(shape, quant)
     return ModelFacts(
         ref=ModelRef(id=text),

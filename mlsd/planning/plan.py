@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.drafters import check_target, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose
@@ -28,6 +29,7 @@ from mlsd.stats import grouped
 
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
 PlannedCase = tuple[Case, str, TrialRole]  # with its id
+Unmeasured = tuple[str, str | None, str]  # a role, the other model of its pair, and why both are left out
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -104,7 +106,7 @@ class Grid(NamedTuple):
             ignore_eog=setting.ignore_eog,
         )
         drafted = (
-            msgspec.structs.replace(plain, drafter=spec, rollback=self.rollback, gamma=gamma)
+            replace(plain, drafter=spec, rollback=self.rollback, gamma=gamma)
             for spec, gammas in self.arms
             for gamma in gammas
         )
@@ -224,7 +226,7 @@ def expand(
                 hint=choose(draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
             )
     load, grids, n_trials = functools.cache(load), list[Grid](), 0
-    missing = Counter[LeftOut]()  # study trials; what is missing for one reason is one entry
+    missing = Counter[tuple[str, str, str | None, str]]()  # study trials; what is missing for one reason is one entry
     measured = dict[bytes, str]()  # what a suite measures already -> the target's role
     for suite, part in [(one, part) for one in suites for part in one.parts]:
         prompts, repeats = overrides.prompts or part.prompts, overrides.repeats or suite.repeats
@@ -237,17 +239,17 @@ def expand(
             target = profile.roles.get(role, role)
             arms = list[tuple[object, DrafterSpec, tuple[int, ...]]]()  # what those share that stand in one block
             for number, (choice, gammas) in enumerate(choices):
-                found = _method(suite.name, role, choice, profile, models, refuse)
+                found = _method(role, choice, profile, models, refuse)
                 content = msgspec.json.encode((suite.name, target, found, gammas, prompts), order="sorted")
                 if content in measured:
-                    found = _left_out(suite.name, role, f"{measured[content]} is the same model in this profile")
-                if isinstance(found, LeftOut):
-                    own_plain = choice is None or part.baseline == "study"
-                    missing[found] += (len(gammas) + own_plain) * len(prompts) * repeats
-                else:
+                    found = (role, None, f"{measured[content]} is the same model in this profile")
+                if isinstance(found, DrafterSpec):
                     measured[content] = role
                     block = None if part.one_load else (0 if part.together else number, found.draft)
                     arms.append((block, found, gammas))
+                else:
+                    own_plain = choice is None or part.baseline == "study"
+                    missing[suite.name, *found] += (len(gammas) + own_plain) * len(prompts) * repeats
             for own in grouped(arms, lambda arm: arm[0]).values():
                 drafts = dict.fromkeys(spec.draft.id for _, spec, _ in own if spec.draft)
                 grids.append(
@@ -264,41 +266,32 @@ def expand(
                     )
                 )
     loads = plan_grids(grids, overrides)
+    left = [LeftOut(suite=s, role=role, model=m, reason=why, n_trials=n) for (s, role, m, why), n in missing.items()]
     return Plan(
         profile=profile.name,
         title=profile.title,
         suites=tuple(suite.name for suite in suites),
         seed=overrides.seed,
         loads=loads if overrides.limit is None else _limited(loads, overrides.limit),
-        left_out=tuple(msgspec.structs.replace(left, n_trials=n) for left, n in missing.items()),
+        left_out=tuple(left),
     )
 
 
-def _left_out(suite: str, role: str, reason: str, model: str | None = None) -> LeftOut:
-    return LeftOut(suite=suite, role=role, model=model, n_trials=0, reason=reason)
-
-
 def _method(
-    suite: str,
-    role: str,
-    choice: DrafterChoice | None,
-    profile: Profile,
-    models: Mapping[str, ModelFile],
-    refuse: Refuse | None,
-) -> DrafterSpec | LeftOut:
-    """A method on the target that plays a role, no choice being plain decoding; or why it is left out there."""
+    role: str, choice: DrafterChoice | None, profile: Profile, models: Mapping[str, ModelFile], refuse: Refuse | None
+) -> DrafterSpec | Unmeasured:
+    """A method on the target that plays a role, no choice being plain decoding."""
     target, reason = _model_of(role, profile, models)
     if target is None:
-        return _left_out(suite, role, reason)
+        return role, None, reason
     spec = DrafterSpec() if choice is None else choice.spec
     if choice is not None and choice.draft is not None:
         draft, reason = _model_of(choice.draft, profile, models)
         if draft is None or draft == target:
-            reason = reason or "the draft is the target itself in this profile"
-            return _left_out(suite, choice.draft, reason, target)
-        spec = msgspec.structs.replace(spec, draft=models[draft].ref)
+            return choice.draft, target, reason or "the draft is the target itself in this profile"
+        spec = replace(spec, draft=models[draft].ref)
     refusal = None if refuse is None else refuse(spec, target)
-    return spec if refusal is None else _left_out(suite, spec.name, refusal, target)
+    return spec if refusal is None else (spec.name, target, refusal)
 
 
 def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> tuple[str | None, str]:
@@ -320,7 +313,7 @@ def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice
     if drafts is None or not models:
         return part.drafters
     others = [choice for choice in part.drafters if choice.name != DRAFT_MODEL]
-    return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
+    return (*(replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
@@ -346,7 +339,7 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
             count += sum(slot.role == "study" for slot in block.slots)
         if slots:
             prompts = {key: load.prompts[key] for key in (prompt_key(slot.case.prompt) for slot in slots)}
-            limited.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))
+            limited.append(replace(load, slots=tuple(slots), prompts=prompts))
     return tuple(limited)
 
 

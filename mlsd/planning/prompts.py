@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.errors import PromptError, TaskError, choose
 from mlsd.folders import asset_path
@@ -75,7 +76,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     if not tasks:
         raise TaskError(f"The task file {path} holds no task.", hint="Give the path of a question.jsonl.")
     if is_parquet and len({task.id for task in tasks}) < len(tasks):
-        tasks = [msgspec.structs.replace(task, id=number) for number, task in enumerate(tasks, 1)]
+        tasks = [replace(task, id=number) for number, task in enumerate(tasks, 1)]
     return tuple(tasks)
 
 
@@ -295,7 +296,7 @@ def _with_marks(name: str, find: LoadPrompt) -> Prompt:
     if mark and switch in _THINKS:
         prompt = find(plain)
         key, sha256 = f"{prompt.key}+{switch}", text_sha256(f"{switch} {prompt.sha256}")
-        prompt = msgspec.structs.replace(prompt, key=key, sha256=sha256, chat=True, think=_THINKS[switch])
+        prompt = replace(prompt, key=key, sha256=sha256, chat=True, think=_THINKS[switch])
     else:
         prompt = find(text)
     return deep_prompt(prompt, depth) if depth else prompt
@@ -350,7 +351,7 @@ def shipped_prompt_sha256(name: str) -> str | None:
 def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
     """The prompt behind the first `depth` tokens of the shipped deep text: passage, tasks, mlsd's code of one day."""
     context = _shipped_bytes("deep.txt.gz").decode()[: _MOST_TOKEN_CHARACTERS * depth]
-    return msgspec.structs.replace(
+    return replace(
         prompt,
         key=f"{prompt.key}@{depth}",
         sha256=text_sha256(f"{depth} {text_sha256(context)} {prompt.sha256}"),

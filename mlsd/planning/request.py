@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
@@ -28,14 +28,7 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.records import (
-    DRAFT_MODEL,
-    NO_DRAFTER,
-    DrafterSpec,
-    EngineOptions,
-    Record,
-    Sampling,
-)
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, EngineOptions, Record, Sampling
 
 LOOK_UPS = ("pld", "ngram-cache")
 _DRAFT = "draft"  # the role of the manifest
@@ -223,11 +216,11 @@ def study_request(
         if overrides.prompts is not None:
             raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
         n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
-        texts, overrides = prompts, msgspec.structs.replace(overrides, n_predict=n_predict, ignore_eog=False)
+        texts, overrides = prompts, replace(overrides, n_predict=n_predict, ignore_eog=False)
     elif overrides.prompts is not None:
         texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
     if texts:
-        overrides = msgspec.structs.replace(overrides, prompts=tuple(texts))
+        overrides = replace(overrides, prompts=tuple(texts))
     library, profiles, given = Library(), load_profiles(), dict(models or {})
     if profile:
         found = find_profile(profile, profiles)
@@ -246,7 +239,7 @@ def study_request(
     left_out = {role: why for role, why in found.left_out.items() if role not in roles}
     return StudyRequest(
         suites=chosen,
-        profile=msgspec.structs.replace(found, roles=roles, left_out=left_out),
+        profile=replace(found, roles=roles, left_out=left_out),
         nobody_chose=not profile,
         library=Library(Manifest(models=entries, files=library.manifest.files)),
         overrides=overrides,
@@ -258,15 +251,12 @@ def study_request(
 def _presets_written_out(suite: Suite) -> Suite:
     """Equal settings are then equal cases."""
     parts = (
-        msgspec.structs.replace(
-            part,
-            drafters=tuple(
-                msgspec.structs.replace(choice, options=resolve_spec(choice.spec).options) for choice in part.drafters
-            ),
+        replace(
+            part, drafters=tuple(replace(choice, options=resolve_spec(choice.spec).options) for choice in part.drafters)
         )
         for part in suite.parts
     )
-    return msgspec.structs.replace(suite, parts=tuple(parts))
+    return replace(suite, parts=tuple(parts))
 
 
 def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
@@ -346,11 +336,11 @@ def _check_chat(prompt: Prompt, target: Path) -> None:
 def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
     """A method by its own name; one that takes a second file without its option `draft`, and what that names."""
     method = find_method(spec.name)
-    spec = msgspec.structs.replace(spec, name=method.name)
+    spec = replace(spec, name=method.name)
     if method.needs is None or "draft" not in spec.options:
         return spec, None
     options = {name: value for name, value in spec.options.items() if name != "draft"}
-    return msgspec.structs.replace(spec, options=options), str(spec.options["draft"])
+    return replace(spec, options=options), str(spec.options["draft"])
 
 
 def _with_drafts(
@@ -369,7 +359,7 @@ def _with_drafts(
         taken = drafts if own is None else [resolve_model(own, make=True)]
         if not taken:
             raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
-        specs += [msgspec.structs.replace(spec, draft=draft.ref) for draft in taken]
+        specs += [replace(spec, draft=draft.ref) for draft in taken]
         files += taken
     return specs, files
 
@@ -386,7 +376,7 @@ def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator
             yield resolve_spec(given), numbers or (_GAMMAS if preset is None else (preset,))
         if ADAPTIVE in gammas:
             options = {ADAPTIVE: LEAST, **given.options}
-            yield resolve_spec(msgspec.structs.replace(given, options=options)), (MOST,)
+            yield resolve_spec(replace(given, options=options)), (MOST,)
 
 
 def _each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

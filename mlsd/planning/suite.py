@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
@@ -107,10 +108,9 @@ def _in_profile(suite: Suite, profile: Profile | None) -> Suite:
     if profile is None:
         return suite
     parts = tuple(
-        msgspec.structs.replace(part, prompts=tuple(profile.prompts.get(name, name) for name in part.prompts))
-        for part in suite.parts
+        replace(part, prompts=tuple(profile.prompts.get(name, name) for name in part.prompts)) for part in suite.parts
     )
-    return msgspec.structs.replace(suite, parts=parts, n_predict=max(suite.n_predict, profile.n_predict))
+    return replace(suite, parts=parts, n_predict=max(suite.n_predict, profile.n_predict))
 
 
 def suite_names() -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
             raise _fault(place, f"{name}.left_out", both, "only roles that are not bound to a model")
         if profile.name:
             raise _fault(place, f"{name}.name", profile.name, "absent: the table's own name is the name")
-        profiles[name] = msgspec.structs.replace(profile, name=name)
+        profiles[name] = replace(profile, name=name)
     return profiles
 
 
@@ -176,7 +176,7 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
         (profile,) = own.values()
         folder = path.absolute().parent
         files = {role: str(folder / Path(m).expanduser()) for role, m in profile.roles.items() if is_file_name(m)}
-        return msgspec.structs.replace(profile, roles=profile.roles | files)
+        return replace(profile, roles=profile.roles | files)
     known = load_profiles() if profiles is None else profiles
     if name not in known:
         raise SuiteError(f"There is no profile called {name!r}.", hint=choose(name, known, ", or give a TOML file"))

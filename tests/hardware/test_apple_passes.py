@@ -1,7 +1,7 @@
 """What passes take on a chip by public rows: anchors, directions, and constants that are what the fit gives."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import published
 from mlsd.analysis.advise import ask
@@ -83,7 +83,7 @@ def test_every_chip_of_the_table_is_advised_and_planned_for(
     answer = ask.advise("qwen3.5-9b-q4_k_m", drafts=("mtp",), chip=name, runtime=engine)
     assert answer.modelled and answer.recommendation
     there, dense = on(name, engine), work("qwen3.5-9b-q4_k_m")
-    planned = msgspec.structs.replace(case(0), target=ModelRef(id="qwen3.5-9b-q4_k_m"))
+    planned = replace(case(0), target=ModelRef(id="qwen3.5-9b-q4_k_m"))
     assert rates_from_chips({planned.target.id: dense}, [there.chip], lambda _: 100)(planned) is not None
     if name == "Apple M6 Pro":
         assert there.plain_ms(dense) < on("M5 Pro", engine).plain_ms(dense), "a newer chip is not behind"
@@ -103,7 +103,7 @@ def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
     target, there = work("qwen3.5-27b-4bit"), on("M1 Max")
     shape = named("qwen3.5-27b-4bit").shape
     assert shape is not None
-    deep = msgspec.structs.replace(target, always_bytes=target.always_bytes + 12_700 * passes.context_bytes(shape))
+    deep = replace(target, always_bytes=target.always_bytes + 12_700 * passes.context_bytes(shape))
     assert 1.04 < there.plain_ms(deep) / there.plain_ms(target) < 1.12, "14.29 to 13.33 tok/s in llama.cpp 27525"
     step = head_work(target, "mtp")
     vlm, mtplx = (on("M1 Max", name).round_length(target, "mtp", 3, step=step) for name in ("mlx-vlm", "mtplx"))
@@ -156,4 +156,4 @@ def test_the_constants_are_those_that_the_published_tables_give() -> None:
     assert found.roofline == pytest.approx(shipped.roofline, rel=0.01)
     assert found.round_ms == pytest.approx(shipped.round_ms, rel=0.01)
     assert found.prefill == pytest.approx(shipped.prefill, rel=0.01)
-    assert msgspec.structs.replace(found, share=1.0) != shipped
+    assert replace(found, share=1.0) != shipped

@@ -2,13 +2,7 @@ import msgspec
 import pytest
 
 from mlsd.hardware.apple_passes import Work, apple_chip
-from mlsd.planning.estimate import (
-    Rate,
-    TokS,
-    estimate_time,
-    rates_from_chips,
-    rates_from_results,
-)
+from mlsd.planning.estimate import Rate, TokS, estimate_time, rates_from_chips, rates_from_results
 from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import expand
 from mlsd.planning.request import Overrides

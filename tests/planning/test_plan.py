@@ -1,7 +1,7 @@
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mlsd.errors import SuiteError
 from mlsd.models.manifest import load_manifest
@@ -27,7 +27,7 @@ def small_suite(**changes) -> Suite:
     part = Part(
         targets=("moe-q4",), drafters=(DrafterChoice(draft="draft-small"),), gammas=(4, 8), prompts=("code", "factual")
     )
-    return Suite(name="S", title="small", repeats=2, parts=(msgspec.structs.replace(part, **changes),))
+    return Suite(name="S", title="small", repeats=2, parts=(replace(part, **changes),))
 
 
 MODELS = {name: ModelFile(ref=ModelRef(id=name, sha256=name * 8, n_bytes=10)) for name in ("t", "u", "d", "e")}
@@ -210,7 +210,7 @@ def test_what_may_be_used_is_known_before_anything_is_expanded(names):
 
 def test_what_a_profile_cannot_measure_is_left_out_with_the_reason():
     suite = small_suite(targets=("moe-q4", "dense-l"))
-    plan = expand([suite], msgspec.structs.replace(PROFILE, left_out={"dense-l": "too large"}), MODELS)
+    plan = expand([suite], replace(PROFILE, left_out={"dense-l": "too large"}), MODELS)
     (left,) = plan.left_out
     assert (left.role, left.n_trials, left.reason) == ("dense-l", 8, "too large")
     (left,) = expand([suite], PROFILE, MODELS).left_out
@@ -220,7 +220,7 @@ def test_what_a_profile_cannot_measure_is_left_out_with_the_reason():
 
 
 def test_two_roles_played_by_one_model_are_measured_once():
-    twins = msgspec.structs.replace(PROFILE, roles={**PROFILE.roles, "moe-q8": "t"})
+    twins = replace(PROFILE, roles={**PROFILE.roles, "moe-q8": "t"})
     plan = expand([small_suite(targets=("moe-q4", "moe-q8"))], twins, MODELS)
     assert plan.study_trials == {"S": 8}
     assert [(left.role, left.reason) for left in plan.left_out] == [
@@ -267,7 +267,7 @@ def test_an_override_that_means_nothing_is_refused_by_name_and_value(overrides, 
 
 
 def test_a_profile_that_names_an_unknown_model_is_refused_with_role_and_id():
-    wrong = msgspec.structs.replace(PROFILE, roles={"moe-q4": "ghost"})
+    wrong = replace(PROFILE, roles={"moe-q4": "ghost"})
     with pytest.raises(SuiteError, match=r"Profile p binds moe-q4 to 'ghost'"):
         expand([small_suite()], wrong, MODELS)
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.analysis.predict.costs import measured_ends, mgl_of, outcomes, spread_of_mgl
 from mlsd.errors import InputError
@@ -173,7 +174,7 @@ def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
         whose = way.method if way.method in passes.constants().acceptance else whose
         text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
     found = _within(way, least, most, f"public rows of {whose}{text}")
-    return msgspec.structs.replace(found, alphas=(middle,))
+    return replace(found, alphas=(middle,))
 
 
 def _within(way: Arm, least: float, most: float, source: str, *, is_lookup: bool = False) -> Acceptance:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import (
     PLAIN_WAY,
@@ -20,14 +20,7 @@ from mlsd.analysis.advise.acceptance import (
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
 from mlsd.analysis.advise.next_steps import Gap, Lacking, timing_commands
-from mlsd.analysis.advise.prospects import (
-    Prospect,
-    Recommendation,
-    as_measured,
-    prospects,
-    recommend,
-    with_request,
-)
+from mlsd.analysis.advise.prospects import Prospect, Recommendation, as_measured, prospects, recommend, with_request
 from mlsd.analysis.advise.request import Request
 from mlsd.analysis.predict.costs import CostRange
 from mlsd.analysis.predict.known import Known, predictable, same_model
@@ -102,7 +95,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     own = predictable(known.of(ref))
     texts = {text for arm in own if not arm.is_plain for text in arm.workloads}
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
-        question = msgspec.structs.replace(question, workload=texts.pop())
+        question = replace(question, workload=texts.pop())
     ways = _chosen_ways(question, own)
     acceptances, is_own = _acceptances(target, own, question, ways)
     drafts = dict[Arm, KnownModel | None]()

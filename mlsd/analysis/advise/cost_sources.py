@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import HEADS, PLAIN_WAY, way_of
 from mlsd.analysis.advise.known_model import KnownModel
@@ -155,7 +155,7 @@ def _at_depth(model: KnownModel, depth: int) -> Work | None:
         raise AnalysisError(
             f"How many keys and values {model.facts.ref.id} keeps is not known.", hint="Leave out --depth."
         )
-    return msgspec.structs.replace(work, always_bytes=work.always_bytes + depth * passes.context_bytes(model.shape))
+    return replace(work, always_bytes=work.always_bytes + depth * passes.context_bytes(model.shape))
 
 
 def _modelled(method: str, target: Work, step: Work | None, on: Runtime, gammas: Sequence[int]) -> CostRange:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.analysis.audit.model_name import read_model_name
@@ -108,7 +108,7 @@ def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> Kn
     facts = shape_facts(text, FULL[name], _DEFAULT)
     larger = entry.n_bytes / (facts.weight_bytes or entry.n_bytes)
     scaled = {key: round(larger * (getattr(facts, key) or 0)) for key in ("weight_bytes", "active_bytes")}
-    facts = msgspec.structs.replace(facts, **scaled)
+    facts = replace(facts, **scaled)
     return KnownModel(facts=facts, shape=FULL[name], quant=entry.quantization)
 
 

@@ -9,20 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, accepted_of, way_of
 from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.advise.request import Request, WholeRequest, whole_request
-from mlsd.analysis.predict.costs import (
-    PLAIN_ROUND,
-    CostRange,
-    Outcomes,
-    between,
-    draft_ms,
-    mean_ms,
-    mgl_of,
-    tok_per_s,
-)
+from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
 from mlsd.hardware import apple_passes as passes
 from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
@@ -146,7 +138,7 @@ def prospects(
             )
             least, most = (accepted_of(a.outcomes(gamma, alpha)) for alpha in a.assumed)
             # What acceptance and costs leave open has nothing to do with each other: logarithms add up as squares.
-            joined = msgspec.structs.replace(
+            joined = replace(
                 middle,
                 tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
                 speedup=_joint(worst.speedup, middle.speedup, best.speedup),
@@ -162,9 +154,8 @@ def with_request(found: Iterable[Prospect], request: Request, costs: Mapping[Arm
     """What the request takes with each, at the speed that it is shown with."""
     plain = costs[PLAIN_WAY]
     return [
-        msgspec.structs.replace(
-            p,
-            request=whole_request(request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms),
+        replace(
+            p, request=whole_request(request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms)
         )
         for p in found
     ]
@@ -176,7 +167,7 @@ def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
     ends = sorted((worst.value, best.value))
     down = passes.joint(min(1.0, ends[0] / value), low / value)
     up = passes.joint(max(1.0, ends[1] / value), high / value)
-    return msgspec.structs.replace(middle, low=value * down, high=value * up)
+    return replace(middle, low=value * down, high=value * up)
 
 
 def as_measured(found: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
@@ -222,7 +213,7 @@ def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect
             "effect": effects.pop() if len(effects) == 1 and everywhere else "not decided yet",
             "out": outs[0] if all(outs) else None,
         }
-    return msgspec.structs.replace(p, **changed)
+    return replace(p, **changed)
 
 
 def _mean(values: Sequence[float]) -> float:

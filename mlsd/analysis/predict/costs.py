@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -283,7 +284,7 @@ def scale_to(costs: Costs, arms: Sequence[ArmResult]) -> Costs:
             drafting.append(ms["draft"] / should)
     target, draft = (statistics.geometric_mean(found) if found else 1.0 for found in (verify, drafting))
     more = statistics.fmean(beyond) if beyond else 0.0
-    return msgspec.structs.replace(
+    return replace(
         costs,
         verify_ms={rows: ms * target for rows, ms in costs.verify_ms.items()},
         catch_up_ms={rows: ms * draft for rows, ms in costs.catch_up_ms.items()},

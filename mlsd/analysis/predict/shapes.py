@@ -9,8 +9,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from mlsd.analysis.fits.calibration import relative_error
 from mlsd.analysis.fits.curves import distinct_experts
@@ -60,7 +60,7 @@ def full_depth(cuts: Sequence[Cut], full: ModelWeight) -> dict[int, FullPass]:
     rows = sorted({k for cut in cuts for k in cut.ms})
     found = {k: _combined(cuts, full, k) for k in rows}
     least = found[rows[0]].ms
-    return {k: msgspec.structs.replace(one, ms=max(one.ms, least)) for k, one in found.items()}
+    return {k: replace(one, ms=max(one.ms, least)) for k, one in found.items()}
 
 
 def _combined(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass:
@@ -157,7 +157,7 @@ def pair_costs(target: CostRange, draft: CostRange) -> CostRange:
     own, steps = target.high, draft.high.verify_ms
     rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in own.rest_ms.items()}
     costs = Costs(verify_ms=own.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
-    return msgspec.structs.replace(target, low=costs, high=costs, draft_source=draft.source)
+    return replace(target, low=costs, high=costs, draft_source=draft.source)
 
 
 def _cut_of(shape: Shape, quant: str, facts: ModelFacts, points: Sequence[CalibrationPoint]) -> Cut | None:

@@ -1,7 +1,7 @@
 """Recommendation on costs and acceptance that are known, where the right answer can be worked out."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, known_acceptances
 from mlsd.analysis.advise.next_steps import Lacking
@@ -59,7 +59,7 @@ def test_verification_is_blamed_on_experts_or_on_a_kernel_step() -> None:
 def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_faster() -> None:
     for step, verdict in ((0.5, "on"), (3.0, "not decided yet"), (30.0, "off")):
         costs = cost_range({1: 10.0, 5: 12.0}, step=step, basis="bandwidth")
-        ranged = msgspec.structs.replace(accepting(0.7), assumed=(0.5, 0.9))
+        ranged = replace(accepting(0.7), assumed=(0.5, 0.9))
         found = prospects({PLAIN_WAY: costs, KEY: costs}, [ranged], (4,))
         speculative = next(p for p in found if p.gamma)
         assert speculative.acceptance_assumed
@@ -158,7 +158,7 @@ def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
 
 def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
     plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
-    costs = {PLAIN_WAY: plain, KEY: msgspec.structs.replace(plain, prefill_ms=1.5)}
+    costs = {PLAIN_WAY: plain, KEY: replace(plain, prefill_ms=1.5)}
     asked = Request(prompt_tokens=1000, n_predict=101)
     found = prospects(costs, [accepting(0.5, error=0.0)], (4,))
     told = {p.gamma: p for p in with_request(found, asked, costs)}

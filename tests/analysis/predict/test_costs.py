@@ -41,11 +41,7 @@ def arms(*gammas: int) -> list[ArmResult]:
     return arm_results(as_measured(made), SessionPlan())
 
 
-@given(
-    alphas=st.lists(st.floats(0, 1), min_size=1, max_size=3),
-    gamma=st.integers(1, 8),
-    proposing=st.floats(0, 1),
-)
+@given(alphas=st.lists(st.floats(0, 1), min_size=1, max_size=3), gamma=st.integers(1, 8), proposing=st.floats(0, 1))
 def test_rounds_commit_what_the_formula_says(alphas: list[float], gamma: int, proposing: float) -> None:
     shares, mgl, survival = outcomes(alphas, gamma, proposing), 1.0, proposing
     for i in range(gamma):
