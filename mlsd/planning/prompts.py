@@ -216,7 +216,7 @@ SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 
 # The grammar of names: a word, for some a number behind it, and the depth. No number has more digits than a context.
 _NAME = re.compile(r"([a-z_]{1,30})(?:-([1-9][0-9]{0,6}))?")
-_DEEP = re.compile(r"(.+)@([0-9]+)", re.DOTALL)
+_MARKS = re.compile(r"(.+?)(?:\+(chat|think|no-think))?(?:@([0-9]+))?", re.DOTALL)
 _THINKS = {"chat": None, "think": True, "no-think": False}  # NAME+chat and so on: what the template is told
 _ROLES = ("system", "user", "assistant")
 _MOST_MESSAGES = 1_000
@@ -291,29 +291,26 @@ def load_prompt(name: str) -> Prompt:
 
 def _with_marks(name: str, find: LoadPrompt) -> Prompt:
     """What `find` has by a name without its marks, as a chat and at the depth that they ask for."""
-    text, depth = _split_depth(name)
-    plain, mark, switch = text.rpartition("+")
-    if mark and switch in _THINKS:
-        prompt = find(plain)
+    match = _MARKS.fullmatch(name)
+    text, switch, digits = match.groups() if match else (name, None, None)
+    depth = 0
+    if digits is not None:
+        most = len(_shipped_bytes("deep.txt.gz"))
+        depth = int(digits) if len(digits) <= len(str(most)) else most + 1
+        if not 1 <= depth <= most:
+            raise PromptError(
+                f"A prompt cannot stand at depth {digits:.20}: the text before it has at most {most:,} tokens.",
+                hint="Ask for a depth that the model's context has room for.",
+            )
+    prompt = find(text)
+    if switch is not None:
         key, sha256 = f"{prompt.key}+{switch}", text_sha256(f"{switch} {prompt.sha256}")
         prompt = replace(prompt, key=key, sha256=sha256, chat=True, think=_THINKS[switch])
-    else:
-        prompt = find(text)
-    return deep_prompt(prompt, depth) if depth else prompt
-
-
-def _split_depth(text: str) -> tuple[str, int]:
-    """`NAME@D` as name and depth; 0 without one. Raises: PromptError for a depth that no context has."""
-    match = _DEEP.fullmatch(text)
-    if match is None:
-        return text, 0
-    digits, most = match.group(2), len(_shipped_bytes("deep.txt.gz"))
-    if len(digits) > len(str(most)) or not 1 <= int(digits) <= most:
-        raise PromptError(
-            f"A prompt cannot stand at depth {digits:.20}: the text before it has at most {most:,} tokens.",
-            hint="Ask for a depth that the model's context has room for.",
-        )
-    return match.group(1), int(digits)
+    if depth:  # passage, tasks, mlsd's code of one day
+        context = _shipped_bytes("deep.txt.gz").decode()[: _MOST_TOKEN_CHARACTERS * depth]
+        sha256 = text_sha256(f"{depth} {text_sha256(context)} {prompt.sha256}")
+        prompt = replace(prompt, key=f"{prompt.key}@{depth}", sha256=sha256, context=context, depth=depth)
+    return prompt
 
 
 def _shallow(name: str) -> Prompt:
@@ -346,18 +343,6 @@ def shipped_prompt_sha256(name: str) -> str | None:
         return load_prompt(name).sha256
     except PromptError:
         return None
-
-
-def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
-    """The prompt behind the first `depth` tokens of the shipped deep text: passage, tasks, mlsd's code of one day."""
-    context = _shipped_bytes("deep.txt.gz").decode()[: _MOST_TOKEN_CHARACTERS * depth]
-    return replace(
-        prompt,
-        key=f"{prompt.key}@{depth}",
-        sha256=text_sha256(f"{depth} {text_sha256(context)} {prompt.sha256}"),
-        context=context,
-        depth=depth,
-    )
 
 
 def _passage() -> str:
