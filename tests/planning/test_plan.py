@@ -85,9 +85,7 @@ def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
         assert first == last
 
 
-@pytest.mark.parametrize(
-    "profile", ["tiny", "smollm2", "synth", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"]
-)
+@pytest.mark.parametrize("profile", load_profiles())
 def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(profile):
     plan = study_plan(profile=profile)
     missing = {suite: sum(left.n_trials for left in plan.left_out if left.suite == suite) for suite in STUDY}
@@ -233,9 +231,6 @@ def test_drafts_may_be_roles_or_model_ids_and_replace_only_draft_models():
     plan = expand([suite], PROFILE, MODELS, Overrides(drafts=("e", "draft-small")))
     used = {(c.drafter.name, c.drafter.draft.id if c.drafter.draft else None) for c in plan.cases().values()}
     assert used == {(NO_DRAFTER, None), (DRAFT_MODEL, "e"), (DRAFT_MODEL, "d"), ("pld", None)}
-
-
-def test_gammas_and_drafts_leave_plain_suites_alone():
     plain = small_suite(drafters=(), gammas=())
     assert expand([plain], PROFILE, MODELS, Overrides(gammas=(2,), drafts=("e",))) == expand([plain], PROFILE, MODELS)
 
@@ -267,9 +262,8 @@ def test_an_override_that_means_nothing_is_refused_by_name_and_value(overrides, 
 
 
 def test_a_profile_that_names_an_unknown_model_is_refused_with_role_and_id():
-    wrong = replace(PROFILE, roles={"moe-q4": "ghost"})
     with pytest.raises(SuiteError, match=r"Profile p binds moe-q4 to 'ghost'"):
-        expand([small_suite()], wrong, MODELS)
+        expand([small_suite()], replace(PROFILE, roles={"moe-q4": "ghost"}), MODELS)
 
 
 # --- drafting methods side by side --------------------------------------------------------------------------------
@@ -281,24 +275,16 @@ METHODS = (
 )
 
 
-def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm():
+def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm_where_a_part_says_so():
     plan = expand([small_suite(drafters=METHODS, together=True, prompts=("code",))], PROFILE, MODELS)
     arms = {tuple(sorted((t.case.drafter.name, t.case.gamma) for t in block)) for block in blocks_of(plan)}
     assert arms == {
         ((DRAFT_MODEL, 4), (DRAFT_MODEL, 8), (NO_DRAFTER, 0)),
         ((NO_DRAFTER, 0), ("pld", 10), ("rest", 4), ("rest", 8)),
     }
-
-
-def test_without_together_each_drafter_has_a_block_of_its_own():
-    plan = expand([small_suite(drafters=METHODS, prompts=("code",))], PROFILE, MODELS)
-    assert len(blocks_of(plan)) == 2 * 3
-    assert plan.paired_baselines == 2 * 3
-
-
-def test_gammas_of_the_command_line_go_before_a_drafters_own():
-    plan = expand([small_suite(drafters=METHODS)], PROFILE, MODELS, Overrides(gammas=(2,)))
-    assert {trial.case.gamma for trial in plan.slots()} == {0, 2}
+    plan = expand([small_suite(drafters=METHODS, prompts=("code",))], PROFILE, MODELS, Overrides(gammas=(2,)))
+    assert len(blocks_of(plan)) == plan.paired_baselines == 2 * 3
+    assert {trial.case.gamma for trial in plan.slots()} == {0, 2}, "before a drafter's own"
 
 
 def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
