@@ -6,6 +6,7 @@ neither decides, or no confirmed figure was published, the bandwidth is None.
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from mlsd.records import Record
 
@@ -41,25 +42,9 @@ class Chip(Record, frozen=True, kw_only=True):
 _OTHER_GENERATIONS = {"a18": 4}  # of chips that no M names
 
 
-def _bins(
-    name: str,
-    gpu_cores: Sequence[int],
-    peak_gb_s: float | None,
-    max_gib: int,
-    *,
-    cpu_cores: int | None = None,
-    source: str = _APPLE,
-) -> tuple[Chip, ...]:
+def _bins(name: str, gpu_cores: Sequence[int], peak_gb_s: float | None, max_gib: int, **more: Any) -> tuple[Chip, ...]:
     return tuple(
-        Chip(
-            name=name,
-            gpu_cores=n,
-            cpu_cores=cpu_cores,
-            peak_bandwidth_gb_s=peak_gb_s,
-            max_memory_gib=max_gib,
-            source=source,
-        )
-        for n in gpu_cores
+        Chip(name=name, gpu_cores=n, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=max_gib, **more) for n in gpu_cores
     )
 
 

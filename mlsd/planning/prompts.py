@@ -319,18 +319,19 @@ def _shallow(name: str) -> Prompt:
         return _prompt(name, entry.text.strip(), entry.workload)
     if (task := tasks_by_name().get(name)) is not None:
         return task_prompt(task, name)
+    passage = _shipped_bytes("long.txt").decode()
     if name == COPY:
-        passage = _passage()[:_COPIED]
-        text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
+        copied = passage[:_COPIED]
+        text = f"{copied}\n\nThe same passage once more, word for word:\n\n{copied[:_HINT]}"
         return _prompt(name, text, COPY)
     match = _NAME.fullmatch(name)
     kind, n_tokens = (match.group(1), int(match.group(2) or 0)) if match else ("", 0)
-    if kind == "length" and 1 <= n_tokens <= len(_passage().encode()):
-        return _prompt(name, _passage(), _PASSAGE_WORKLOAD, n_tokens=n_tokens)
+    if kind == "length" and 1 <= n_tokens <= len(passage.encode()):
+        return _prompt(name, passage, _PASSAGE_WORKLOAD, n_tokens=n_tokens)
     if kind == "random" and 1 <= n_tokens <= _MOST_RANDOM:
         return _prompt(name, "random tokens", "random", n_tokens=n_tokens, random=True)
     more = (
-        f", or length-N for exactly N tokens of prose (at most {len(_passage().encode()):,}), random-N (at most "
+        f", or length-N for exactly N tokens of prose (at most {len(passage.encode()):,}), random-N (at most "
         f"{_MOST_RANDOM:,}), or a task ({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
     )
     known = choose(name[:_MOST_NAMED], (*shipped, COPY), more)
@@ -343,10 +344,6 @@ def shipped_prompt_sha256(name: str) -> str | None:
         return load_prompt(name).sha256
     except PromptError:
         return None
-
-
-def _passage() -> str:
-    return _shipped_bytes("long.txt").decode()
 
 
 def find_prompt(text: str) -> Prompt:

@@ -8,7 +8,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, left_out, machin
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.stats import grouped
-from mlsd.store.rows import CalibrationPoint, Coverage, PassKind, environment_key
+from mlsd.store.rows import CalibrationPoint, Coverage, environment_key
 from mlsd.store.sessions import latest, sessions
 from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
@@ -95,19 +95,15 @@ def newest_passes(store: Store, without: Container[int] = ()) -> dict[tuple[str,
     A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
     that timed a curve, where one did. Runs of `without` do not count.
     """
-    machines = {run.id: environment_key(run.environment) for run in store.runs()}
-    kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
-    for run_id, point in store.figures(CalibrationPoint):
-        if run_id in without:
-            continue
-        own = kinds.setdefault((machines[run_id], point.model_key), {})
-        own.setdefault(point.kind, {}).setdefault(run_id, []).append(point)
-    return {place: tuple(p for by_run in own.values() for p in _newest(by_run)) for place, own in kinds.items()}
-
-
-def _newest(by_run: dict[int, list[CalibrationPoint]]) -> list[CalibrationPoint]:
-    whole = [run_id for run_id, points in by_run.items() if is_curve(points)]
-    return by_run[max(whole or by_run)]
+    places = {run.id: environment_key(run.environment) for run in store.runs()}
+    rows = [(run_id, p) for run_id, p in store.figures(CalibrationPoint) if run_id not in without]
+    found: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    for (place, model, _), own in grouped(rows, lambda row: (places[row[0]], row[1].model_key, row[1].kind)).items():
+        by_run = grouped(own, lambda row: row[0])
+        curves = [run_id for run_id, timed in by_run.items() if is_curve(p for _, p in timed)]
+        last = max(curves or by_run)
+        found[place, model] = (*found.get((place, model), ()), *(p for run_id, p in own if run_id == last))
+    return found
 
 
 def is_curve(points: Iterable[CalibrationPoint]) -> bool:
