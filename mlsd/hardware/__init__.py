@@ -47,7 +47,7 @@ def read_machine(backend: BackendInfo | None = None) -> MachineFacts:
         llama_cpp_build=backend.build if backend else None,
         python_version=platform.python_version(),
     )
-    missing = _reasons(environment, facts.missing, asked_engine=backend is not None)
+    missing = _reasons(environment, facts.missing, has_engine=backend is not None)
     return MachineFacts(environment=environment, missing=missing)
 
 
@@ -89,20 +89,19 @@ def host_key(identity: str | None) -> str:
 @functools.cache
 def _secret() -> str:
     """Random text kept in the user's folder; where it cannot be kept, another one for each process."""
-    drawn = {"secret": secrets.token_hex(16)}
-    kept = dict(drawn)
+    own = {"secret": secrets.token_hex(16)}
 
     def change(known: dict[str, str]) -> None:
-        kept.update(known)
-        known.update(kept)
+        own.update(known)
+        known.update(own)
 
     with contextlib.suppress(InputError):
         update_json(user_dir() / "host.json", dict[str, str], change, damaged_is_empty=True)
-    return kept["secret"]
+    return own["secret"]
 
 
-def _reasons(environment: Environment, known: dict[str, str], *, asked_engine: bool) -> dict[str, str]:
-    engine = "the engine does not say" if asked_engine else "the engine was not asked"
+def _reasons(environment: Environment, known: dict[str, str], *, has_engine: bool) -> dict[str, str]:
+    engine = "the engine does not say" if has_engine else "the engine was not asked"
     reasons = {
         "backend": engine,
         "device": engine,

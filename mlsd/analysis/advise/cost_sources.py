@@ -39,7 +39,9 @@ def own_costs(target: KnownModel, drafts: Drafts, known: Known, machine: str, n_
         if way.method in HEADS and not own:
             continue  # a calibration times passes of the target alone
         ran = [*alone, *own] if own or way == PLAIN_WAY else []
-        ref = None if way.draft is None else _ref(way.draft, draft, own)
+        # The draft as a study recorded it, else as it lies on this machine.
+        ref = way.draft if draft is None else draft.facts.ref
+        ref = next((recorded for arm in reversed(own) if (recorded := arm.case.drafter.draft)), ref)
         prefill = _prefill_ms(own or ran, n_prompt)
         costs = _calibrated(target, ran, ref, known, machine, prefill) or _of_trials(target, ran, prefill)
         if costs is not None:
@@ -100,12 +102,6 @@ def _prefill_ms(arms: Sequence[ArmResult], n_prompt: int | None) -> float | None
         if t.valid and t.prefill_ns and t.n_prompt and n_prompt and 1 / _AS_LONG < t.n_prompt / n_prompt < _AS_LONG
     ]
     return statistics.median(found) if found else None
-
-
-def _ref(asked: ModelRef, draft: KnownModel | None, own: Sequence[ArmResult]) -> ModelRef:
-    """The identity of a draft: as a study recorded it, else as it lies on this machine."""
-    recorded = next((arm.case.drafter.draft for arm in reversed(own) if arm.case.drafter.draft is not None), None)
-    return recorded or (draft.facts.ref if draft is not None else asked)
 
 
 def costs_by_shape(target: KnownModel, drafts: Drafts, known: Known, machine: str) -> Costed:

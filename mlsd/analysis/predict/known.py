@@ -77,11 +77,11 @@ def read_known(
     for store in stores:
         chosen = [choose(store, machine) for machine in machines(store)]
         for one in chosen:
-            wrong = refuted(store, one)
-            found = sessions(store, keep=one.keeps, not_valid=wrong)
+            invalid = refuted(store, one)
+            found = sessions(store, keep=one.keeps, not_valid=invalid)
             own = latest(arm for session in found for arm in session.results())
-            own = [arm for arm in own if not any(one.id in wrong for one in arm.trials)]
-            notes += [refuted_words(len(wrong), str(store.path))] if wrong else []
+            own = [arm for arm in own if not any(one.id in invalid for one in arm.trials)]
+            notes += [refuted_words(len(invalid), str(store.path))] if invalid else []
             arms[one.environment_key] = (*arms.get(one.environment_key, ()), *own)
         models |= store.models()
         notes += left_out(store)
