@@ -20,8 +20,15 @@ from mlsd.analysis.advise.acceptance import (
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
 from mlsd.analysis.advise.next_steps import Gap, Lacking, timing_commands
-from mlsd.analysis.advise.prospects import Prospect, Recommendation, as_measured, prospects, recommend, with_request
-from mlsd.analysis.advise.request import Request
+from mlsd.analysis.advise.prospects import (
+    Prospect,
+    Recommendation,
+    Request,
+    as_measured,
+    prospects,
+    recommend,
+    with_request,
+)
 from mlsd.analysis.predict.costs import CostRange
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate

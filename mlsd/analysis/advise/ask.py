@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlsd.analysis.advise.acceptance import Stated, stated
 from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, Machine, TargetAdvice, answer
-from mlsd.analysis.advise.request import Request
+from mlsd.analysis.advise.prospects import Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, accepted_of, way_of
 from mlsd.analysis.advise.next_steps import Lacking
-from mlsd.analysis.advise.request import Request, WholeRequest, whole_request
 from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
+from mlsd.errors import InputError
 from mlsd.hardware import apple_passes as passes
 from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
@@ -23,6 +23,7 @@ from mlsd.trials.acceptance import rate_of
 from mlsd.trials.arms import PLAIN, Arm, arm_named
 from mlsd.trials.decisions import NO_DIFFERENCE, Effect
 from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import break_even_tokens
 from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
@@ -32,6 +33,26 @@ _Z = 1.96
 _WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
 _MARGIN = f"{100 * NO_DIFFERENCE:.0f} %"
 _N_TO_MEASURE = 2
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """So many tokens for the model to read and to write."""
+
+    prompt_tokens: int
+    n_predict: int
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens < 1 or self.n_predict < 1:
+            raise InputError("A request has at least one token in and one out: --prompt-tokens, --n-predict.")
+
+
+class WholeRequest(Record, frozen=True, kw_only=True):
+    """What a request takes with one setting; None where prefill is not known."""
+
+    ttft_s: float | None  # time to first token: reading the prompt, the draft's reading included
+    whole_s: Interval | None
+    pays_from: int | None  # the output token from which on it beats plain decoding; None: never, or plain itself
+    pays_from_latest: int | None  # the same at the low end of the speedup; None: there never, or it has none
 
 
 class Prospect(Record, frozen=True, kw_only=True):
@@ -154,11 +175,34 @@ def with_request(found: Iterable[Prospect], request: Request, costs: Mapping[Arm
     """What the request takes with each, at the speed that it is shown with."""
     plain = costs[PLAIN_WAY]
     return [
-        replace(
-            p, request=whole_request(request, p.tok_s, p.speedup, costs.get(p.way, plain).prefill_ms, plain.prefill_ms)
-        )
+        replace(p, request=_whole_request(p, request, costs.get(p.way, plain).prefill_ms, plain.prefill_ms))
         for p in found
     ]
+
+
+def _whole_request(p: Prospect, request: Request, prefill_ms: float | None, plain_ms: float | None) -> WholeRequest:
+    """By the milliseconds that a token of the prompt takes with a setting, and with plain decoding."""
+    if prefill_ms is None or plain_ms is None:
+        return WholeRequest(ttft_s=None, whole_s=None, pays_from=None, pays_from_latest=None)
+    ttft, later = (request.prompt_tokens * ms / 1e3 for ms in (prefill_ms, prefill_ms - plain_ms))
+
+    def whole_s(tok_s: float) -> float:
+        return ttft + (request.n_predict - 1) / tok_s
+
+    def pays_from(speedup: float) -> int | None:
+        found = break_even_tokens(later, p.tok_s.value / p.speedup.value, speedup)
+        return None if found is None else 1 + int(found)
+
+    return WholeRequest(
+        ttft_s=ttft,
+        whole_s=Interval(
+            value=whole_s(p.tok_s.value),
+            low=None if p.tok_s.high is None else whole_s(p.tok_s.high),
+            high=None if p.tok_s.low is None else whole_s(p.tok_s.low),
+        ),
+        pays_from=pays_from(p.speedup.value),
+        pays_from_latest=None if p.speedup.low is None else pays_from(p.speedup.low),
+    )
 
 
 def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:

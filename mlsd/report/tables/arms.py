@@ -14,8 +14,7 @@ from mlsd.trials.results import prefill_speed
 from mlsd.units import counted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.prospects import Prospect
-    from mlsd.analysis.advise.request import WholeRequest
+    from mlsd.analysis.advise.prospects import Prospect, WholeRequest
     from mlsd.measure.parent.tune import TuneRequest, TuneResult
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise import acceptance, ask
 from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
-from mlsd.analysis.advise.prospects import Prospect, Recommendation
-from mlsd.analysis.advise.request import Request
+from mlsd.analysis.advise.prospects import Prospect, Recommendation, Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError

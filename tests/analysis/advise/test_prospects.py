@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, known_acceptances
 from mlsd.analysis.advise.next_steps import Lacking
-from mlsd.analysis.advise.prospects import as_measured, prospects, recommend, with_request
-from mlsd.analysis.advise.request import Request
+from mlsd.analysis.advise.prospects import Request, as_measured, prospects, recommend, with_request
 from mlsd.analysis.predict.costs import CostRange, Costs, tok_per_s
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.trials.arms import arm_named
