@@ -48,39 +48,31 @@ def default_arms(model: LocalModel) -> DefaultArms:
     """What to try on a target."""
     library = Library()
     known = library.manifest.models.get(model.ref.id)
-    family = known.name.split()[0] if known is not None else None
-    most = _MOST_SHARE * (model.ref.n_bytes or 0)
-    here: list[tuple[int, str]] = []
-    elsewhere: list[tuple[int, str]] = []
+    family, most = known and known.name.split()[0], _MOST_SHARE * (model.ref.n_bytes or 0)
+    here, elsewhere = list[tuple[int, str]](), list[tuple[int, str]]()
     for entry in library.manifest:
         if _DRAFT not in entry.roles or entry.id == model.ref.id:
             continue
-        paths = library.locate(entry)
-        if paths:
+        if paths := library.locate(entry):
             size = sum(path.stat().st_size for path in paths)
-            if size <= most and _same_tokenizer(model, paths[0]):
+            if size <= most and _same_tokenizer(model.path, paths[0]):
                 here.append((size, entry.id))
-        elif family is not None and entry.name.split()[0] == family and (entry.n_bytes or most + 1) <= most:
+        elif entry.name.split()[0] == family and (entry.n_bytes or most + 1) <= most:
             elsewhere.append((entry.n_bytes or 0, entry.id))
-    return DefaultArms(
-        drafts=tuple(id_ for _, id_ in sorted(here)[:_MOST_DRAFTS]),
-        to_get=tuple(id_ for _, id_ in sorted(elsewhere)[:_MOST_DRAFTS]),
-    )
+    smallest = [tuple(id_ for _, id_ in sorted(found)[:_MOST_DRAFTS]) for found in (here, elsewhere)]
+    return DefaultArms(drafts=smallest[0], to_get=smallest[1])
 
 
-def _same_tokenizer(target: LocalModel, draft: Path) -> bool:
-    """Whether two files cut text alike, as far as their headers say; the worker compares token by token."""
+def _same_tokenizer(*files: Path) -> bool:
+    """Whether two files cut text in one way, as far as their headers say; the worker compares token by token."""
+    kinds, sizes = set[tuple[str, ...]](), list[int]()
     try:
-        ours, theirs = _tokenizer(target.path), _tokenizer(draft)
+        for source in map(Source, files):
+            kinds.add(tuple(source.text(f"tokenizer.ggml.{key}", "", own=False) for key in ("model", "pre")))
+            sizes.append(source.length("tokenizer.ggml.tokens") or 0)
     except MlsdError:  # a file that cannot be read is not here
         return False
-    return ours[:2] == theirs[:2] and abs(ours[2] - theirs[2]) <= MAX_SIZE_DIFFERENCE
-
-
-def _tokenizer(path: Path) -> tuple[str, str, int]:
-    source = Source(path)
-    model, pre = (source.text(f"tokenizer.ggml.{key}", "", own=False) for key in ("model", "pre"))
-    return model, pre, source.length("tokenizer.ggml.tokens") or 0
+    return len(kinds) == 1 and max(sizes) - min(sizes) <= MAX_SIZE_DIFFERENCE
 
 
 MOST_BLOCKS = 100  # of a session that nothing decides
