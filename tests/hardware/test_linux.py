@@ -27,9 +27,14 @@ def test_a_machine_is_read_from_its_files() -> None:
     assert read.peak_bandwidth_gb_s is None
 
 
-def test_efficiency_cores_of_a_hybrid_processor_are_counted_apart() -> None:
-    read = facts(atom="12-15").environment
-    assert (read.performance_cores, read.efficiency_cores) == (4, 4)
+@pytest.mark.parametrize(
+    ("atom", "performance", "efficiency"), [("12-15", 4, 4), ("0-1,7", 5, 3), ("7", 7, 1), ("", 8, 0), (None, 8, 0)]
+)
+def test_efficiency_cores_of_a_hybrid_processor_are_counted_by_their_list(
+    atom: str | None, performance: int, efficiency: int
+) -> None:
+    read = facts(atom=atom).environment
+    assert (read.performance_cores, read.efficiency_cores) == (performance, efficiency)
 
 
 @pytest.mark.parametrize(("limit", "n_bytes"), [("max", 32_000), ("16000", 16_000), ("9223372036854771712", 32_000)])
@@ -40,11 +45,6 @@ def test_a_containers_memory_limit_counts_where_it_is_lower(limit: str, n_bytes:
 def test_a_machine_without_an_id_has_no_identity_of_its_own() -> None:
     assert facts(**{"machine-id": None}).identity is None
     assert facts().identity != facts(cpuinfo="model name : another\n").identity
-
-
-@pytest.mark.parametrize(("text", "count"), [("0-3,8", 5), ("7", 1), ("", 0), (None, 0)])
-def test_kernel_cpu_lists_are_counted(text: str | None, count: int) -> None:
-    assert linux.count_cpu_list(text) == count
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,8 @@ def test_public_rows_give_a_range_with_prefill_and_judging_inside():
 
 def test_several_chips_give_a_range_that_holds_each_of_them():
     both, slow, fast = (by_public_rows(*chips)(case(0)) for chips in (("M1", "M4"), ("M1",), ("M4",)))
-    assert (
-        both.faster / both.decode_tok_s
-        < 1 / fast.decode_tok_s
-        < 1 / slow.decode_tok_s
-        < both.slower / both.decode_tok_s
-    )
+    ends = (both.faster / both.decode_tok_s, both.slower / both.decode_tok_s)
+    assert ends[0] < 1 / fast.decode_tok_s < 1 / slow.decode_tok_s < ends[1]
 
 
 def test_what_was_measured_on_the_machine_scales_and_narrows_the_rest():
@@ -92,12 +88,11 @@ def test_what_was_measured_on_the_machine_scales_and_narrows_the_rest():
 
 
 def test_what_lies_between_blocks_takes_time_too():
-    without, fixed, heated = (
-        estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="results"), rest_s=rest_s).seconds
-        for rest_s in (0.0, 30.0, None)
-    )
-    assert without is not None and heated is not None and heated > without
-    assert fixed == pytest.approx(without + 30 * sum(len(load.blocks) - 1 for load in PLAN.loads))
+    def seconds(rest_s: float | None) -> float:
+        return estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="results"), rest_s=rest_s).seconds
+
+    assert seconds(None) > seconds(0.0)
+    assert seconds(30.0) == pytest.approx(seconds(0.0) + 30 * sum(len(load.blocks) - 1 for load in PLAN.loads))
 
 
 def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():

@@ -19,7 +19,7 @@ from mlsd.analysis.advise.acceptance import (
 )
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import Gap, Lacking, timing_commands
+from mlsd.analysis.advise.next_steps import Lacking, timing_commands
 from mlsd.analysis.advise.prospects import (
     Prospect,
     Recommendation,
@@ -104,7 +104,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
         question = replace(question, workload=texts.pop())
     ways = _chosen_ways(question, own)
-    acceptances, is_own = _acceptances(target, own, question, ways)
+    acceptances, has_own = _acceptances(target, own, question, ways)
     drafts = dict[Arm, KnownModel | None]()
     for one in acceptances:  # a database may name drafts that it does not describe and that are not here
         with suppress(*(() if ways else (InputError, ModelFileError))):
@@ -129,15 +129,12 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     with_block = (
         next((e.id for e in files if "-mtp-" in e.id), None) if {way.method for way in drafts} == {"mtp"} else None
     )
-    gaps: dict[Gap, bool] = {
-        "acceptance": not is_own,
-        "memory": file is not None and room is not None and (file.n_bytes or 0) > room,
-        "target": not target.here,
-    }
     lacking = Lacking(
         target=question.target if Path(question.target).is_file() else with_block or ref.id,
         texts=(question.workload,) if question.workload else tuple(sorted(texts)),
-        gaps=tuple(gap for gap, is_open in gaps.items() if is_open),
+        is_here=target.here,
+        is_too_large=file is not None and room is not None and (file.n_bytes or 0) > room,
+        has_acceptance=has_own,
         to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
         fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
         again=question.options,

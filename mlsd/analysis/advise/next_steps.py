@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal
 
 from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.records import Record
@@ -12,9 +11,6 @@ from mlsd.units import quoted
 _REAL_SHARING = 0.33
 _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
 _DEPTHS = (4, 8)  # two periods of a hybrid: layers of both kinds in their real proportion
-
-# Memory for the target's file; the target on its machine; acceptance measured on it and this workload.
-Gap = Literal["memory", "target", "acceptance"]
 
 
 def timing_commands(models: Iterable[KnownModel | None], timed: Collection[int] = ()) -> list[str]:
@@ -41,7 +37,9 @@ class Lacking(Record, frozen=True, kw_only=True):
 
     target: str  # as commands call it
     texts: tuple[str, ...] = ()  # to measure on
-    gaps: tuple[Gap, ...] = ()
+    is_here: bool = True  # the target, on its machine
+    is_too_large: bool = False  # its file, for the memory
+    has_acceptance: bool = True  # measured on it and these texts
     to_time: tuple[str, ...] = ()  # `timing_commands`
     fetch: tuple[str, ...] = ()  # ids of the models worth downloading
     again: str = ""  # options that every bench repeats
@@ -52,7 +50,7 @@ class Lacking(Record, frozen=True, kw_only=True):
         `options` and `gammas` are those of the settings to measure. `modelled`: no pass was timed on the machine that
         is asked about; `is_open`: intervals leave the answer open.
         """
-        target, gaps = quoted(self.target), self.gaps
+        target = quoted(self.target)
         files = [text for text in self.texts if text.startswith("file:")]  # only the name is stored, not where it lies
         named = [f"{text[5:]}.txt" if text in files else text for text in self.texts]
         prompt = "".join(f" --prompt {quoted(name)}" for name in named) + (" (the path of that text)" if files else "")
@@ -69,7 +67,7 @@ class Lacking(Record, frozen=True, kw_only=True):
             if options:
                 surer = "decides it" if is_open else "shows whether it is so"
                 yield f"mlsd bench {target}{how}, on that machine, {surer}."
-        elif "memory" in gaps:
+        elif self.is_too_large:
             yield (
                 f"{self.target} does not fit into this machine's memory in the quantization above (--quant names "
                 "another); the figures are for a machine like it with more."
@@ -77,12 +75,12 @@ class Lacking(Record, frozen=True, kw_only=True):
         elif self.fetch:
             bench = f"mlsd bench {quoted(self.fetch[0])} --draft {quoted(self.fetch[-1])}{again}"
             yield f"mlsd models pull {shlex.join(self.fetch)} && {bench}: real acceptance."
-        elif "target" in gaps:
+        elif not self.is_here:
             yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
         elif not options:
             measure = f"mlsd bench {target} --draft MODEL, or --drafter pld{prompt}{again}"
             yield f"No draft of {self.target} is known: {measure}."
-        elif "acceptance" in gaps:
+        elif not self.has_acceptance:
             where = (
                 f"Nothing of {', '.join(self.texts)} was measured" if self.texts else "Acceptance was not measured here"
             )
