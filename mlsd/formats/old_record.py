@@ -17,24 +17,14 @@ from mlsd.errors import StoreError, TableError
 from mlsd.limits import RECORD_VALUES
 from mlsd.records import Case, ModelFacts, QualityWarning, Round, Status, Trial
 from mlsd.stats import grouped
-from mlsd.store import database
-from mlsd.store.rows import (
-    CalibrationPoint,
-    Coverage,
-    DraftDistance,
-    ExpertLoad,
-    PassShares,
-    Run,
-    StreamRead,
-    TimedPass,
-)
+from mlsd.store import database, rows
 from mlsd.store.store import Store
 
 _FORMAT, _SCHEMA = "mlsd record", 2  # 1: a trial said in five fields what its status and reason say
 _FIELDS = Round.__struct_fields__
 _KINDS: dict[str, Any] = {
-    "calibration": CalibrationPoint, "coverage": Coverage, "expert_loads": ExpertLoad,
-    "stream_reads": StreamRead, "known_passes": TimedPass, "shares": PassShares,
+    "calibration": rows.CalibrationPoint, "coverage": rows.Coverage, "expert_loads": rows.ExpertLoad,
+    "stream_reads": rows.StreamRead, "known_passes": rows.TimedPass, "shares": rows.PassShares,
 }  # fmt: skip
 _LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
 
@@ -80,7 +70,7 @@ def _fill(place: Path, study: dict[str, Any], path: Path) -> None:
         numbers = {}
         for run in study["runs"]:
             plan = {name: run.get(name) for name in ("profile", "suites", "decides") if run.get(name) is not None}
-            numbers[run["id"]] = store.add_run(msgspec.convert(run | {"plan": plan}, Run))
+            numbers[run["id"]] = store.add_run(msgspec.convert(run | {"plan": plan}, rows.Run))
         told = [(numbers[one["run"]], _trial(study, i, one)) for i, one in enumerate(study["trials"])]
         for number in numbers.values():
             used = {trial.case_id for run, trial in told if run == number}
@@ -91,11 +81,11 @@ def _fill(place: Path, study: dict[str, Any], path: Path) -> None:
                 raise TableError(f"{path} contradicts itself: a trial of block {block[0].block} cannot be.")
         for one in study.get("warnings", ()):
             store.add_warnings(numbers[one["run"]], [msgspec.convert(one["warning"], QualityWarning)])
-        for name, rows in study.get("machine", {}).items():
-            for run_id, figure in rows:
+        for name, figures in study.get("machine", {}).items():
+            for run_id, figure in figures:
                 store.add_figures(numbers[run_id], [msgspec.convert(figure, _KINDS[name], str_keys=True)])
         for distance in study.get("distances", ()):
-            store.add_distance(msgspec.convert(distance, DraftDistance))
+            store.add_distance(msgspec.convert(distance, rows.DraftDistance))
 
 
 def _trial(study: dict[str, Any], place: int, one: dict[str, Any]) -> Trial:

@@ -505,22 +505,12 @@ def trial_not_valid(row: AuditRow, context: AuditContext) -> Found | None:
 
 # The rules that may say `impossible`.
 BOUNDS: tuple[Rule, ...] = (
-    round_shorter_than_its_parts,
-    more_bandwidth_than_the_chip,
-    speedup_above_mgl,
-    figures_disagree,
-    trial_not_valid,
-)
+    round_shorter_than_its_parts, more_bandwidth_than_the_chip, speedup_above_mgl, figures_disagree, trial_not_valid,
+)  # fmt: skip
 RULES: tuple[Rule, ...] = (
-    *BOUNDS,
-    speed_ignores_acceptance,
-    runs_of_one_setting_apart,
-    figures_copied,
-    all_or_nothing_accepted,
-    output_is_a_loop,
-    arms_do_not_match,
-    slower_than_the_machine,
-)
+    *BOUNDS, speed_ignores_acceptance, runs_of_one_setting_apart, figures_copied, all_or_nothing_accepted,
+    output_is_a_loop, arms_do_not_match, slower_than_the_machine,
+)  # fmt: skip
 
 
 def _judged(doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> Found:

@@ -360,16 +360,23 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         known = own or [r for r in known if row.claims_ratio or None in (row.program, r.program)]
         known = [r for r in known if r.long_output == row.long_output] or known
         depth = math.inf if row.n_prompt is None else row.n_prompt
-        same_length = [r for r in known if r.n_prompt == row.n_prompt]
-        for choice in ([r for r in same_length if r.prompt == row.prompt], same_length):
-            if choice:
-                return _baseline(choice, margin, words)
-        for reach, deeper in ((0.0, 1.0), (max(NEAR_TOKENS, depth / 4), DEEPER)):
-            choice = [r for r in known if r.n_prompt is None or r.n_prompt <= depth + reach]
-            if choice:
-                own_depth = all(r.n_prompt is None and r.prompt is None for r in choice)
-                return _baseline(choice, margin * deeper, words, own=own_depth)
-        return None
+        same = [r for r in known if r.n_prompt == row.n_prompt]
+        shallower, near = (
+            [r for r in known if r.n_prompt is None or r.n_prompt <= depth + reach]
+            for reach in (0.0, max(NEAR_TOKENS, depth / 4))
+        )
+        choice = [r for r in same if r.prompt == row.prompt] or same or shallower or near
+        if not choice:
+            return None
+        speeds = _speeds(choice)
+        return Baseline(
+            mean=_mean(speeds),
+            fastest=max(speeds, key=lambda speed: speed.high),
+            margin=margin * (1.0 if same or shallower else DEEPER),
+            words=words,
+            own=bool(same) or all(r.n_prompt is None and r.prompt is None for r in choice),
+            n=len(speeds),
+        )
 
     def agreeing_baselines(self, row: AuditRow) -> Printed | None:
         """The tok/s that the row's speedup may honestly be a ratio to: any of its baselines or their mean."""
@@ -480,12 +487,6 @@ def median_of_others(values: list[float], value: float) -> float:
     skipped, rest = bisect_left(values, value), len(values) - 1
     low, high = (j if j < skipped else j + 1 for j in ((rest - 1) // 2, rest // 2))
     return (values[low] + values[high]) / 2
-
-
-def _baseline(rows: list[AuditRow], margin: float, words: str, *, own: bool = True) -> Baseline:
-    speeds = _speeds(rows)
-    fastest = max(speeds, key=lambda speed: speed.high)
-    return Baseline(mean=_mean(speeds), fastest=fastest, margin=margin, words=words, own=own, n=len(speeds))
 
 
 def _speeds(rows: list[AuditRow]) -> list[Printed]:
