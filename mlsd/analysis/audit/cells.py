@@ -100,10 +100,11 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
 
 def _names(cells: Mapping[str, str]) -> list[str]:
     """What tells a row from others, for a reader."""
+    drafted = cells.get("drafter", NO_DRAFTER) != NO_DRAFTER
     named = [cells[name] for name in ("target", "drafter", "draft") if cells.get(name, NO_DRAFTER) != NO_DRAFTER]
-    gamma = [f"gamma {cells['gamma']}"] if cells.get("drafter", NO_DRAFTER) != NO_DRAFTER and "gamma" in cells else []
-    place = [cells["prompt"]] if "prompt" in cells else []
-    return [*named, *gamma, *place, *([f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else [])]
+    named += [f"gamma {cells['gamma']}"] if drafted and not is_blank(cells.get("gamma", "")) else []
+    named += [cells["prompt"]] if "prompt" in cells else []
+    return named + ([f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else [])
 
 
 def _stored_as(model: str, quantization: str) -> str:

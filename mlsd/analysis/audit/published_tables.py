@@ -16,7 +16,6 @@ from mlsd.errors import TableError
 from mlsd.records import Record
 
 _FOLDER = Path(__file__).parent / "published"
-_AUTO = ("gamma", "auto")
 
 
 class PublishedMachine(Record, frozen=True, kw_only=True):
@@ -170,13 +169,13 @@ def table_rows(table: PublishedTable, draft_ms: Mapping[tuple[str, str], str] | 
     models = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
     rows: list[AuditRow] = []
     for named in table.cells:
-        cells = {column: cell for column, cell in named.items() if ":" not in column and (column, cell) != _AUTO}
+        cells = {column: cell for column, cell in named.items() if ":" not in column}
         for model in models or [""]:
             own = {name.partition(":")[0]: cell for name, cell in named.items() if name.endswith(f":{model}")}
             if model and not own:
                 continue
             one = cells | ({"target": model, **own} if model else {})
-            if drafting := (draft_ms or {}).get((one.get("drafter", ""), one["target"])):
+            if drafting := (draft_ms or {}).get((one.get("drafter", ""), one.get("target", ""))):
                 one = {"draft_ms": drafting} | one
             try:
                 rows += rows_of(one, table=table.name, **stated)

@@ -76,12 +76,11 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     done = [row for row in pasted if row.cells.get("status", "ok") in ("ok", "valid", "hot")]
     alone = [row for row in done if row.cells.get("users", "1") in ("1", "-", "")]
     rows, lost, cells_lost = list[AuditRow](), list[str](), list[str]()
-    first = pasted[0].line - 1 if pasted else 0
     for row in alone:
         cells = _around(row, assumed) | row.cells
         label = cells.get("label", "")
         if not re.search("[^\\W\\d]", label):  # a number names nothing
-            label = row.quote or label or f"row {row.line - first}"
+            label = row.quote
         told = () if "target" in cells else (cells.get("label", ""), cells.get("method", ""))
         setting = " ".join(filter(None, (row.setting, *told)))
         try:
@@ -108,12 +107,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     )
     notes = [note for applies, note in told_of if applies]
     exact_counts = _full_drafts(rows)
-    rows, note = _with_length(rows, assumed.full_drafts) if speculative else (rows, [])
-    if (recognized := _recognized(rows, notes)) is not None:
-        return recognized
-    notes += note
-    context = _with_knowledge(rows, assumed.peak_gb_s, notes)
-    return msgspec.structs.replace(context, exact_counts=exact_counts, notes=(*context.notes, *_sizes(context)))
+    rows, of_length = _with_length(rows, assumed.full_drafts) if speculative else (rows, [])
+    context = AuditContext(rows=tuple(rows), peak_gb_s=assumed.peak_gb_s, exact_counts=exact_counts, notes=tuple(notes))
+    return _with_knowledge(context, of_length)
 
 
 def _around(row: PastedRow, assumed: Assumed) -> dict[str, str]:
@@ -166,28 +162,41 @@ def _figures(row: AuditRow) -> tuple[float | None, ...] | None:
 
 
 @functools.cache
-def _published() -> list[tuple[str, AuditContext, dict[tuple[float | None, ...] | None, AuditRow]]]:
-    """Each study of one source as cited, with its context, and its rows by their figures."""
+def _published() -> list[tuple[published.PublishedStudy, AuditContext, dict[object, AuditRow]]]:
+    """Each study of one source, its context, and its rows by their figures."""
     studies = [study for study in map(published.load, published.names()) if not study.separate]
-    contexts = [(study.citation, published.context(study)) for study in studies]
-    return [(cited, one, {key: row for row in one.rows if (key := _figures(row))}) for cited, one in contexts]
+    contexts = [(study, published.context(study)) for study in studies]
+    return [(study, one, {key: row for row in one.rows if (key := _figures(row))}) for study, one in contexts]
 
 
-def _recognized(rows: Sequence[AuditRow], notes: Sequence[str]) -> AuditContext | None:
-    """The rows as those of a published study, where they print its figures: judged by all that it says of them."""
-    for cited, context, known in _published():
-        same = [known.get(_figures(row)) for row in rows]
+def _with_knowledge(context: AuditContext, of_length: list[str]) -> AuditContext:
+    """Add what a published study says of the rows, where they print its figures: all of it and its plain runs.
+
+    Of a study of the same chip and models, add sizes, peak, and draft speeds beside those of the table itself.
+    """
+    chips = {row.chip for row in context.rows if row.chip}
+    named = {row.target for row in context.rows} | {row.draft for row in context.rows if row.draft}
+    for study, printed, by_figures in _published():
+        same = [by_figures.get(_figures(row)) for row in context.rows]
         n_same = sum(one is not None for one in same)
-        if n_same < _FEWEST_SAME or n_same < _SAME_SHARE * len(rows):
-            continue
-        own = tuple(
-            mine if row is None else msgspec.structs.replace(row, table=mine.table, label=mine.label)
-            for mine, row in zip(rows, same, strict=True)
-        )
-        beside = tuple(row for row in context.rows if not row.speculative)
-        told = f"These rows are those of {cited}: models and plain runs are taken from it."
-        return msgspec.structs.replace(context, rows=own, beside=beside, notes=(*notes, told))
-    return None
+        if n_same >= _FEWEST_SAME and n_same >= _SAME_SHARE * len(same):
+            told = f"These rows are those of {study.citation}: models and plain runs are taken from it."
+            rows = tuple(
+                mine if row is None else msgspec.structs.replace(row, table=mine.table, label=mine.label)
+                for mine, row in zip(context.rows, same, strict=True)
+            )
+            beside = tuple(row for row in printed.rows if not row.speculative)
+            return msgspec.structs.replace(printed, rows=rows, beside=beside, notes=(*context.notes, told))
+        if study.machine is not None and chips == {study.machine.chip} and named <= {m.id for m in study.models}:
+            taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
+            of_length = [*of_length, f"Chip and models are those of {study.title}: {taken}."]
+            context = msgspec.structs.replace(
+                context,
+                peak_gb_s=context.peak_gb_s or printed.peak_gb_s,
+                pass_bytes=printed.pass_bytes,
+                draft_token_ms=printed.draft_token_ms | published.draft_token_ms(study, context.rows),
+            )
+    return msgspec.structs.replace(context, notes=(*context.notes, *of_length, *_sizes(context)))
 
 
 def _sizes(context: AuditContext) -> Iterator[str]:
@@ -216,23 +225,3 @@ def _is_whole(row: AuditRow, shift: float) -> bool | None:
     acceptance = None if row.acceptance is None else row.acceptance.each(lambda rate: min(1.0, rate + by))
     found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
     return None if found is None else found.kind == "possible"
-
-
-def _with_knowledge(rows: Sequence[AuditRow], peak_gb_s: float | None, notes: Sequence[str]) -> AuditContext:
-    """Add sizes and peak from a published study of the same chip and models, and draft speeds from the table itself."""
-    chips = {row.chip for row in rows if row.chip}
-    known = {row.target for row in rows} | {row.draft for row in rows if row.draft}
-    context = AuditContext(rows=tuple(rows), peak_gb_s=peak_gb_s, notes=tuple(notes))
-    for study in map(published.load, published.names()):
-        if study.machine is None or chips != {study.machine.chip} or not known <= {model.id for model in study.models}:
-            continue
-        printed = published.context(study)
-        taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
-        context = msgspec.structs.replace(
-            context,
-            peak_gb_s=context.peak_gb_s or printed.peak_gb_s,
-            pass_bytes=printed.pass_bytes,
-            draft_token_ms=printed.draft_token_ms | published.draft_token_ms(study, rows),
-            notes=(*context.notes, f"Chip and models are those of {study.title}: {taken}."),
-        )
-    return context
