@@ -123,21 +123,19 @@ def _pass_bytes(cells: Mapping[str, str], name: str, quantization: str) -> float
 
 def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None, str | None]:
     """The rate, what it divides by, and what no rate can be."""
-    of = cells.get("acceptance_of")
-    for column, factor in (("acceptance_percent", 0.01), ("acceptance", 1.0), ("accepted_of_output", 1.0)):
-        rate = _figure(cells, column)
-        if rate is None:
-            continue
-        if column == "accepted_of_output":
-            factor, of = 0.01 if rate.value > 1 else 1.0, "output"
-        rate = rate.scaled(factor)
-        in_percent = factor < 1 or "%" in cells[column]
-        if rate.value < 0 or (rate.value > 1 and not in_percent):
-            raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
-        if rate.low > 1:
-            return None, of, f"{100 * rate.value:.4g} % of tokens are said to be accepted"
-        return rate.each(lambda value: min(value, 1.0)), of, None
-    return None, of, None
+    of, columns = cells.get("acceptance_of"), ("acceptance_percent", "acceptance", "accepted_of_output")
+    column = next((name for name in columns if not is_blank(cells.get(name, ""))), "")
+    rate = _figure(cells, column)
+    if rate is None:
+        return None, of, None
+    of = "output" if column == "accepted_of_output" else of
+    in_percent = column == "acceptance_percent" or (column == "accepted_of_output" and rate.value > 1)
+    if rate.value < 0 or (rate.value > 1 and not in_percent and "%" not in cells[column]):
+        raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
+    rate = rate.scaled(0.01) if in_percent else rate
+    if rate.low > 1:
+        return None, of, f"{100 * rate.value:.4g} % of tokens are said to be accepted"
+    return rate.each(lambda value: min(value, 1.0)), of, None
 
 
 def _above_0(cells: Mapping[str, str], column: str) -> Printed | None:

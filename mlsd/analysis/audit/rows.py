@@ -261,12 +261,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return min(MOST_NOISE, max(LEAST_NOISE, math.sqrt(variance)))
 
     @cached_property
-    def quiet_noise(self) -> float:
-        """A low guess of the same, for how easily two repeats print the same."""
-        squares, freedom = self._scatter
-        return max(QUIETEST, 0.85 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
-
-    @cached_property
     def repeated_paces(self) -> Mapping[tuple[object, ...], list[float]]:
         """Rounds a second of the repeats of each case, sorted; none where drafts of unknown length differ."""
         return {
@@ -281,9 +275,14 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return {case: Counter(row.printed_time for row in rows) for case, rows in self.repeats.items()}
 
     def chance_of_equal(self, row: AuditRow) -> float:
-        """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws."""
+        """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws.
+
+        Sigma is a low guess of the noise.
+        """
+        squares, freedom = self._scatter
+        noise = max(QUIETEST, 0.85 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
         steps = [(f.high - f.low) / f.value for f in (row.tok_s, row.ms_per_token) if f is not None and f.value > 0]
-        return min(1.0, max(1e-9, min(steps)) / (2.0 * math.sqrt(math.pi) * self.quiet_noise)) if steps else 1.0
+        return min(1.0, max(1e-9, min(steps)) / (2.0 * math.sqrt(math.pi) * noise)) if steps else 1.0
 
     @cached_property
     def chance_of_copies(self) -> float:
