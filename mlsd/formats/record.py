@@ -1,6 +1,6 @@
 """A study as one file that others can check: its database, compressed, without what is nobody else's business.
 
-Columns go into a record by name (`KEPT`, `REWRITTEN`); of any other column it holds nothing. It says nothing of who
+Columns go into a record by name (`COPIED`, `REWRITTEN`); of any other column it holds nothing. It says nothing of who
 measured: no host name, no user name, no path; machines are told apart by the key of their host. The record of an older
 mlsd (`old_record`) is read as the database that it was made of. Whether what a record says can be true is asked by
 `mlsd.analysis.audit.record_check`.
@@ -34,7 +34,7 @@ from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
 # Of which columns a record holds the values as they are, ...
-KEPT = {
+COPIED = {
     "run": "id status started_at ended_at seed environment_key",
     "model": "key id sha256 architecture",
     "case": "id run_id suite arm target drafter draft gamma prompt n_predict",
@@ -127,8 +127,14 @@ def write_record(store: Store, path: Path) -> int:
         copy.execute("CREATE TEMP TABLE left_out (id INTEGER PRIMARY KEY)")
         copy.executemany("INSERT INTO left_out VALUES (?)", left_out)
         copy.executescript(_LEFT_OUT)
-        for table in KEPT:
-            _rewrite(copy, table)
+        for table, copied in COPIED.items():
+            for _, column, *_ in copy.execute(f'PRAGMA table_info("{table}")').fetchall():
+                if column not in copied.split():
+                    rewrite = REWRITTEN.get((table, column))
+                    if rewrite is not None:
+                        copy.create_function("rewritten", 1, rewrite)
+                    value = "NULL" if rewrite is None else f"rewritten({column})"
+                    copy.execute(f'UPDATE "{table}" SET "{column}" = {value}')
         copy.execute("VACUUM")
         n_trials: int = copy.execute("SELECT count(*) FROM current_trial").fetchone()[0]
         data = copy.serialize()
@@ -137,18 +143,6 @@ def write_record(store: Store, path: Path) -> int:
     packed = gzip.compress(data, compresslevel=9, mtime=0)
     write_file(path, lambda out: out.write(packed))
     return n_trials
-
-
-def _rewrite(copy: Any, table: str) -> None:
-    """Leave of every column what a record holds of it."""
-    columns = [row[1] for row in copy.execute(f'PRAGMA table_info("{table}")')]
-    for column in columns:
-        if column in KEPT[table].split():
-            continue
-        rewrite = REWRITTEN.get((table, column))
-        if rewrite is not None:
-            copy.create_function("rewritten", 1, rewrite)
-        copy.execute(f'UPDATE "{table}" SET "{column}" = {"NULL" if rewrite is None else f"rewritten({column})"}')
 
 
 def is_database(path: Path) -> bool:
@@ -164,18 +158,6 @@ def is_database(path: Path) -> bool:
 @contextmanager
 def opened_record(path: Path) -> Iterator[RecordFile]:
     """Raises: TableError for a file that is not a record, or of a newer mlsd."""
-    packed, data = _unpacked(path)
-    if not data.startswith(_MAGIC):
-        data = convert(data, path)
-    try:
-        store = Store(path, database.image(data, path))
-    except StoreError as error:
-        raise TableError(f"{path} is not a record: {error.message}", hint=error.hint) from error
-    with store:
-        yield RecordFile(store, hashlib.sha256(data).hexdigest(), data, len(packed))
-
-
-def _unpacked(path: Path) -> tuple[bytes, bytes]:
     hint = "Give a file that `mlsd record DB` wrote."
     packed = read_given(path, TableError, hint)
     try:
@@ -185,7 +167,14 @@ def _unpacked(path: Path) -> tuple[bytes, bytes]:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
     if len(data) > RECORD_BYTES.most:
         raise TableError(f"{path} is above {RECORD_BYTES.words}.", hint=RECORD_BYTES.hint)
-    return packed, data
+    if not data.startswith(_MAGIC):
+        data = convert(data, path)
+    try:
+        store = Store(path, database.image(data, path))
+    except StoreError as error:
+        raise TableError(f"{path} is not a record: {error.message}", hint=error.hint) from error
+    with store:
+        yield RecordFile(store, hashlib.sha256(data).hexdigest(), data, len(packed))
 
 
 def import_record(store: Store, file: RecordFile) -> Imported:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlsd.analysis.audit.record_check import Problem, problems
 from mlsd.api import bench
 from mlsd.errors import TableError
-from mlsd.formats.record import KEPT, REWRITTEN, opened_record
+from mlsd.formats.record import COPIED, REWRITTEN, opened_record
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import EngineOptions
 from tests.formats.records import altered, database_in, pack, record_of, small_study
@@ -23,7 +23,7 @@ _OF_ROUNDS = "proposed accepted committed rows draft_ns verify_ns rollback_ns sa
 TIED = {  # counts, times, outputs and hashes, from which others follow
     "trial": f"decode_ns n_prompt tokens n_tokens verdict case_id position {_OF_ROUNDS}".split(),
     "block": ["number", "environment_key", "run_id"],
-    "case": [name for name in KEPT["case"].split() if name not in ("run_id", "arm")],
+    "case": [name for name in COPIED["case"].split() if name not in ("run_id", "arm")],
     "model": ["sha256", "key"],
     "run": ["environment_key"],
 }
@@ -92,7 +92,7 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
 ) -> None:
     with closing(database_in(record)) as db:
         db.execute("PRAGMA ignore_check_constraints = ON")
-        table, names = data.draw(st.sampled_from(list(KEPT.items())))
+        table, names = data.draw(st.sampled_from(list(COPIED.items())))
         column = data.draw(st.sampled_from(names.split()))
         value = data.draw(st.sampled_from((*VALUES, 10**12, "\udcff".encode("utf-8", "surrogatepass"))))
         with suppress(sqlite3.IntegrityError):  # not even SQLite takes it
@@ -132,6 +132,6 @@ def test_every_column_of_a_database_was_decided_about(record: Path) -> None:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         columns = {(t, row[1]) for t in tables for row in db.execute(f'PRAGMA table_info("{t}")')}
         assert db.execute("SELECT count(*) FROM trial WHERE text IS NOT NULL").fetchone() == (0,)
-    told = {(table, column) for table, names in KEPT.items() for column in names.split()} | set(REWRITTEN)
+    told = {(table, column) for table, names in COPIED.items() for column in names.split()} | set(REWRITTEN)
     assert told <= columns
     assert {one for one in columns - told if one[0] != "imported"} == {("trial", "text")}
