@@ -8,6 +8,7 @@ explain, by most of the row's repeats as well; columns and counts that merely di
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
@@ -27,6 +28,7 @@ from mlsd.analysis.audit.rows import (
     median_of_others,
 )
 from mlsd.formats.printed import Printed, exact
+from mlsd.records import CONTROLS
 from mlsd.trials.acceptance import WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
@@ -399,12 +401,16 @@ def _copied_rate(row: AuditRow, context: AuditContext) -> Found | None:
     return _judged(n >= FEWEST_COPIES and chance_of_more(n, expected) <= COINCIDENCE, figures, sentence)
 
 
+_LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
+
+
 def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Found | None:
     """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a false counter or one model for both is likely.
 
-    Not where the output was compared with plain decoding.
+    Not where the output was compared with plain decoding, nor of controls and of look-ups in a text that repeats.
     """
-    if row.acceptance is None or not row.speculative or row.may_accept_all or row.lossless:
+    expected = row.drafter in CONTROLS or _LOOKUPS.search(f"{row.drafter} {row.draft}".lower())
+    if row.acceptance is None or not row.speculative or expected or row.lossless:
         return None
     rate = row.acceptance.value
     proposed = math.inf if row.n_proposed is None else row.n_proposed

@@ -18,7 +18,7 @@ import msgspec
 from mlsd.analysis.audit.model_name import same_model, stored_bits
 from mlsd.formats.printed import Printed
 from mlsd.hardware.chips import bins
-from mlsd.records import CONTROLS, NO_DRAFTER, Record
+from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import grouped
 from mlsd.trials.acceptance import MEANINGS, Meaning
 
@@ -35,7 +35,6 @@ NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat de
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
 _LLAMA_CPP = re.compile(r"llama[-_. ]?(?:bench|cli|cpp|server|speculative|swap)|lcpp|ggml|ollama|kobold")
-LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
 SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
 LEAST_DIGITS = 0.105  # of a number of two digits its last unit is at most a tenth
 RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
@@ -92,11 +91,6 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
         return self.speedup is not None or self.compared
 
     @property
-    def may_accept_all(self) -> bool:
-        """Whether all or nothing is expected: of controls, and of look-ups in a text that repeats or does not."""
-        return self.drafter in CONTROLS or LOOKUPS.search(f"{self.drafter} {self.draft}".lower()) is not None
-
-    @property
     def comparable(self) -> bool:
         """Whether nothing is known to be false of it: only such rows are compared with each other."""
         return not (self.failed_native_calls or self.invalid_reason or self.cannot_be)
@@ -131,21 +125,8 @@ class AuditRow(Record, frozen=True, kw_only=True, dict=True):
         return tuple(figure.value for figure in (self.tok_s, self.ms_per_token) if figure is not None)
 
     @property
-    def fine_rate(self) -> bool:
-        """Whether its rate is printed in two digits or more, so that two equal ones mean something, beside a speed."""
-        rate = self.acceptance
-        if self.tok_s is None or rate is None or not 0 < rate.value < 1:
-            return False
-        return rate.high - rate.low < LEAST_DIGITS * rate.value
-
-    @property
     def pair(self) -> tuple[object, ...]:
         return (self.target, self.chip, self.drafter, self.draft, self.options, self.gamma)
-
-    @property
-    def drafting(self) -> tuple[object, ...]:
-        """What rows share that differ in the length of their drafts, or in repeat."""
-        return (*self.pair[:-1], self.prompt, self.n_prompt)
 
     @property
     def long_output(self) -> int | None:
@@ -293,9 +274,15 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def equal_rates(self) -> EqualRates:
         """Two lengths of draft of which one share was accepted: a copy where their speeds differ, else capped."""
+
+        def is_fine(row: AuditRow) -> bool:
+            """Whether its rate is printed in two digits or more, so that two equal ones mean something."""
+            rate = row.acceptance if row.speculative and row.gamma and row.tok_s is not None else None
+            return rate is not None and 0 < rate.value < 1 and rate.high - rate.low < LEAST_DIGITS * rate.value
+
         capped, copied, expected = dict[tuple[object, ...], int](), list[AuditRow](), 0.0
-        fine = (row for row in self.comparable if row.speculative and row.gamma and row.fine_rate)
-        for rows in grouped(fine, lambda row: row.drafting).values():
+        fine = filter(is_fine, self.comparable)
+        for rows in grouped(fine, lambda row: (*row.pair[:-1], row.prompt, row.n_prompt)).values():
             first = {row.gamma: row for row in reversed(rows)}
             for pair in combinations(sorted(first.values(), key=lambda row: row.gamma or 0), 2):
                 rates = [row.acceptance for row in pair if row.acceptance is not None]
