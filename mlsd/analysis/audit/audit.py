@@ -467,7 +467,9 @@ def another_file(row: AuditRow, context: AuditContext) -> str | None:
 
 
 def _faster_elsewhere(row: AuditRow, context: AuditContext) -> Found | None:
-    own = context.baseline(row) if row.program is not None else None
+    if row.program is None or not context.programs - {None, row.program}:
+        return None
+    own = context.baseline(row)
     others = [one for one in context.baselines(row) if one.program not in (None, row.program)]
     speeds = {one.program: one.tok_s.value for one in others if one.tok_s is not None and one.n_prompt == row.n_prompt}
     program = max(speeds, key=speeds.__getitem__, default=None)

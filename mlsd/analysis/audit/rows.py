@@ -322,6 +322,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return self.plain.get(row.host, [])
 
     @cached_property
+    def programs(self) -> set[str | None]:
+        """Those that decoded plain rows; None where a row does not say."""
+        return {row.program for rows in self.plain.values() for row in rows}
+
+    @cached_property
     def _judged_by(self) -> dict[tuple[object, ...], Baseline | None]:
         return {}
 
