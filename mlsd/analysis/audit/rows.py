@@ -385,6 +385,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
                 speeds[(*host, depth, *run)] = sorted(speed.value for speed in _speeds(near))
         return speeds
 
+    @cached_property
+    def _fastest(self) -> Mapping[tuple[str, str | None], float]:
+        """tok/s of the fastest plain run of each target on each chip."""
+        return {host: max(speed.high for speed in _speeds(rows)) for host, rows in self.plain.items()}
+
     def timed_draft_ms(self, row: AuditRow) -> float:
         """The least time of one pass of the row's draft by the table's plain runs of its model; 0 where there are none.
 
@@ -393,8 +398,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         """
         name, times = row.draft or "", [0.0]
         bits = stored_bits(name)
-        for (target, chip), runs in self.plain.items():
-            other, fastest = stored_bits(target), max(r.tok_s.high for r in runs if r.tok_s is not None)
+        for (target, chip), fastest in self._fastest.items():
+            other = stored_bits(target)
             if target == name:
                 times.append(DRAFT_SHARE * 1e3 / fastest)
             elif bits and other and chip == row.chip and same_model(target, name):

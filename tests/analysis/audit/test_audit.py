@@ -251,9 +251,6 @@ def test_a_table_whose_drafts_may_end_is_not_taken_for_one_of_full_drafts_by_a_f
     assert any("Full-length drafts: decided" in note for note in table_context(write(tmp_path / "t.csv", rows)).notes)
 
 
-# --- the study's own file ---------------------------------------------------------------------------------------
-
-
 def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -> None:
     context = table_context(Path(__file__).parents[1] / "data" / "study_runs_excerpt.csv")
     assert context.peak_gb_s == 800.0
