@@ -24,8 +24,16 @@ _MOST = 1e12  # of any figure
 _OF_A_FILE = ("active_b", "bits", "quantization", "model_gb")  # what is known of one file is not known of another
 
 
+class CellError(ValueError):
+    """A cell that is no figure of its column."""
+
+    def __init__(self, column: str, why: str) -> None:
+        super().__init__(f"column {column}: {why}")
+        self.column, self.why = column, why
+
+
 def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
-    """The row, after the plain run that it prints beside itself. Raises: ValueError naming the column and the cell."""
+    """The row, after the plain run that it prints beside itself. Raises: CellError."""
     baseline = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
     if "tok_s" not in baseline and "n_predict" not in baseline:
         return [row_of(cells, **known)]
@@ -37,7 +45,7 @@ def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
 
 
 def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
-    """One row. `known` are fields of it that no cell says. Raises: ValueError naming the column and the cell."""
+    """One row. `known` are fields of it that no cell says. Raises: CellError."""
     drafter = cells.get("drafter", NO_DRAFTER)
     label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
     if drafter == NO_DRAFTER:
@@ -131,7 +139,7 @@ def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None, s
     of = "output" if column == "accepted_of_output" else of
     in_percent = column == "acceptance_percent" or (column == "accepted_of_output" and rate.value > 1)
     if rate.value < 0 or (rate.value > 1 and not in_percent and "%" not in cells[column]):
-        raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
+        raise CellError(column, f"{cells[column]!r} is not a fraction between 0 and 1")
     rate = rate.scaled(0.01) if in_percent else rate
     if rate.low > 1:
         return None, of, f"{100 * rate.value:.4g} % of tokens are said to be accepted"
@@ -141,7 +149,7 @@ def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None, s
 def _above_0(cells: Mapping[str, str], column: str) -> Printed | None:
     figure = _figure(cells, column)
     if figure is not None and figure.value <= 0:
-        raise ValueError(f"column {column}: {cells[column]!r} is not above 0")
+        raise CellError(column, f"{cells[column]!r} is not above 0")
     return figure
 
 
@@ -161,11 +169,11 @@ def _figure(cells: Mapping[str, str], column: str) -> Printed | None:
     try:
         figure = parse_printed(text)
     except ValueError as error:
-        raise ValueError(f"column {column}: {text!r} is not a {'finite ' * ('finite' in str(error))}number") from None
+        raise CellError(column, f"{text!r} is not a {'finite ' * ('finite' in str(error))}number") from None
     if not figure.high < _MOST:
-        raise ValueError(f"column {column}: {text[:20]!r} is larger than any figure of decoding")
+        raise CellError(column, f"{text[:20]!r} is larger than any figure of decoding")
     if column == "mgl" and figure.high < 1:
-        raise ValueError(f"column {column}: {text!r} is less than the token that every round commits")
+        raise CellError(column, f"{text!r} is less than the token that every round commits")
     return figure
 
 
@@ -177,5 +185,5 @@ def _count(cells: Mapping[str, str], column: str) -> int | None:
         return None
     value = figure.value * times
     if value < 0 or value != int(value):
-        raise ValueError(f"column {column}: {text!r} is not a count")
+        raise CellError(column, f"{text!r} is not a count")
     return int(value)

@@ -11,7 +11,7 @@ import msgspec
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import whole_counts
-from mlsd.analysis.audit.cells import rows_of
+from mlsd.analysis.audit.cells import CellError, rows_of
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
@@ -77,6 +77,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     alone = [row for row in done if row.cells.get("users", "1") in ("1", "-", "")]
     rows, lost, cells_lost = list[AuditRow](), list[str](), list[str]()
     for row in alone:
+        if row.broken:
+            lost.append(f"line {row.line}, {row.broken}")
+            continue
         cells = _around(row, assumed) | row.cells
         label = cells.get("label", "")
         if not re.search("[^\\W\\d]", label):  # a number names nothing
@@ -84,11 +87,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         told = () if "target" in cells else (cells.get("label", ""), cells.get("method", ""))
         setting = " ".join(filter(None, (row.setting, *told)))
         try:
-            if row.broken:
-                raise ValueError(row.broken)
             rows += _understood(cells, row, cells_lost, table=row.table or source, label=label, setting=setting)
-        except ValueError as error:
-            lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
+        except CellError as error:
+            lost.append(_told(row, error))
     rows = [row for row in rows if row.tok_s is not None or row.speculative]
     if not rows:
         message = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
@@ -121,22 +122,20 @@ def _around(row: PastedRow, assumed: Assumed) -> dict[str, str]:
 
 
 def _understood(cells: dict[str, str], row: PastedRow, lost: list[str], **known: str) -> list[AuditRow]:
-    """The row, without the cells that are no figure where it has a speed without them. Raises: ValueError."""
+    """The row, without the cells that are no figure where it has a speed without them. Raises: CellError."""
     while True:
         try:
             return rows_of(cells, **known)
-        except ValueError as error:
-            field = str(error).removeprefix("column ").partition(":")[0]
-            if field in ("tok_s", "gamma", "ms_per_token") or field not in cells:
+        except CellError as error:
+            if error.column in ("tok_s", "gamma", "ms_per_token") or error.column not in cells:
                 raise
-            lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
-            cells = {name: cell for name, cell in cells.items() if name != field}
+            lost.append(_told(row, error))
+            cells = {name: cell for name, cell in cells.items() if name != error.column}
 
 
-def _as_headed(message: str, row: PastedRow) -> str:
-    """The message with the column as the table heads it."""
-    field = message.removeprefix("column ").partition(":")[0]
-    return message.replace(f"column {field}:", f"column {row.heads.get(field, field)}:", 1)
+def _told(row: PastedRow, error: CellError) -> str:
+    """Where the cell stands, its column as the table heads it."""
+    return f"line {row.line}, column {row.heads.get(error.column, error.column)}: {error.why}"
 
 
 def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[AuditRow], list[str]]:

@@ -19,13 +19,12 @@ from mlsd.trials.sums import speed
 
 def database_context(store: Store, machine: str | None = None, settings: str | None = None) -> AuditContext:
     """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
-    chosen = choose(store, machine, settings)
-    return _context(store, chosen, store.impossible)
+    return _context(store, choose(store, machine, settings))
 
 
-def _context(store: Store, chosen: Chosen, broken: Mapping[int, Broken] | None = None) -> AuditContext:
+def _context(store: Store, chosen: Chosen) -> AuditContext:
     own = filter(chosen.keeps, store.trials(rounds=False))
-    return trials_context(own, chosen.environment, chosen.models, chosen.notes, broken)
+    return trials_context(own, chosen.environment, chosen.models, chosen.notes, store.impossible)
 
 
 def trials_context(
