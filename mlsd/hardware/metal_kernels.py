@@ -17,14 +17,13 @@ class KernelSteps(Record, frozen=True, kw_only=True):
 
     rows: tuple[int, ...]  # the first row count of each kernel
     side: str  # which builds have them, in words
-    source: str
 
 
-# Vector to extended vector kernels (2, for K-quants 4, again 6), matrix kernels (9), attention (20), experts (32, 33).
+# Vector to extended vector kernels (2, for K-quants 4, again 6), matrix kernels (9), attention (20), experts (32, 33):
+# ggml-metal-ops.cpp and ggml-metal-device.cpp of 0c1e570.
 _OLD = KernelSteps(
     rows=(2, 4, 6, 9, 20, 32, 33),
     side=f"before b{VERIFICATION_KERNELS}: matrix kernels from 9 rows on, no kernels for verification",
-    source="ggml-metal-ops.cpp and ggml-metal-device.cpp of 0c1e570",
 )
 # From how many rows on, up to 16, weights of a type take the few-row matrix kernels: the jump table of
 # `ggml_metal_op_mul_mat_use_mma` in b11524's Metal library. Its dispatch asks for Apple7 alone, so for every M.
@@ -40,7 +39,6 @@ FEW_ROWS = {
 _NEW = KernelSteps(
     rows=(*sorted(set(FEW_ROWS.values())), 9, 17, 20, 32, 33),
     side=f"since b{VERIFICATION_KERNELS}: matrix kernels of 2 to 16 rows, made for verification",
-    source="libggml-metal of b11524",
 )
 
 

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +28,6 @@ from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, Record, Sampling
 from mlsd.stats import grouped
 
-Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
 PlannedCase = tuple[Case, str, TrialRole]  # with its id
 Unmeasured = tuple[str, str | None, str]  # a role, the other model of its pair, and why both are left out
 
@@ -209,12 +209,12 @@ def expand(
     overrides: Overrides = AS_WRITTEN,
     *,
     load: LoadPrompt = load_prompt,
-    refuse: Refuse | None = None,
+    files: Mapping[str, LocalModel] = MappingProxyType({}),
 ) -> Plan:
     """Bind roles to models, build every case, pair and order them.
 
     `models` gives the model of each id: the manifest's idea of it to plan, the real file to run. `load` gives the
-    prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
+    prompt of each name; `files` are what is here, by id: methods are asked whether they can work on these targets.
 
     Raises: SuiteError for a role or model that does not exist or a plan with too many trials; PromptError.
     """
@@ -239,7 +239,7 @@ def expand(
             target = profile.roles.get(role, role)
             arms = list[tuple[object, DrafterSpec, tuple[int, ...]]]()  # what those share that stand in one block
             for number, (choice, gammas) in enumerate(choices):
-                found = _method(role, choice, profile, models, refuse)
+                found = _method(role, choice, profile, models, files)
                 content = msgspec.json.encode((suite.name, target, found, gammas, prompts), order="sorted")
                 if content in measured:
                     found = (role, None, f"{measured[content]} is the same model in this profile")
@@ -278,7 +278,11 @@ def expand(
 
 
 def _method(
-    role: str, choice: DrafterChoice | None, profile: Profile, models: Mapping[str, ModelFile], refuse: Refuse | None
+    role: str,
+    choice: DrafterChoice | None,
+    profile: Profile,
+    models: Mapping[str, ModelFile],
+    files: Mapping[str, LocalModel],
 ) -> DrafterSpec | Unmeasured:
     """A method on the target that plays a role, no choice being plain decoding."""
     target, reason = _model_of(role, profile, models)
@@ -290,8 +294,14 @@ def _method(
         if draft is None or draft == target:
             return choice.draft, target, reason or "the draft is the target itself in this profile"
         spec = replace(spec, draft=models[draft].ref)
-    refusal = None if refuse is None else refuse(spec, target)
-    return spec if refusal is None else (spec.name, target, refusal)
+    resolve_spec(spec)  # options that cannot be are the suite's mistake, not a property of the target
+    if target in files:
+        second = files.get(spec.draft.id) if spec.draft else None
+        try:
+            check_target(spec, files[target].path, None if second is None else second.path)
+        except (UnsupportedError, InputError) as error:
+            return spec.name, target, error.message.rstrip(".")
+    return spec
 
 
 def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> tuple[str | None, str]:
@@ -394,7 +404,7 @@ def prepare_study(
     known |= {id_: ModelFile(ref=ref) for id_, ref in elsewhere.items()}
     known |= {id_: file_of(model) for id_, model in models.items()}
     load = request.prompts.__getitem__ if request.prompts else load_prompt
-    plan = expand(request.suites, profile, known, request.overrides, load=load, refuse=refusals(models))
+    plan = expand(request.suites, profile, known, request.overrides, load=load, files=models)
     if make and not plan.loads:
         reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
         raise InputError(
@@ -429,20 +439,3 @@ def resolve_all(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
             hint=f"Bring them with `mlsd models pull {' '.join(missing)}`.",
         )
     return local
-
-
-def refusals(models: Mapping[str, LocalModel]) -> Refuse:
-    """Asks a method whether it can work on a target, from the target's file; what is not here is not asked."""
-
-    def refuse(spec: DrafterSpec, target: str) -> str | None:
-        resolve_spec(spec)  # options that cannot be are the suite's mistake, not a property of the target
-        if target not in models:
-            return None
-        draft = models.get(spec.draft.id) if spec.draft else None
-        try:
-            check_target(spec, models[target].path, None if draft is None else draft.path)
-        except (UnsupportedError, InputError) as error:
-            return error.message.rstrip(".")
-        return None
-
-    return refuse

@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mlsd.errors import SuiteError
+from mlsd.errors import SuiteError, UnsupportedError
+from mlsd.models.library import LocalModel
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.planning.plan import Plan, expand, used_models
@@ -287,11 +290,14 @@ def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm_where_a_par
     assert {trial.case.gamma for trial in plan.slots()} == {0, 2}, "before a drafter's own"
 
 
-def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
-    def refuse(spec: DrafterSpec, target: str) -> str | None:
-        return f"not on {target}" if spec.name == "rest" else None
+def test_a_method_that_a_target_refuses_is_left_out_with_the_reason(monkeypatch):
+    def refuse(spec: DrafterSpec, target: Path, draft: Path | None) -> None:
+        if spec.name == "rest":
+            raise UnsupportedError(f"not on {target}.")
 
-    plan = expand([small_suite(drafters=METHODS, together=True)], PROFILE, MODELS, refuse=refuse)
+    monkeypatch.setattr("mlsd.planning.plan.check_target", refuse)
+    files = {"t": LocalModel(ref=MODELS["t"].ref, path=Path("t"))}
+    plan = expand([small_suite(drafters=METHODS, together=True)], PROFILE, MODELS, files=files)
     (left,) = plan.left_out
     assert (left.role, left.model, left.reason) == ("rest", "t", "not on t")
     assert left.n_trials == 2 * 2 * 2  # gammas, prompts, repeats

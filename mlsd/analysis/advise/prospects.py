@@ -345,7 +345,9 @@ def recommend(
     faster = [p for p in speculative if p.pays and (p.effect or not tried)]
     could = sorted((p for p in speculative if p.open(tried)), key=lambda p: (not p.tested, -p.speedup.value))
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
-    best = max(faster, key=_at_least) if faster else next(p for p in found if not p.gamma)
+    best = next(p for p in found if not p.gamma)
+    if faster:  # by its measured speedup, or by what a predicted one gives at least
+        best = max(faster, key=lambda p: p.speedup.value if p.effect else p.speedup.low or 0.0)
     is_open = verdict == "not decided yet"
     to_measure = tuple(could[:_N_TO_MEASURE]) if is_open else ()
     steps: tuple[str, ...] = ()
@@ -367,11 +369,6 @@ def recommend(
         to_measure=to_measure,
         next_steps=steps,
     )
-
-
-def _at_least(p: Prospect) -> float:
-    """What a setting is chosen by: its measured speedup, or what a predicted one gives at least."""
-    return p.speedup.value if p.effect else p.speedup.low or 0.0
 
 
 def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
