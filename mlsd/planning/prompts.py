@@ -409,8 +409,6 @@ def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...
     Nothing is repeated or padded: a repeated prompt is trivially predictable and would flatter every drafter.
     Raises PromptError when the text is too short.
     """
-    if n_tokens < 1:
-        raise PromptError(f"A prompt of {n_tokens} tokens is not possible.", hint="Ask for at least one token.")
     tokens = tuple(tokenize(text))
     if len(tokens) < n_tokens:
         raise PromptError(
