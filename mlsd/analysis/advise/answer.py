@@ -124,11 +124,10 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     if question.request is not None:
         found = with_request(found, question.request, costs)
     untimed = {way: draft for way, draft in drafts.items() if way not in costs}
-    files, room = [] if target.here else _files_of(target), machine.limit_bytes
+    mtp_alone, room = {way.method for way in drafts} == {"mtp"}, machine.limit_bytes
+    files = [] if target.here or not (mtp_alone or key) else _files_of(target)
     file = None if key is None else next(iter(files), None)
-    with_block = (
-        next((e.id for e in files if "-mtp-" in e.id), None) if {way.method for way in drafts} == {"mtp"} else None
-    )
+    with_block = next((e.id for e in files if mtp_alone and "-mtp-" in e.id), None)
     lacking = Lacking(
         target=question.target if Path(question.target).is_file() else with_block or ref.id,
         texts=(question.workload,) if question.workload else tuple(sorted(texts)),
