@@ -4,6 +4,9 @@ The library checks little of it and ends the process on the rest, so everything 
 here, from the two headers alone. Read from src/models/eagle3.cpp and src/models/dflash.cpp of the pinned release.
 """
 
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
 import gguf
 import numpy as np
 
@@ -14,6 +17,7 @@ from mlsd.records import Record
 
 _N_EAGLE_LAYERS = 3
 _MARKOV, _SELECTOR = "markov_w1.weight", "selector_hidden.weight"  # what makes it a DSpark, a DFlash2 head
+_MASK = "tokenizer.ggml.mask_token_id"
 _DEFAULT_BLOCK = 16  # what llama.cpp's driver takes where the file has no block size
 
 
@@ -41,97 +45,77 @@ def read_head(head: Source, target: Source, architecture: str) -> DraftingHead:
             f"{head.path.name} is a file of {head.architecture or 'nothing known'}, not a head for {architecture}.",
             hint="Give the head with --draft; llama.cpp's convert_hf_to_gguf.py makes one with --target-model-dir.",
         )
-    layers = _layers(head)
-    if architecture == "eagle3":
-        _check_eagle(head, target, layers)
-        _check_tensors(head, target)
-        return DraftingHead(architecture=architecture, target_layers=layers)
-    _check_block(head, target)
-    _check_tensors(head, target)
-    return _block_head(head, layers)
-
-
-def _layers(head: Source) -> tuple[int, ...]:
-    layers = head.counts("target_layers")
-    if layers is None or not head.is_array(f"{head.architecture}.target_layers"):
-        raise _unfit(head, "does not say which target layers it reads (target_layers)")
-    return layers
-
-
-def _check_tensors(head: Source, target: Source) -> None:
     tensors = {tensor.name: tensor for tensor in head.tensors}
+    layers, listed = head.counts("target_layers") or (), head.is_array(f"{architecture}.target_layers")
+    first = (not listed, "does not say which target layers it reads (target_layers)")
+    for is_misfit, why in chain([first], (_of_eagle if architecture == "eagle3" else _of_block)(head, target, tensors)):
+        if is_misfit:
+            raise UnsupportedError(f"{head.path.name} {why}.", hint="Take a head that was made for this target.")
+    if architecture == "eagle3":
+        return DraftingHead(architecture=architecture, target_layers=layers)
+    return DraftingHead(
+        architecture=architecture,
+        target_layers=layers,
+        n_block=head.count("block_size", _DEFAULT_BLOCK),
+        mask=head.count(_MASK, own=False),
+        causal=any(head.flags("attention.causal")),
+        from_anchor=_MARKOV in tensors and all(head.flags("sample_from_anchor")),
+        n_candidates=_number(head, "selector_top_k") if _SELECTOR in tensors else 0,
+    )
+
+
+# Each gives what may be amiss, and the words for it, in order: what comes later may rest on what was asked before.
+Misfits = Iterator[tuple[bool, str]]
+
+
+def _of_eagle(head: Source, target: Source, tensors: Mapping[str, Tensor]) -> Misfits:
+    width, n_target = _number(head, "target_hidden_size"), _number(target, "embedding_length")
+    yield width != n_target, f"reads target rows of {width} numbers; this target's have {n_target}"
+    n_layers, n_blocks = len(head.counts("target_layers") or ()), _number(head, "block_count")
+    few = f"llama.cpp runs heads that read {_N_EAGLE_LAYERS}"
+    yield n_layers != _N_EAGLE_LAYERS, f"reads {n_layers} target layers; {few}"
+    yield n_blocks != 1, f"has {n_blocks} blocks; llama.cpp runs heads with one"
+    yield from _of_tensors(head, target, tensors)
+
+
+def _of_block(head: Source, target: Source, tensors: Mapping[str, Tensor]) -> Misfits:
+    n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
+    yield n_embd != n_target, f"is {n_embd} wide and the target {n_target}; llama.cpp wants them equal"
+    yield head.count("hyper_connection_count") > 0, "is of the DeepSeek-V4 kind, which mlsd does not drive"
+    has_markov, ends = _MARKOV in tensors, "llama.cpp ends the process on such a file"
+    both = "has a selector and a Markov head; llama.cpp's driver knows no such file"
+    yield has_markov and _SELECTOR in tensors, both
+    yield has_markov and not _number(head, "block_size"), f"has a Markov head and no block_size; {ends}"
+    unused = head.count("attention.sliding_window") > 0 and not any(head.flags("attention.sliding_window_pattern"))
+    yield unused, f"has a sliding window that no block uses; {ends}"
+    yield from _of_tensors(head, target, tensors)
+    mask, n_block = head.count(_MASK, None, own=False), head.count("block_size", _DEFAULT_BLOCK)
+    yield mask is None or mask >= _n_vocab(head), f"names no mask token ({_MASK})"
+    yield n_block < 2, f"has blocks of {n_block} positions, which leave nothing to propose"
+
+
+def _of_tensors(head: Source, target: Source, tensors: Mapping[str, Tensor]) -> Misfits:
     n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
     n_vocab, n_vocab_target = _n_vocab(head), _n_vocab(target)
-    if n_vocab != n_vocab_target:
-        raise _unfit(head, f"has a vocabulary of {n_vocab} tokens, the target one of {n_vocab_target}")
+    yield n_vocab != n_vocab_target, f"has a vocabulary of {n_vocab} tokens, the target one of {n_vocab_target}"
     usual = n_embd // max(1, _number(head, "attention.head_count"))
     keys, values = (_number(head, f"attention.{name}_length") or usual for name in ("key", "value"))
-    if keys != values:
-        raise _unfit(head, f"has keys of {keys} numbers and values of {values}; llama.cpp's graph wants them equal")
+    yield keys != values, f"has keys of {keys} numbers and values of {values}; llama.cpp's graph wants them equal"
     table, output, mapped = (tensors.get(name) for name in ("token_embd.weight", "output.weight", "d2t"))
     shares_output = output is None and (head.architecture == "eagle3" or table is None)
-    if n_embd != n_target and (table is None or shares_output):
-        raise _unfit(head, f"uses the target's tables, but is {n_embd} wide and the target {n_target}")
-    if table is not None and table.dims != (n_embd, n_vocab):
-        raise _unfit(head, f"has an embedding table of {table.dims}, not of {(n_embd, n_vocab)}")
-    if mapped is not None:
-        _check_map(head, mapped, n_vocab, shares_output=shares_output)
-
-
-def _check_map(head: Source, mapped: Tensor, n_vocab: int, *, shares_output: bool) -> None:
-    """The map from draft tokens to target tokens: 64-bit, one entry an output row, each a token and none twice."""
-    if mapped.type != gguf.GGMLQuantizationType.I64:
-        raise _unfit(head, f"stores its token map (d2t) as {mapped.type.name}; llama.cpp wants I64")
-    tokens = head.data("d2t").view(np.int64)
-    if len(tokens) != n_vocab and shares_output:
-        raise _unfit(head, f"maps {len(tokens)} tokens (d2t), but the target's output has {n_vocab} rows")
-    if tokens.min() < 0 or tokens.max() >= n_vocab or len(np.unique(tokens)) != len(tokens):
-        raise _unfit(head, "maps tokens (d2t) out of the vocabulary, or two to one")
-
-
-def _check_eagle(head: Source, target: Source, layers: tuple[int, ...]) -> None:
-    n_target = _number(target, "embedding_length")
-    width = _number(head, "target_hidden_size")
-    if width != n_target:
-        raise _unfit(head, f"reads target rows of {width} numbers; this target's have {n_target}")
-    if len(layers) != _N_EAGLE_LAYERS:
-        raise _unfit(head, f"reads {len(layers)} target layers; llama.cpp runs heads that read {_N_EAGLE_LAYERS}")
-    if _number(head, "block_count") != 1:
-        raise _unfit(head, f"has {_number(head, 'block_count')} blocks; llama.cpp runs heads with one")
-
-
-def _check_block(head: Source, target: Source) -> None:
-    n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
-    if n_embd != n_target:
-        raise _unfit(head, f"is {n_embd} wide and the target {n_target}; llama.cpp wants them equal")
-    names = {tensor.name for tensor in head.tensors}
-    if head.count("hyper_connection_count"):
-        raise _unfit(head, "is of the DeepSeek-V4 kind, which mlsd does not drive")
-    if _SELECTOR in names and _MARKOV in names:
-        raise _unfit(head, "has a selector and a Markov head; llama.cpp's driver knows no such file")
-    if _MARKOV in names and not _number(head, "block_size"):
-        raise _unfit(head, "has a Markov head and no block_size; llama.cpp ends the process on such a file")
-    if head.count("attention.sliding_window") and not any(head.flags("attention.sliding_window_pattern")):
-        raise _unfit(head, "has a sliding window that no block uses; llama.cpp ends the process on such a file")
-
-
-def _block_head(head: Source, layers: tuple[int, ...]) -> DraftingHead:
-    mask = head.count("tokenizer.ggml.mask_token_id", None, own=False)
-    if mask is None or mask >= _n_vocab(head):
-        raise _unfit(head, "names no mask token (tokenizer.ggml.mask_token_id)")
-    n_block = head.count("block_size", _DEFAULT_BLOCK)
-    if n_block < 2:
-        raise _unfit(head, f"has blocks of {n_block} positions, which leave nothing to propose")
-    names = {tensor.name for tensor in head.tensors}
-    return DraftingHead(
-        architecture=head.architecture,
-        target_layers=layers,
-        n_block=n_block,
-        mask=mask,
-        causal=any(head.flags("attention.causal")),
-        from_anchor=_MARKOV in names and all(head.flags("sample_from_anchor")),
-        n_candidates=_number(head, "selector_top_k") if _SELECTOR in names else 0,
-    )
+    shares = n_embd != n_target and (table is None or shares_output)
+    yield shares, f"uses the target's tables, but is {n_embd} wide and the target {n_target}"
+    if table is not None:
+        wanted = (n_embd, n_vocab)
+        yield table.dims != wanted, f"has an embedding table of {table.dims}, not of {wanted}"
+    if mapped is not None:  # from draft tokens to the target's: an entry for each output row
+        no_i64 = mapped.type != gguf.GGMLQuantizationType.I64
+        yield no_i64, f"stores its token map (d2t) as {mapped.type.name}; llama.cpp wants I64"
+        tokens = head.data("d2t").view(np.int64)
+        short = f"maps {len(tokens)} tokens (d2t), but the target's output has {n_vocab} rows"
+        yield len(tokens) != n_vocab and shares_output, short
+        wrong = tokens.min() < 0 or tokens.max() >= n_vocab or len(np.unique(tokens)) != len(tokens)
+        yield bool(wrong), "maps tokens (d2t) out of the vocabulary, or two to one"
 
 
 def _n_vocab(source: Source) -> int:
@@ -142,7 +126,3 @@ def _number(source: Source, key: str) -> int:
     """A count; 0 where there is none, or one for each block."""
     found = source.counts(key) or (0,)
     return 0 if source.is_array(f"{source.architecture}.{key}") else found[0]
-
-
-def _unfit(head: Source, why: str) -> UnsupportedError:
-    return UnsupportedError(f"{head.path.name} {why}.", hint="Take a head that was made for this target.")

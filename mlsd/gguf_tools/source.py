@@ -10,7 +10,7 @@ import functools
 import mmap
 import sys
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, overload
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mlsd.gguf_tools.header import Header
+    from mlsd.gguf_tools.header import Header, Value
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Floats: TypeAlias = "npt.NDArray[np.float32]"
@@ -124,6 +124,11 @@ class Source:
         return [Source(self.path.with_name(name)) for name in names]
 
     @property
+    def values(self) -> Mapping[str, Value]:
+        """The metadata, still encoded."""
+        return self._header.values
+
+    @property
     def tensors(self) -> list[Tensor]:
         return [entry.tensor for entry in self._header.tensors.values()]
 
@@ -187,20 +192,11 @@ class Source:
 
     def length(self, key: str) -> int | None:
         """Number of items of an array, which is not decoded; None when the key is not there."""
-        value = self._header.values.get(key)
+        value = self.values.get(key)
         return None if value is None else value.length
 
     def is_array(self, key: str) -> bool:
-        value = self._header.values.get(key)
-        return value is not None and value.item_type is not None
-
-    def value_type(self, key: str) -> tuple[gguf.GGUFValueType | None, gguf.GGUFValueType | None]:
-        """Type of a value and of its items; (None, None) when the key is not there."""
-        value = self._header.values.get(key)
-        return (None, None) if value is None else (value.type, value.item_type)
-
-    def keys(self) -> list[str]:
-        return list(self._header.values)
+        return (value := self.values.get(key)) is not None and value.item_type is not None
 
     def data(self, name: str) -> Bytes:
         """The raw bytes of one tensor, mapped from the file and read-only."""
@@ -221,7 +217,7 @@ class Source:
 
     def copy_metadata(self, writer: gguf.GGUFWriter, *, skip: Container[str] = ()) -> None:
         """Copy every key to `writer` unchanged, but those in `skip` and the architecture (the writer has it)."""
-        for key, value in self._header.values.items():
+        for key, value in self.values.items():
             # The writer refuses empty arrays; nothing that reads a GGUF tells them from a missing key.
             if key != "general.architecture" and key not in skip and value.length:
                 writer.add_key_value(key, self.get(key), value.type, value.item_type)

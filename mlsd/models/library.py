@@ -272,29 +272,16 @@ class Library:
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
     def _make(self, entry: ModelEntry, watch: Watch | None) -> tuple[Path, ...]:
-        if entry.shape:
-            return self._synthesize(entry, watch)
-        base = self.pull(self.manifest.models[entry.base], watch)
+        base = () if entry.shape else self.pull(self.manifest.models[entry.base], watch)
         out = self._made_path(entry)
         if out is None or len(base) > 1:
             raise ManifestError(f"{entry.id} cannot be made from {entry.base}, which is split into several files.")
         if not out.is_file():
-            check_disk(base[0].stat().st_size, out.parent, entry.id, "MLSD_HOME")
+            check_disk(sum(path.stat().st_size for path in base), out.parent, entry.id, "MLSD_HOME")
             if watch:
                 watch(f"making {out.name}")
-            _write_made(base[0], out, entry)
+            _write_made(base, out, entry)
         return (out,)
-
-    def _synthesize(self, entry: ModelEntry, watch: Watch | None) -> tuple[Path, ...]:
-        from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
-
-        out = self._made_path(entry)
-        if out is not None and not out.is_file():
-            if watch:
-                watch(f"making {out.name}")
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_synthetic(out, plan_synthetic(entry.shape, entry.quantization), seed=entry.seed)
-        return (out,) if out else ()
 
 
 def resolve_model(text: str, *, make: bool = False) -> LocalModel:
@@ -368,15 +355,19 @@ def space_hint(variable: str) -> str:
     return f"{hint} {purgeable}" if sys.platform == "darwin" else hint
 
 
-def _write_made(base: Path, out: Path, entry: ModelEntry) -> None:
-    if entry.type is not None:
+def _write_made(base: tuple[Path, ...], out: Path, entry: ModelEntry) -> None:
+    if entry.shape:
+        from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
+
+        write_synthetic(out, plan_synthetic(entry.shape, entry.quantization), seed=entry.seed)
+    elif entry.type is not None:
         from mlsd.engine.llama.quantize import quantize
 
-        quantize(base, out, entry.type)
+        quantize(base[0], out, entry.type)
     else:
         from mlsd.gguf_tools.synthetic.perturb import perturb
 
-        perturb(base, out, noise=entry.noise, seed=entry.seed)
+        perturb(base[0], out, noise=entry.noise, seed=entry.seed)
 
 
 def find_elsewhere(repo: str, part: FilePart, hub_cache: Path) -> Path | None:

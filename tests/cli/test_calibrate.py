@@ -69,24 +69,6 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, mlsd: Mls
     assert found["spent"]["seconds"]["load"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--rows", "2,3"), "T(1)"),
-        (("--rows", "0,1"), "positive"),
-        (("--depth", "0"), "at least 1"),
-        (("--budget-s", "0"), "above 0"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused_before_a_model_is_made(
-    mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
-) -> None:
-    made: list[str] = []
-    monkeypatch.setattr("mlsd.measure.parent.calibration.resolve_model", lambda name, make: made.append(name))
-    refused = mlsd("calibrate", "tiny-dense", *arguments)
-    assert refused.code == 2 and message in refused.err and not made
-
-
 PARTS = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3", "--n-predict", "16")
 
 

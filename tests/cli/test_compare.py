@@ -114,19 +114,18 @@ def test_a_build_that_cannot_be_measured_is_told_before_anything_runs(
     assert not KEPT.exists()
 
 
-def test_libraries_that_lack_a_function_are_told(mlsd: Mlsd, tmp_path: Path) -> None:
+def test_the_same_files_under_two_names_and_libraries_that_lack_a_function_are_refused(
+    mlsd: Mlsd, tmp_path: Path
+) -> None:
     folder = copy_of_installed(tmp_path / "lib")
+    result = mlsd("compare", ".", folder, "tiny-dense")
+    assert result.code == 2
+    assert "are the same build" in result.err and "mlsd compare . . TARGET" in result.err
     (folder / plain_name("llama")).unlink()
     shutil.copyfile(library(folder, "ggml-base"), folder / plain_name("llama"))
     result = mlsd("compare", ".", folder, "tiny-dense", *QUICK)
     assert result.code == 2
     assert "llama.cpp cannot be loaded" in result.err and "undefined symbol: llama_" in result.err
-
-
-def test_the_same_files_under_two_names_are_refused(mlsd: Mlsd, tmp_path: Path) -> None:
-    result = mlsd("compare", ".", copy_of_installed(tmp_path / "lib"), "tiny-dense")
-    assert result.code == 2
-    assert "are the same build" in result.err and "mlsd compare . . TARGET" in result.err
 
 
 @pytest.mark.heavy

@@ -14,18 +14,16 @@ from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
 
 
-def test_the_card_names_every_field_and_says_which_are_not_known(mlsd: Mlsd) -> None:
+def test_the_card_names_every_field_with_a_reason_for_what_is_not_known_and_a_verdict_for_every_profile(
+    mlsd: Mlsd,
+) -> None:
     output = mlsd("doctor").out
-    environment = json.loads(mlsd("doctor", "--json").out)["environment"]
+    document = json.loads(mlsd("doctor", "--json").out)
+    environment = document["environment"]
     assert environment["chip"] is None or environment["chip"] in output
     assert f"llama-cpp-python {environment['llama_cpp_python_version']}" in re.sub(" +", " ", output)
     assert output.count("not known: ") >= sum(value is None for value in environment.values())
     assert "disk free for models" in output
-
-
-def test_json_gives_a_reason_for_every_null_and_a_verdict_for_every_profile(mlsd: Mlsd) -> None:
-    document = json.loads(mlsd("doctor", "--json").out)
-    environment = document["environment"]
     assert set(environment) == set(Environment.__struct_fields__)
     assert set(document["missing"]) == {name for name, value in environment.items() if value is None}
     assert environment["backend"] is not None

@@ -139,24 +139,19 @@ def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypa
     assert "models clean" not in mlsd("models", "list").err
 
 
-def test_all_methods_are_listed_and_those_that_cannot_run_say_why(mlsd: Mlsd) -> None:
+def test_methods_are_listed_with_their_options_and_presets_and_those_that_cannot_run_say_why(mlsd: Mlsd) -> None:
     listed = mlsd("models", "methods")
     assert listed.code == 0
     assert all(name in listed.out for name in METHODS)
     assert all(f"Not available: {name}: " in listed.err for name in UNAVAILABLE)
-    found = json.loads(mlsd("models", "methods", "--json").out)
+    found = answer(mlsd, "methods")
     assert [method["name"] for method in found["methods"]] == sorted(METHODS)
     assert {method["name"] for method in found["unavailable"]} == UNAVAILABLE.keys()
-
-
-def test_one_method_shows_its_options_and_presets(mlsd: Mlsd) -> None:
     shown = mlsd("models", "methods", "pld").out
-    assert "min_ngram" in shown
-    assert "ngram=12, min_ngram=12, match=last" in shown
-    found = json.loads(mlsd("models", "methods", "lookahead", "--json").out)
-    window = next(option for option in found["options"] if option["name"] == "window")
+    assert "min_ngram" in shown and "ngram=12, min_ngram=12, match=last" in shown
+    window = next(option for option in answer(mlsd, "methods", "lookahead")["options"] if option["name"] == "window")
     assert window == {"name": "window", "meaning": "W: columns", "values": "2 .. 100", "default": 15, "required": False}
-    store = json.loads(mlsd("models", "methods", "rest", "--json").out)["options"][0]
+    store = answer(mlsd, "methods", "rest")["options"][0]
     assert (store["name"], store["required"], store["default"]) == ("store", True, None)
 
 

@@ -61,14 +61,20 @@ def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: P
     assert mlsd("report", "--db", db, "-o", tmp_path / "report").code == 0
 
 
-def test_a_database_alone_becomes_a_record_beside_it(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
-    db = tmp_path / "mine.sqlite"
+def test_a_database_alone_becomes_a_record_beside_it_equal_ones_equal_files_and_none_is_replaced_unasked(
+    mlsd: Mlsd, study: Path, tmp_path: Path
+) -> None:
+    db, record = tmp_path / "mine.sqlite", tmp_path / "mine.record.gz"
     db.write_bytes(study.read_bytes())
     made = mlsd("record", db)
     assert made.code == 0 and "studies/ of a pull request" in made.err
-    assert mlsd("record", tmp_path / "mine.record.gz").code == 0
+    assert mlsd("record", record).code == 0
     again = mlsd("record", db)
     assert again.code == 2 and "mine.record.gz exists" in again.err and "--force" in again.err
+    data = record.read_bytes()
+    assert mlsd("record", study, "-o", record).code == 2
+    assert mlsd("record", study, "-o", record, "--force").code == 0
+    assert record.read_bytes() == data
 
 
 @pytest.mark.native
@@ -103,15 +109,6 @@ def test_every_published_record_can_be_as_it_says_and_makes_its_page(mlsd: Mlsd,
     assert mlsd("record", path, "--into", tmp_path / "s.sqlite").code == 0
     assert mlsd("report", "--db", tmp_path / "s.sqlite", "-o", tmp_path / "page").code == 0
     assert (tmp_path / "page" / "report.html").stat().st_size > 100_000
-
-
-def test_equal_studies_give_equal_files_and_none_is_replaced_unasked(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
-    one, other = tmp_path / "1.record.gz", tmp_path / "2.record.gz"
-    mlsd("record", study, "-o", one)
-    mlsd("record", study, "-o", other)
-    assert one.read_bytes() == other.read_bytes()
-    assert mlsd("record", study, "-o", one).code == 2
-    assert mlsd("record", study, "-o", one, "--force").code == 0
 
 
 def test_a_record_names_no_folder_no_host_and_no_user(

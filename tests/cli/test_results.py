@@ -37,6 +37,11 @@ def db(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("fitted") / "s.sqlite", STUDY)
+
+
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False)
 
@@ -148,9 +153,8 @@ def test_claims_as_json_carry_effects_intervals_and_trials(mlsd: Mlsd, tmp_path:
 # --- fits ---------------------------------------------------------------------------------------------------------
 
 
-def test_fits_are_printed_with_what_they_predict(mlsd: Mlsd, tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.sqlite", STUDY)
-    lines = [" ".join(line.split()) for line in mlsd("results", "--fits", "--db", path).out.splitlines()]
+def test_fits_are_printed_with_what_they_predict(mlsd: Mlsd, fitted: Path) -> None:
+    lines = [" ".join(line.split()) for line in mlsd("results", "--fits", "--db", fitted).out.splitlines()]
     (best,) = [line for line in lines if line.startswith("dense + small corrected")]
     assert best.endswith("predicts best")
     equations = [line for line in lines if line.startswith("B dense small, gamma 8 rounds")]
@@ -159,8 +163,8 @@ def test_fits_are_printed_with_what_they_predict(mlsd: Mlsd, tmp_path: Path) -> 
     assert not any("T(k) of" in line for line in lines), "no pass was timed"
 
 
-def test_eighty_columns_keep_what_was_measured_and_predicted(tmp_path: Path) -> None:
-    study = mlsd_library.open_study(write_study(tmp_path / "s.sqlite", STUDY))
+def test_eighty_columns_keep_what_was_measured_and_predicted(fitted: Path) -> None:
+    study = mlsd_library.open_study(fitted)
     shown = terminal.render(equation_table(study.predictions), width=80)
     assert max(map(len, shown.splitlines()[1:5])) <= 80
     assert all(word in shown for word in ("measured speedup", "Eq. 1", "Eq. 2", "corrected", "setting"))
@@ -168,9 +172,8 @@ def test_eighty_columns_keep_what_was_measured_and_predicted(tmp_path: Path) -> 
     assert all(word in fits for word in ("model", "held-out error", "choice"))
 
 
-def test_one_model_as_json(mlsd: Mlsd, tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.sqlite", STUDY)
-    document = json.loads(mlsd("results", "--fits", "--db", path, "--target", "moe", "--json").out)
+def test_one_model_as_json(mlsd: Mlsd, fitted: Path) -> None:
+    document = json.loads(mlsd("results", "--fits", "--db", fitted, "--target", "moe", "--json").out)
     assert [pair["target"] for pair in document["pairs"]] == ["moe"]
     fits = {fit["model"]: fit for fit in document["pairs"][0]["fits"]}
     assert set(fits) == {"equation 1", "equation 2", "overhead", "corrected"}
@@ -179,7 +182,6 @@ def test_one_model_as_json(mlsd: Mlsd, tmp_path: Path) -> None:
     assert len(document["arms"]) == 4 and all(arm["decision"] for arm in document["arms"]), "as its session decides"
 
 
-def test_an_unknown_model_is_refused_with_those_there_are(mlsd: Mlsd, tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.sqlite", STUDY)
-    refused = mlsd("results", "--fits", "--db", path, "--target", "x")
+def test_an_unknown_model_is_refused_with_those_there_are(mlsd: Mlsd, fitted: Path) -> None:
+    refused = mlsd("results", "--fits", "--db", fitted, "--target", "x")
     assert refused.code == 2 and "dense, moe" in refused.err

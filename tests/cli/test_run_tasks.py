@@ -1,12 +1,11 @@
 """``mlsd run E --tasks``: Spec-Bench's protocol on the tiny family and on SmolLM2."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from mlsd.planning.prompts import KINDS, read_tasks
+from mlsd.planning.prompts import KINDS
 from mlsd.records import Trial
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
@@ -26,9 +25,6 @@ QUESTIONS = (
     {"question_id": 81, "category": "writing", "turns": ["Name a colour.", "Name another one."], "reference": []},
     {"question_id": 321, "category": "qa", "turns": ["How many legs has a spider?"]},
 )
-
-
-MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
 @pytest.fixture
@@ -64,74 +60,29 @@ def test_smollm2_answers_in_turn_and_every_arm_answers_the_same(
     assert not any("<|im_end|>" in str(text) for said in texts.values() for text in said)
 
 
-def test_the_second_turn_is_a_longer_prompt_that_holds_the_answer(
-    mlsd: Mlsd, suite: Path, questions: Path, tmp_path: Path
-) -> None:
-    database = tmp_path / "t.sqlite"
-    arguments = ("--tasks", questions, "--n-predict", 8, "--repeats", 1, "--n-threads", 1, "--db", database)
-    done = mlsd("run", suite, "--profile", "tiny", *arguments)
-    assert done.code == 0, done.err
-    with Store.open(database, create=False) as store:
-        cases = store.cases()
-        trials = [stored.trial for stored in store.trials(rounds=False)]
-    assert all(trial.valid for trial in trials)
-    by_key = {cases[t.case_id].prompt.key: t for t in trials if t.arm == "ar"}
-    first, second = by_key["task-81-turn-1"], by_key["task-81-turn-2"]
-    # The tiny family has no template: the turns and the answer stand there as plain text.
-    assert second.n_prompt is not None
-    assert first.n_prompt is not None
-    assert second.n_prompt > first.n_prompt + len(first.tokens) - 2
-    assert not any(case.ignore_eog for case in cases.values())
-    assert {case.prompt.workload for case in cases.values()} <= set(KINDS)
-
-
-def test_with_a_temperature_the_second_turn_holds_what_the_plain_arm_said_in_that_repeat(
+def test_the_second_turn_holds_what_the_plain_arm_said_in_that_repeat_also_with_a_temperature(
     mlsd: Mlsd, suite: Path, questions: Path, tmp_path: Path
 ) -> None:
     database = tmp_path / "t.sqlite"
     arguments = ("--tasks", questions, "--n-predict", 12, "--temperature", 0.9, "--seed", 5, "--n-threads", 1)
-    done = mlsd("run", suite, "--profile", "tiny", *arguments, "--db", database)
+    done = mlsd("run", suite, "--profile", "tiny", *arguments, "--per-kind", 1, "--db", database)
     assert done.code == 0, done.err
     with Store.open(database, create=False) as store:
         cases = store.cases()
         trials = [stored.trial for stored in store.trials(rounds=False)]
     assert all(trial.valid for trial in trials)
+    assert not any(case.ignore_eog for case in cases.values())
+    assert {case.prompt.workload for case in cases.values()} <= set(KINDS)
     by_key: dict[tuple[str, str, int], Trial] = {(cases[t.case_id].prompt.key, t.arm, t.repeat): t for t in trials}
     for repeat in (0, 1):
-        said = by_key["task-81-turn-1", "ar", repeat].text
+        first = by_key["task-81-turn-1", "ar", repeat]
         plain, drafted = (by_key["task-81-turn-2", arm, repeat] for arm in ("ar", "sd"))
-        assert said
-        assert plain.earlier == drafted.earlier == (said,), "one history for both arms, as it was sampled"
-        assert plain.n_prompt == drafted.n_prompt
+        assert plain.earlier == drafted.earlier == (first.text,), "one history for both arms, as it was sampled"
+        assert first.text and first.n_prompt is not None and plain.n_prompt is not None
+        # The tiny family has no template: the turns and the answer stand there as plain text.
+        assert plain.n_prompt == drafted.n_prompt > first.n_prompt + len(first.tokens) - 2
         assert by_key["task-81-turn-1", "sd", repeat].earlier == ()
     assert by_key["task-81-turn-2", "ar", 0].earlier != by_key["task-81-turn-2", "ar", 1].earlier
-
-
-@pytest.fixture
-def spec_bench(tmp_path: Path) -> Path:
-    """A file of Spec-Bench's shape, in our words: 480 questions, eight multi-turn categories of ten, five of eighty."""
-    categories = [(name, 10, 2) for name in MT_BENCH] + [(kind, 80, 1) for kind in KINDS[1:]]
-    path, lines = tmp_path / "question.jsonl", []
-    for category, count, n_turns in categories:
-        for i in range(count):
-            turns = [f"{category} question {i}, turn {turn}: what is {i} and {turn}?" for turn in range(1, n_turns + 1)]
-            lines.append({"question_id": 81 + len(lines), "category": category, "turns": turns, "reference": [""]})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def test_a_file_with_all_of_spec_benchs_categories_runs(
-    mlsd: Mlsd, suite: Path, spec_bench: Path, tmp_path: Path
-) -> None:
-    assert Counter(task.kind for task in read_tasks(spec_bench)) == dict.fromkeys(KINDS, 80)
-    database = tmp_path / "e.sqlite"
-    subset = ("--tasks", spec_bench, "--per-kind", 8, "--n-predict", 6, "--repeats", 1)
-    done = mlsd("run", suite, "--profile", "tiny", *subset, "--n-threads", 1, "--db", database, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["outcome"]["n_ok"] == 2 * (8 * 2 + 5 * 8)
-    with Store.open(database, create=False) as store:
-        workloads = Counter(case.prompt.workload for case in store.cases().values() if case.arm == "ar")
-    assert workloads == {KINDS[0]: 16, **dict.fromkeys(KINDS[1:], 8)}
 
 
 def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def _write(
 ) -> None:
     def describe(writer: gguf.GGUFWriter) -> None:
         add_keys(writer, architecture, keys, name=f"mlsd random {architecture}, seed {seed}", origin={"seed": seed})
-        other = [key for key in target.keys() if not key.startswith("tokenizer.")]  # noqa: SIM118  # no mapping
+        other = [key for key in target.values if not key.startswith("tokenizer.")]
         target.copy_metadata(writer, skip={*other, "tokenizer.ggml.mask_token_id"})
         if mask is not None:
             writer.add_mask_token_id(mask)

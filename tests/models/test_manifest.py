@@ -124,17 +124,13 @@ def test_a_wrong_entry_is_named_by_file_key_and_value(tmp_path: Path, old: str, 
     assert str(path) in str(error.value)
 
 
-def test_a_made_model_without_its_base_is_refused(tmp_path: Path) -> None:
-    text = '[models.x]\nsource = "quantize"\nbase = "gone"\ntype = "Q8_0"\nname = "x"\n'
-    path = write(tmp_path, text + 'architecture = "llama"\nquantization = "Q8_0"\n')
-    with pytest.raises(ManifestError, match=r"models\.x\.base = 'gone': no model has this id"):
-        load_manifest(user=path)
-
-
-def test_models_made_from_each_other_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("base", "words"), [("gone", r"models\.x\.base = 'gone': no model has this id"), ("y", "itself")]
+)
+def test_models_made_from_nothing_or_from_each_other_are_refused(tmp_path: Path, base: str, words: str) -> None:
     rest = 'source = "perturb"\nnoise = 0.1\nname = "n"\narchitecture = "llama"\nquantization = "F16"\n'
-    path = write(tmp_path, f'[models.x]\nbase = "y"\n{rest}[models.y]\nbase = "x"\n{rest}')
-    with pytest.raises(ManifestError, match="made from itself"):
+    path = write(tmp_path, f'[models.x]\nbase = "{base}"\n{rest}[models.y]\nbase = "x"\n{rest}')
+    with pytest.raises(ManifestError, match=words):
         load_manifest(user=path)
 
 

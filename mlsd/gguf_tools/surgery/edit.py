@@ -82,7 +82,7 @@ class MadeDraft(Record, frozen=True, kw_only=True):
 
 
 def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
-    """The model with only the trunk blocks `keep` (old numbers, ascending). Raises: InputError, ModelFileError."""
+    """The model with only the trunk blocks `keep` (old numbers, ascending). Raises: ModelFileError."""
     source.require_whole()
     if source.architecture not in RENUMBERABLE:
         raise ModelFileError(
@@ -90,14 +90,7 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
             "number: a window, a rotation or a scale would change silently.",
             hint=f"Architectures that can be cut: {', '.join(RENUMBERABLE)}.",
         )
-    n_layers = _trunk(source)
-    layers = tuple(keep)
-    if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= n_layers:
-        raise InputError(
-            f"{source.path.name} has blocks 0 to {n_layers - 1}; {list(layers)} is not an ascending choice of them.",
-            hint="Name every block at most once.",
-        )
-    pieces = []
+    layers, pieces = tuple(keep), []
     for tensor in source.tensors:
         block = tensor.block
         if block is None:
@@ -169,7 +162,9 @@ def recurrent_layers(source: Source) -> list[bool]:
     with a list of key heads where that is 0 (and nemotron-h's feed-forward width too), and the others but every so
     many-th block. A model without the keys of a state has none.
     """
-    n_layers = _trunk(source)
+    n_layers = trunk_layers(source)
+    if n_layers is None:
+        raise ModelFileError(f"{source.path.name} does not say how many blocks it has.", hint="Is it a language model?")
     listed = source.flags(RECURRENT_LAYERS)
     if 0 < len(listed) < n_layers:
         raise source.damaged(f"it states for {len(listed)} of its {n_layers} blocks whether they are recurrent")
@@ -223,8 +218,8 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
     prefix = f"{source.architecture}."
     n_stored = source.n_blocks
     changed: dict[str, Any] = {f"{prefix}block_count": len(layers)}
-    for key in source.keys():  # noqa: SIM118  # a method of ours, not a mapping's
-        if key.startswith(prefix) and source.is_array(key) and source.length(key) == n_stored:
+    for key, value in source.values.items():
+        if key.startswith(prefix) and value.item_type is not None and value.length == n_stored:
             values = source.get(key)
             changed[key] = [values[layer] for layer in layers]
     removed = {f"{prefix}nextn_predict_layers"}
@@ -274,19 +269,12 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
         source.copy_metadata(writer, skip={*edit.changed, *edit.removed, "general.name"})
         writer.add_name(f"{source.text('general.name', source.path.stem, own=False)}, {edit.label}")
         for key, value in edit.changed.items():
-            kind, item_type = source.value_type(key)
-            if kind is None:
-                kind, item_type = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL
-            writer.add_key_value(key, value, kind, item_type)
+            if (old := source.values.get(key)) is not None:
+                writer.add_key_value(key, value, old.type, old.item_type)
+            else:
+                writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL)
 
     return write
-
-
-def _trunk(source: Source) -> int:
-    n_layers = trunk_layers(source)
-    if n_layers is None:
-        raise ModelFileError(f"{source.path.name} does not say how many blocks it has.", hint="Is it a language model?")
-    return n_layers
 
 
 MOST_BYTES = 10_000_000_000

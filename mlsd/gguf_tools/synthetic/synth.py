@@ -89,7 +89,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
         pieces=tuple(surgery.TensorPiece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
     )
     edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
-    own = frozenset(key for key in source.keys() if key.startswith(_OWN_KEYS))  # noqa: SIM118  # no mapping
+    own = frozenset(key for key in source.values if key.startswith(_OWN_KEYS))
     edit = msgspec.structs.replace(edit, removed=edit.removed | own, label="random weights")
     stored = [piece.tensor for piece in edit.pieces]
     types = stored if quant == SAME else quantized(stored, quant, n_layers=depth)

@@ -45,25 +45,20 @@ def write_tiny_set(
         if name not in _SHAPES:
             raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
-        write_random(base, shape, seed=seed, on_bytes=on_bytes)
-        yield _file(base, shape, seed)
-        for suffix, noise in NOISES.items():
-            copy = folder / f"{name}{suffix}.gguf"
-            perturb(base, copy, noise=noise, seed=seed, on_bytes=on_bytes)
-            yield _file(copy, shape, seed, noise)
-        other = folder / f"{name}{OTHER}.gguf"
-        write_random(other, shape, seed=seed + 1, on_bytes=on_bytes)
-        yield _file(other, shape, seed + 1)
-
-
-def _file(path: Path, shape: Shape | TensorTable, seed: int, noise: float = 0.0) -> TinyFile:
-    return TinyFile(
-        name=path.stem,
-        path=str(path),
-        n_bytes=path.stat().st_size,
-        sha256=digest(path),
-        shape=shape.name,
-        seed=seed,
-        noise=noise,
-        n_parameters=shape.n_parameters,
-    )
+        copies = [(f"{name}{suffix}", seed, noise) for suffix, noise in NOISES.items()]
+        for file, own_seed, noise in ((name, seed, 0.0), *copies, (f"{name}{OTHER}", seed + 1, 0.0)):
+            path = folder / f"{file}.gguf"
+            if noise:
+                perturb(base, path, noise=noise, seed=own_seed, on_bytes=on_bytes)
+            else:
+                write_random(path, shape, seed=own_seed, on_bytes=on_bytes)
+            yield TinyFile(
+                name=file,
+                path=str(path),
+                n_bytes=path.stat().st_size,
+                sha256=digest(path),
+                shape=shape.name,
+                seed=own_seed,
+                noise=noise,
+                n_parameters=shape.n_parameters,
+            )

@@ -93,7 +93,18 @@ def generator(seed: int, name: str, purpose: str = "weights") -> np.random.Gener
 
 def random_weights(tensor: Tensor, seed: int) -> Floats:
     """Weights of one tensor in numpy order (rows first): shape `tensor.dims` reversed, float32."""
-    weights = _plain(tensor, generator(seed, tensor.name), spread(tensor))
+    if tensor.kind == "decay":
+        # Decay rates of a state: from slow to fast over the heads, always negative, so no state can grow.
+        rates = -np.geomspace(0.5, 4.0, tensor.dims[-1], dtype=np.float32)
+        return np.repeat(rates, tensor.n_weights // len(rates)).reshape(tensor.dims[::-1])
+    if tensor.kind == "time_step":
+        # softplus(bias) is the step: 0.02 to 0.2, so states remember for some tens of tokens.
+        steps = np.geomspace(0.02, 0.2, tensor.dims[0], dtype=np.float32)[::-1]
+        return np.log(np.expm1(steps)).astype(np.float32)
+    weights = generator(seed, tensor.name).standard_normal(tensor.dims[::-1], dtype=np.float32)
+    weights *= np.float32(spread(tensor))
+    if tensor.kind in ("norm", "skip"):
+        weights += np.float32(_HEAD_NORM_MEAN if tensor.part in ("attn_q_norm", "attn_k_norm") else 1.0)
     if tensor.kind == "head":
         # Special and unused tokens get a logit of zero: with spread logits they are never the best, so a tiny model
         # does not end its text by chance.
@@ -114,22 +125,6 @@ def spread(tensor: Tensor) -> float:
             return float(1.0 / np.sqrt(tensor.dims[0]))
         case _:
             return float(_GAINS.get(tensor.part, 1.0) / np.sqrt(tensor.dims[0]))
-
-
-def _plain(tensor: Tensor, rng: np.random.Generator, spread: float) -> Floats:
-    if tensor.kind == "decay":
-        # Decay rates of a state: from slow to fast over the heads, always negative, so no state can grow.
-        rates = -np.geomspace(0.5, 4.0, tensor.dims[-1], dtype=np.float32)
-        return np.repeat(rates, tensor.n_weights // len(rates)).reshape(tensor.dims[::-1])
-    if tensor.kind == "time_step":
-        # softplus(bias) is the step: 0.02 to 0.2, so states remember for some tens of tokens.
-        steps = np.geomspace(0.02, 0.2, tensor.dims[0], dtype=np.float32)[::-1]
-        return np.log(np.expm1(steps)).astype(np.float32)
-    values = rng.standard_normal(tensor.dims[::-1], dtype=np.float32)
-    values *= np.float32(spread)
-    if tensor.kind in ("norm", "skip"):
-        values += np.float32(_HEAD_NORM_MEAN if tensor.part in ("attn_q_norm", "attn_k_norm") else 1.0)
-    return values
 
 
 # Routers are quantized too, unlike in real models: an F32 product of a batch differs from that of one token in the last

@@ -40,11 +40,8 @@ def test_a_configuration_of_the_published_kind_leaves_things_out(tmp_path: Path)
     assert (read.n_head_kv, read.head_width) == (2, 32)
     assert (read.rope_base, read.rms_norm_eps) == (PUBLISHED_ROPE_BASE, 1e-6)
     assert read.scaling == {}
-
-
-def test_newer_configurations_keep_the_rotation_in_one_place(tmp_path: Path) -> None:
-    parameters = {"rope_type": "default", "rope_theta": 5e5}
-    folder = write_adapter(tmp_path / "adapter", SHAPE, rope_theta=None, rope_parameters=parameters)
+    newer = {"rope_type": "default", "rope_theta": 5e5}  # base and scaling in one place
+    folder = write_adapter(tmp_path / "newer", SHAPE, rope_theta=None, rope_parameters=newer)
     assert (Adapter(folder).config.rope_base, Adapter(folder).config.scaling) == (5e5, {})
 
 
