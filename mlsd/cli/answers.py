@@ -70,11 +70,8 @@ def next_step(found: Answer, question: Question) -> str | None:
     again = [arm for arm in found.open if any(one.trial.status != "failed" for one in arm.trials)]
     if not again:  # what failed each time would fail again: the methods and drafts that fit the target are tried
         arm = next(iter(found.open), found.best)
-        return (
-            question.others(arm)
-            if arm
-            else shlex.join(["mlsd", "bench", question.models.get(found.target, found.target)])
-        )
+        target = question.models.get(found.target, found.target)
+        return question.others(arm) if arm else shlex.join(["mlsd", "bench", target])
     seconds = found.seconds
     wanted_s = _FIRST_BLOCKS * (found.block_s or 0.0) if seconds is None else seconds
     budget = max(_LEAST_S, math.ceil(wanted_s * 2 / 10) * 10)
@@ -107,16 +104,12 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
     """The answer as it is printed."""
     ratio = found.ratio
     return AnswerObject(
-        target=found.target,
-        source=found.source,
+        **{name: getattr(found, name) for name in ("target", "source", "n_predict", "use", "words")},
         prompt=found.text,
-        n_predict=found.n_predict,
-        use=found.use,
         setting=None if found.best is None else found.best.setting,
         speedup=None if ratio is None else ratio.value,
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
-        words=found.words,
         reason=found.reason or None,
         next=next_step,
         flags=flags,

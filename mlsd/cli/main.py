@@ -152,22 +152,13 @@ def main(argv: list[str] | None = None) -> None:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            output.complain(_kept(argv))
+            output.complain(_interrupted(argv))
             sys.exit(interrupted())
-        except MlsdError as error:
-            if as_json:
-                _print_error(error, error.message, error.hint, error.exit_code)
-            _fail(error, error.message, error.hint, error.exit_code)
-        except OSError as error:
-            if as_json and error.filename is not None:  # without a name it may be of the output itself
-                _print_error(error, *_words(error), 2)
-            _fail(error, *_words(error))
-        except UnicodeEncodeError as error:  # of bytes on the command line or in a path that are no text
-            name = clean(error.object[max(0, error.start - 40) : error.end + 40])
-            _fail(error, f"A name holds bytes that are no text: ...{name}.", "Rename the file or folder, in UTF-8.")
+        except (MlsdError, OSError, UnicodeEncodeError) as error:
+            _fail(error, *_words(error), as_json=as_json)
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
         if code == _INTERRUPTED:
-            output.complain(_kept(argv))
+            output.complain(_interrupted(argv))
             code = interrupted()
         sys.exit(code)
 
@@ -181,7 +172,7 @@ class _Notes(logging.Handler):
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TRIALS = "the trials that ended are kept"
-_KEPT = {  # once something was stored
+_STORED = {  # once something was stored
     "run": f"{_TRIALS}, and the same command continues where it stopped.",
     **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
     "compare": f"{_TRIALS}; the same command starts another session.",
@@ -189,15 +180,15 @@ _KEPT = {  # once something was stored
     "advise": "the trials that --measure ended are kept, and the same command uses them.",
     "calibrate": "the repeats that ended are stored; the same command adds to them.",
 }
-_ALWAYS_KEPT = {  # what they store is stored by others, or by parts
+_ALWAYS_STORED = {  # what they store is stored by others, or by parts
     "models": "whole files are kept, and the same command continues; no other file was changed.",
     "lab": "trials are kept where `mlsd run --lab` was started; the same command continues.",
 }
 
 
-def _kept(argv: Sequence[str] | None) -> str:
+def _interrupted(argv: Sequence[str] | None) -> str:
     name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
-    stays = _ALWAYS_KEPT.get(name) or (_KEPT.get(name) if output.something_stored.is_set() else None)
+    stays = _ALWAYS_STORED.get(name) or (_STORED.get(name) if output.something_stored.is_set() else None)
     return f"Interrupted: {stays or 'nothing was stored by this call; the same command starts again.'}"
 
 
@@ -220,13 +211,19 @@ def _stop_signals() -> Iterator[Callable[[], int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _words(error: OSError) -> tuple[str, str]:
-    """What went wrong with a file that no part of the library explains better, and what to do."""
+def _words(error: MlsdError | OSError | UnicodeEncodeError) -> tuple[str, str]:
+    """What went wrong, and what to do; of files and names what no part of the library explains better."""
+    if isinstance(error, MlsdError):
+        return error.message, error.hint
+    if isinstance(error, UnicodeEncodeError):  # of bytes on the command line or in a path that are no text
+        name = clean(error.object[max(0, error.start - 40) : error.end + 40])
+        return f"A name holds bytes that are no text: ...{name}.", "Rename the file or folder, in UTF-8."
     where = f"{error.filename}: " if error.filename is not None else ""
+    elsewhere = "Write to another folder: give -o, --db, or set MLSD_HOME and MLSD_CACHE."
     hints = {
         errno.ENOSPC: "Free some space, or write to another device.",
-        errno.EROFS: "Write to another folder: give -o, --db, or set MLSD_HOME and MLSD_CACHE.",
-        errno.EACCES: "Write to another folder: give -o, --db, or set MLSD_HOME and MLSD_CACHE.",
+        errno.EROFS: elsewhere,
+        errno.EACCES: elsewhere,
         errno.ENAMETOOLONG: "Give a shorter name.",
     }
     return f"{where}{error.strerror or error}.", hints.get(error.errno or 0, "")
@@ -238,8 +235,12 @@ def _print_error(error: Exception, message: str, hint: str, exit_code: int) -> N
     output.print_json({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": exit_code}})
 
 
-def _fail(error: Exception, message: str, hint: str, exit_code: int = 2) -> NoReturn:
-    if isinstance(error, OSError):  # perhaps of the output itself: nothing more is written to it, at exit neither
+def _fail(error: Exception, message: str, hint: str, *, as_json: bool) -> NoReturn:
+    exit_code = error.exit_code if isinstance(error, MlsdError) else 2
+    # One without a file's name may be of the output itself: nothing more is written to it, at exit neither.
+    if as_json and not (isinstance(error, OSError) and error.filename is None):
+        _print_error(error, message, hint, exit_code)
+    if isinstance(error, OSError):
         _silence(sys.stdout)
     if output.verbosity.get() == "verbose":
         output.complain("".join(traceback.format_exception(error)))

@@ -30,7 +30,7 @@ def say_default(request: StudyRequest) -> None:
 
 
 def say_warnings(warnings: Sequence[QualityWarning]) -> None:
-    """Each kind of doubt once, with what to do about it."""
+    """Each kind of warning once, with what to do about it."""
     for code in dict.fromkeys(warning.code for warning in warnings):
         first, *others = (warning for warning in warnings if warning.code == code)
         more = f" (and {len(others)} more of this kind)" if others else ""

@@ -114,8 +114,8 @@ def _of_tensors(head: Source, target: Source, tensors: Mapping[str, Tensor]) -> 
         tokens = head.data("d2t").view(np.int64)
         short = f"maps {len(tokens)} tokens (d2t), but the target's output has {n_vocab} rows"
         yield len(tokens) != n_vocab and shares_output, short
-        wrong = tokens.min() < 0 or tokens.max() >= n_vocab or len(np.unique(tokens)) != len(tokens)
-        yield bool(wrong), "maps tokens (d2t) out of the vocabulary, or two to one"
+        is_bad = tokens.min() < 0 or tokens.max() >= n_vocab or len(np.unique(tokens)) != len(tokens)
+        yield bool(is_bad), "maps tokens (d2t) out of the vocabulary, or two to one"
 
 
 def _n_vocab(source: Source) -> int:

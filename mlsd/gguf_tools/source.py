@@ -163,7 +163,7 @@ class Source:
         if found is None or not self.is_array(f"{self.architecture}.{key}"):
             return None if found is None else found * n_blocks
         if len(found) < n_blocks:
-            raise self._wrong(key, list(found), f"one count for each of {n_blocks} blocks")
+            raise self._misfit(key, list(found), f"one count for each of {n_blocks} blocks")
         return found[:n_blocks]
 
     def number(self, key: str, default: float) -> float:
@@ -185,9 +185,9 @@ class Source:
         try:
             return None if value is None else msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            raise self._wrong(key, value, wanted) from None
+            raise self._misfit(key, value, wanted) from None
 
-    def _wrong(self, key: str, value: Any, wanted: str) -> ModelFileError:
+    def _misfit(self, key: str, value: Any, wanted: str) -> ModelFileError:
         return self.damaged(f"its {key} is {ascii(value)[:60]}, not {wanted}")
 
     def length(self, key: str) -> int | None:

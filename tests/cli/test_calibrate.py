@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.cli.commands.calibrate import _doubt
+from mlsd.cli.commands.calibrate import _why_unreliable
 from tests.cli.conftest import Mlsd
 
 SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8")
@@ -49,7 +49,7 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, mlsd: Mlsd) -
     ],
 )
 def test_wide_intervals_are_a_warning_in_place_of_a_conclusion(half_width: float, load: float, said: str) -> None:
-    told = _doubt(half_width, load)
+    told = _why_unreliable(half_width, load)
     assert said in told
     assert bool(told) == bool(said)
     assert ("Other programs" in told) == (bool(said) and load > 1.5)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.calibration import Breakdown, CalibrationResult
 
 
-_MOST_DOUBT = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
+_WIDEST = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
 _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
@@ -144,10 +144,10 @@ def _passes(
             }
         )
         return
-    doubt = _doubt(result.half_width, read_conditions().load_1min)
+    unreliable = _why_unreliable(result.half_width, read_conditions().load_1min)
     for curve in found.curves:
         print_table(timed_table(facts[0].ref.id, curve))
-        if curve.steps is not None and not doubt:
+        if curve.steps is not None and not unreliable:
             _say_steps(curve.steps)
     for depth, widths in found.not_timed.items():
         if widths:
@@ -156,8 +156,8 @@ def _passes(
     if found.mixture is not None:
         _print_experts(found.mixture)
     say(_summary(result))
-    if doubt:
-        note(doubt)
+    if unreliable:
+        note(unreliable)
     note(f"Stored in {result.database}." if output is None else f"Stored in {result.database}, drawn in {output}.")
 
 
@@ -179,14 +179,14 @@ def _summary(result: CalibrationResult) -> str:
     return text
 
 
-def _doubt(half_width: float | None, load: float | None) -> str:
+def _why_unreliable(half_width: float | None, load: float | None) -> str:
     """Why times with this widest interval are not to be trusted; empty where they are."""
-    if half_width is not None and half_width <= _MOST_DOUBT:
+    if half_width is not None and half_width <= _WIDEST:
         return ""
     width = "not known" if half_width is None else f"+-{format_percent(half_width)}"
     busy = f" Other programs use the machine (load {load:.1f})." if (load or 0) > _OWN_LOAD else ""
     return (
-        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} kernel steps "
+        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_WIDEST, 0)} kernel steps "
         f"are not searched for, and the figures are unreliable.{busy} Repeat on a quiet machine, or raise --budget-s."
     )
 

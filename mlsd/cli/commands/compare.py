@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MARGIN = 0.02
+_FIRST = 6  # blocks of a session with a goal before its precision is looked at
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
 _OF_ENGINES = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type")
 _OPEN = 4  # exit code where nothing is decided of what --fail-on asks for
@@ -119,9 +120,6 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
     _report(ctx, found.comparison(margin), options, as_json, done)
 
 
-_FIRST = 6  # blocks before a session with a goal is asked whether it knows enough
-
-
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     from mlsd.measure.parent.compare import CompareRequest
     from mlsd.planning.request import bench_request
@@ -132,7 +130,8 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
             hint="mlsd compare . path/to/python TARGET",
         )
     a, b, target = words
-    first, second = _engines(options)
+    given = {name: options[name] for name in _OF_ENGINES if options[name] is not None}
+    first, second = (EngineOptions(**{name: sides[side] for name, sides in given.items()}) for side in (0, 1))
     until = options["until"] is not None
     arms = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
     arms |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
@@ -147,12 +146,6 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
         stopping=Stopping.SEQUENTIAL if until else Stopping.FIXED,
         budget_s=options["budget_s"] or (shared.BUDGET_S if until else None),
     )
-
-
-def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
-    given = {name: options[name] for name in _OF_ENGINES if options[name] is not None}
-    a, b = (EngineOptions(**{name: sides[side] for name, sides in given.items()}) for side in (0, 1))
-    return a, b
 
 
 def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, ComparisonSession]:
