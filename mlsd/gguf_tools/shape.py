@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mlsd.gguf_tools.tensor import Tensor
+from mlsd.gguf_tools.tensor import Tensor, read_tensors
 from mlsd.records import Record
 
 Architecture = Literal["qwen35", "qwen35moe", "llama", "falcon-h1", "qwen2", "qwen3", "qwen3moe"]
@@ -118,7 +118,7 @@ _PARTS = {
         ssm_out.weight inner_size n_embd""",
     # Mamba-2, the recurrent half of a falcon-h1 block.
     "mamba": """ssm_in.weight n_embd projected, ssm_conv1d.weight conv_kernel channels, ssm_conv1d.bias channels,
-        ssm_dt.bias n_state_heads, ssm_a one n_state_heads, ssm_d one n_state_heads,
+        ssm_dt.bias n_state_heads, ssm_a 1 n_state_heads, ssm_d 1 n_state_heads,
         ssm_out.weight inner_size n_embd""",
     "ffn": "ffn_gate.weight n_embd n_ff, ffn_up.weight n_embd n_ff, ffn_down.weight n_ff n_embd",
     "experts": """ffn_gate_inp.weight n_embd n_experts, ffn_gate_exps.weight n_embd n_ff_expert n_experts,
@@ -133,7 +133,6 @@ _PARTS = {
 def _tensors(shape: Shape) -> Iterator[Tensor]:
     heads, channels = shape.n_head * shape.head_dim, shape.inner_size + 2 * shape.n_groups * shape.state_size
     widths = msgspec.structs.asdict(shape) | {
-        "one": 1,
         "n_embd_twice": 2 * shape.n_embd,
         "heads": heads,
         "queries": 2 * heads if shape.is_qwen35 else heads,  # with a gate for each head
@@ -144,9 +143,7 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
     parts = [(f"blk.{layer}.", _block(shape, layer)) for layer in range(shape.n_layers + shape.n_mtp_blocks)]
     parts.insert(0, ("", ("outer",) if shape.tied_embeddings else ("outer", "head")))
     for prefix, own in parts:
-        for line in ",".join(_PARTS[part] for part in own).split(","):
-            name, *dims = line.split()
-            yield Tensor(name=f"{prefix}{name}", dims=tuple(widths[width] for width in dims))
+        yield from read_tensors(",".join(_PARTS[part] for part in own), widths, prefix)
 
 
 def _block(shape: Shape, layer: int) -> tuple[str, ...]:

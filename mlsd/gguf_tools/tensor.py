@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -116,3 +118,11 @@ class Tensor(Record, frozen=True, kw_only=True):
                 hint="Choose a type with smaller blocks (Q8_0: 32 weights) or F16.",
             )
         return msgspec.structs.replace(self, type=kind)
+
+
+def read_tensors(lines: str, widths: Mapping[str, int] = MappingProxyType({}), prefix: str = "") -> Iterator[Tensor]:
+    """Tensors as tables list them: names and widths, a row's length first, as numbers or by their names in `widths`."""
+    for line in lines.split(","):
+        name, *dims = line.split()
+        sizes = (widths[width] if width in widths else int(width) for width in dims)
+        yield Tensor(name=f"{prefix}{name}", dims=tuple(sizes))

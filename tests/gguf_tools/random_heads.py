@@ -17,15 +17,18 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import add_keys, write_gguf
 from mlsd.gguf_tools.synthetic.write import Floats, generator, random_weights
-from mlsd.gguf_tools.tensor import Tensor
+from mlsd.gguf_tools.tensor import Tensor, read_tensors
 
 _N_HEAD = 2
 _HEAD_DIM = 32
 _RANK = 32  # of a Markov head and of a selector
 _KERNEL, _GROUP = 3, 16  # of DFlash2's convolutions over a block
 _Q8 = gguf.GGMLQuantizationType.Q8_0
-
-_Part = tuple[str, tuple[int, ...]]
+_BLOCK = """attn_norm.weight width, attn_q.weight input heads, attn_k.weight input heads, attn_v.weight input heads,
+    attn_output.weight heads width, ffn_norm.weight width, ffn_gate.weight width ff, ffn_up.weight width ff,
+    ffn_down.weight ff width"""
+_CONVOLUTIONS = """attn_conv_base width kernel 2, attn_conv_proj.weight width groups, ffn_conv_base width kernel 2,
+    ffn_conv_proj.weight width groups"""
 
 
 def write_random_eagle3(
@@ -47,22 +50,19 @@ def write_random_eagle3(
 
     Raises: InputError when the file cannot be written.
     """
-    n_target, n_vocab = _width(target), _n_vocab(target)
+    n_target = _width(target)
     width = n_embd or n_target
-    n_ff = 2 * width
-    parts: list[_Part] = [("fc.weight", (len(layers) * n_target, width))]
-    if norm_before:
-        parts.append(("enc.output_norm.weight", (len(layers) * n_target,)))
-    parts += _tables(width, n_target, n_vocab, n_vocab_draft)
-    parts += [(f"blk.0.{name}", dims) for name, dims in _block(width, 2 * width, n_ff)]
-    parts.append(("blk.0.attn_norm_2.weight", (width,)))
+    widths = _widths(target, len(layers), width, 2 * width, n_vocab_draft)
+    outer = "fc.weight read width" + (", enc.output_norm.weight read" if norm_before else "")
+    tensors = [*read_tensors(outer, widths), *_tables(widths, n_vocab_draft)]
+    tensors += read_tensors(f"{_BLOCK}, attn_norm_2.weight width", widths, "blk.0.")
     own = {
         "target_hidden_size": n_target,
         "target_layers": list(layers),
         "norm_before_residual": norm_before,
         "norm_before_fc": norm_before,
     }
-    _write(path, "eagle3", target, parts, {**_keys(width, 1, n_ff), **own}, seed, fixed=fixed or {})
+    _write(path, "eagle3", target, tensors, {**_keys(width, 1), **own}, seed, fixed=fixed or {})
 
 
 def write_random_dflash(
@@ -86,24 +86,18 @@ def write_random_dflash(
 
     Raises: InputError when the file cannot be written.
     """
-    width, n_vocab = _width(target), _n_vocab(target)
-    n_ff = 2 * width
-    parts: list[_Part] = [
-        ("fc.weight", (len(layers) * width, width)),
-        ("enc.output_norm.weight", (width,)),
-        *_tables(width, width, n_vocab, n_vocab_draft),
-    ]
+    width = _width(target)
+    widths = _widths(target, len(layers), width, width, n_vocab_draft)
+    tensors = [*read_tensors("fc.weight read width, enc.output_norm.weight width", widths)]
+    tensors += _tables(widths, n_vocab_draft)
     if markov:
-        parts.append(("markov_w1.weight", (_RANK, n_vocab)))
-        parts.append(("markov_w2.weight", (_RANK, n_vocab_draft or n_vocab)))
+        tensors += read_tensors("markov_w1.weight rank vocab, markov_w2.weight rank draft", widths)
+    block = f"{_BLOCK}, attn_q_norm.weight {_HEAD_DIM}, attn_k_norm.weight {_HEAD_DIM}"
     for layer in range(n_layers):
-        parts += [(f"blk.{layer}.{name}", dims) for name, dims in _block(width, width, n_ff)]
-        parts += [(f"blk.{layer}.attn_{name}_norm.weight", (_HEAD_DIM,)) for name in "qk"]
-        if n_candidates:
-            parts += [(f"blk.{layer}.{name}", dims) for name, dims in _convolutions(width)]
+        tensors += read_tensors(f"{block}, {_CONVOLUTIONS}" if n_candidates else block, widths, f"blk.{layer}.")
     if n_candidates:
-        parts += [(f"selector_{name}.weight", (_RANK, n_vocab)) for name in ("predecessor", "successor")]
-        parts.append(("selector_hidden.weight", (width, _RANK)))
+        words = "selector_predecessor.weight rank vocab, selector_successor.weight rank vocab"
+        tensors += read_tensors(f"{words}, selector_hidden.weight width rank", widths)
     own: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
     if markov:
         own["sample_from_anchor"] = anchor
@@ -112,44 +106,30 @@ def write_random_dflash(
         own |= {"conv_kernel_size": _KERNEL, "conv_group_size": _GROUP}
     if target.is_array(f"{target.architecture}.rope.dimension_sections"):
         own["rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]  # text moves along one axis of the target's
-    keys = {**_keys(width, n_layers, n_ff), **own}
-    _write(path, "dflash", target, parts, keys, seed, mask=n_vocab - 1)
+    _write(path, "dflash", target, tensors, {**_keys(width, n_layers), **own}, seed, mask=_n_vocab(target) - 1)
 
 
-def _tables(width: int, n_target: int, n_vocab: int, n_vocab_draft: int | None) -> Iterator[_Part]:
-    yield "output_norm.weight", (width,)
-    if width != n_target:
-        yield "token_embd.weight", (width, n_vocab)
-    if width != n_target or n_vocab_draft:
-        yield "output.weight", (width, n_vocab_draft or n_vocab)
-    if n_vocab_draft:
-        yield "d2t", (n_vocab_draft,)
+def _widths(target: Source, n_read: int, width: int, n_input: int, n_vocab_draft: int | None) -> dict[str, int]:
+    n_target, n_vocab = _width(target), _n_vocab(target)
+    own = {"width": width, "target": n_target, "read": n_read * n_target, "input": n_input, "ff": 2 * width}
+    tables = {"vocab": n_vocab, "draft": n_vocab_draft or n_vocab, "rank": _RANK}
+    return {**own, **tables, "heads": _N_HEAD * _HEAD_DIM, "kernel": _KERNEL, "groups": 2 * _KERNEL * (width // _GROUP)}
 
 
-def _block(width: int, n_input: int, n_ff: int) -> Iterator[_Part]:
-    heads = _N_HEAD * _HEAD_DIM
-    yield "attn_norm.weight", (width,)
-    for name in "qkv":
-        yield f"attn_{name}.weight", (n_input, heads)
-    yield "attn_output.weight", (heads, width)
-    yield "ffn_norm.weight", (width,)
-    yield "ffn_gate.weight", (width, n_ff)
-    yield "ffn_up.weight", (width, n_ff)
-    yield "ffn_down.weight", (n_ff, width)
+def _tables(widths: dict[str, int], n_vocab_draft: int | None) -> Iterator[Tensor]:
+    """Those that the head does not share with its target."""
+    is_other = widths["width"] != widths["target"]
+    lines = ["output_norm.weight width", *(["token_embd.weight width vocab"] if is_other else [])]
+    lines += ["output.weight width draft"] if is_other or n_vocab_draft else []
+    return read_tensors(",".join([*lines, *(["d2t draft"] if n_vocab_draft else [])]), widths)
 
 
-def _convolutions(width: int) -> Iterator[_Part]:
-    for name in ("attn", "ffn"):
-        yield f"{name}_conv_base", (width, _KERNEL, 2)
-        yield f"{name}_conv_proj.weight", (width, 2 * _KERNEL * (width // _GROUP))
-
-
-def _keys(width: int, n_layers: int, n_ff: int) -> dict[str, Any]:
+def _keys(width: int, n_layers: int) -> dict[str, Any]:
     return {
         "block_count": n_layers,
         "context_length": 4096,
         "embedding_length": width,
-        "feed_forward_length": n_ff,
+        "feed_forward_length": 2 * width,
         "attention.head_count": _N_HEAD,
         "attention.head_count_kv": _N_HEAD,
         "attention.key_length": _HEAD_DIM,
@@ -164,7 +144,7 @@ def _write(
     path: Path,
     architecture: str,
     target: Source,
-    parts: Sequence[_Part],
+    tensors: Sequence[Tensor],
     keys: dict[str, Any],
     seed: int,
     *,
@@ -184,7 +164,7 @@ def _write(
         weights = fixed[tensor.name] if tensor.name in fixed else random_weights(tensor, seed)
         return [gguf.quants.quantize(weights, tensor.type)]
 
-    write_gguf(path, architecture, [_stored(Tensor(name=name, dims=dims)) for name, dims in parts], describe, data)
+    write_gguf(path, architecture, [_stored(tensor) for tensor in tensors], describe, data)
 
 
 def _stored(tensor: Tensor) -> Tensor:

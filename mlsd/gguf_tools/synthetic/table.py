@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mlsd.gguf_tools.shape import TINY_VOCAB
-from mlsd.gguf_tools.tensor import Tensor
+from mlsd.gguf_tools.tensor import Tensor, read_tensors
 from mlsd.records import Record
 
 _FILE = "architectures.toml"
@@ -66,12 +66,10 @@ def _table(
     merged = {"vocab_size": TINY_VOCAB, "block_count": len(entry.blocks), **keys}
     for chosen in entry.sets:
         merged.update(sets[chosen])
-    tensors = [_tensor(f"token_embd.weight {keys['embedding_length']}x{TINY_VOCAB}")]
-    tensors += map(_tensor, _lines("outer", entry.parts, parts))
-    for layer, block in enumerate(entry.blocks):
-        tensors += [
-            _tensor(f"blk.{layer}.{line}") for part in block.split() for line in _lines(part, entry.parts, parts)
-        ]
+    tensors = list(read_tensors(f"token_embd.weight {keys['embedding_length']} {TINY_VOCAB}"))
+    for prefix, block in (("", "outer"), *((f"blk.{layer}.", block) for layer, block in enumerate(entry.blocks))):
+        for part in block.split():
+            tensors += read_tensors(",".join(_lines(part, entry.parts, parts)), prefix=prefix)
     return TensorTable(
         name=name,
         architecture=entry.architecture or name,
@@ -87,8 +85,3 @@ def _lines(part: str, own: Mapping[str, str], shared: Mapping[str, str]) -> Iter
             yield line.strip()
         else:
             yield from _lines(line.strip(), {} if line.strip() == part else own, shared)
-
-
-def _tensor(line: str) -> Tensor:
-    name, dims = line.split()
-    return Tensor(name=name, dims=tuple(map(int, dims.split("x"))))
