@@ -12,7 +12,6 @@ import pytest
 from gguf import GGUFValueType as Type
 
 from mlsd.errors import ModelFileError
-from mlsd.gguf_tools.heads import read_head
 from mlsd.gguf_tools.read import model_facts, source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, choose_layers, plan_cut, refuse_unloadable, state_layers
@@ -127,24 +126,16 @@ def test_a_name_that_is_no_text_is_the_same_error(tmp_path: Path, what: bytes) -
         read_everything(path)
 
 
-@pytest.mark.parametrize("heads", [0, [0, 0]])
-def test_no_heads_is_what_converters_write_for_models_without_attention(tmp_path: Path, heads: int | list[int]) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "heads", "layers"), [("mamba2", 0, ()), ("mamba2", [0, 0], ()), ("jamba", [0, 2], (1,))]
+)
+def test_heads_are_counted_by_block_and_none_is_what_converters_write_for_models_without_attention(
+    tmp_path: Path, architecture: str, heads: int | list[int], layers: tuple[int, ...]
+) -> None:
     changed = dict.fromkeys(("attention.head_count", "attention.head_count_kv"), (heads, Type.UINT32))
-    path = model(tmp_path / "m.gguf", changed, architecture="mamba2")
-    assert attention_layers(Source(path)) == ()
+    path = model(tmp_path / "m.gguf", changed, architecture=architecture)
+    assert attention_layers(Source(path)) == layers
     read_everything(path)
-
-
-def test_heads_listed_for_each_block_are_counted_by_block(tmp_path: Path) -> None:
-    changed = {"attention.head_count": ([0, 4], Type.UINT32), "attention.head_count_kv": ([0, 2], Type.UINT32)}
-    path = model(tmp_path / "m.gguf", changed, architecture="jamba")
-    assert attention_layers(Source(path)) == (1,)
-
-
-def test_a_head_with_wrong_values_is_refused_as_damaged(tmp_path: Path) -> None:
-    head = model(tmp_path / "h.gguf", {"target_layers": (["a"], Type.STRING)}, architecture="eagle3")
-    with pytest.raises(ModelFileError, match="damaged: its target_layers"):
-        read_head(Source(head), Source(model(tmp_path / "m.gguf")), "eagle3")
 
 
 @pytest.mark.parametrize(

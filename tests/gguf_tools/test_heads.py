@@ -92,6 +92,7 @@ def wrong_map(*tokens: int) -> Data:
 
 REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], Data, str]]] = {
     "eagle3": [
+        ({}, {"eagle3.target_layers": ["a"]}, {}, "damaged: its target_layers"),
         ({}, {"eagle3.target_layers": None}, {}, "does not say which target layers"),
         ({}, {"eagle3.target_layers": [1, 2]}, {}, "reads 2 target layers"),
         ({}, {"eagle3.block_count": 2}, {}, "has 2 blocks"),

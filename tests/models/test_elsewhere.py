@@ -80,11 +80,6 @@ def test_a_file_of_the_right_name_and_size_with_another_hash_is_not_used(home: P
     assert "it has another hash" in here.notes[0]
 
 
-def test_a_file_of_another_size_is_not_even_read(home: Path) -> None:
-    keep(home / PLACES["LM Studio"], DATA + b"!")
-    assert library(home).elsewhere(ENTRY) is None
-
-
 def test_where_no_hash_is_known_size_and_name_are_enough_and_its_own_hash_is_kept(home: Path) -> None:
     entry = msgspec.structs.replace(ENTRY, sha256=None)
     place = keep(home / PLACES["LM Studio"])
@@ -104,7 +99,8 @@ def test_a_layer_of_ollama_is_found_by_its_manifest_where_no_hash_is_known(home:
     assert library(home, entry).elsewhere(entry) == (blob,)
 
 
-def test_nothing_is_known_of_a_file_without_size_and_hash(home: Path) -> None:
-    keep(home / PLACES["LM Studio"])
+def test_a_file_of_another_size_or_of_which_neither_size_nor_hash_is_known_is_not_even_read(home: Path) -> None:
+    keep(home / PLACES["LM Studio"], DATA + b"!")
+    assert library(home).elsewhere(ENTRY) is None
     entry = msgspec.structs.replace(ENTRY, sha256=None, n_bytes=None)
     assert library(home, entry).elsewhere(entry) is None
