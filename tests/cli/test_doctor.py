@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
-from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.measure.builds import find_build
 from mlsd.records import Environment
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
-from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
+from tests.native_shim import copy_of_installed
 
 
 def test_the_card_names_every_field_with_a_reason_for_what_is_not_known_and_a_verdict_for_every_profile(
@@ -59,13 +57,3 @@ def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
     tried = mlsd("doctor", "--builds", text)
     assert tried.code == 1
     assert "is not a build of llama.cpp" in tried.out
-
-
-@pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends its process"), (LONGER, "has 176 bytes in the library")])
-def test_a_build_that_fails_the_gate_is_refused(mlsd: Mlsd, tmp_path: Path, code: str, reason: str) -> None:
-    folder = faulty_build(tmp_path / "lib", code)
-    result = mlsd("doctor", "tiny-dense", "--build", folder)
-    assert result.code == 2
-    assert "cannot be measured" in result.err
-    assert reason in result.err
-    assert IDENTITY_VARIABLE not in os.environ and LIBRARIES_VARIABLE not in os.environ

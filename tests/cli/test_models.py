@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from mlsd.drafters import METHODS, UNAVAILABLE
-from tests.cli.conftest import Mlsd, drafted
+from tests.cli.conftest import Mlsd
 from tests.hub_server import HubServer, write_own_entry
 
 MIB = 1 << 20
@@ -153,21 +153,3 @@ def test_methods_are_listed_with_their_options_and_presets_and_those_that_cannot
     assert window == {"name": "window", "meaning": "W: columns", "values": "2 .. 100", "default": 15, "required": False}
     store = answer(mlsd, "methods", "rest")["options"][0]
     assert (store["name"], store["required"], store["default"]) == ("store", True, None)
-
-
-def test_a_preset_gives_a_bench_its_options_and_its_gamma(mlsd: Mlsd, tiny: Path) -> None:
-    sd = drafted(mlsd, tiny / "falcon-h1.gguf", "--drafter", "layer-skip:preset=falcon-h1-ssm")
-    assert (sd["gamma"], sd["valid"]) == (2, True)
-
-
-def test_a_preset_in_a_suite_is_the_same_case_as_its_values(mlsd: Mlsd, tmp_path: Path) -> None:
-    def cases(options: str) -> list[object]:
-        suite = tmp_path / "x.toml"
-        drafter = f'{{ name = "pld", gammas = [15], options = {options} }}'
-        part = f'[[parts]]\ntargets = ["moe-q8"]\nprompts = ["code"]\ndrafters = [{drafter}]\n'
-        suite.write_text(f'name = "X"\ntitle = "x"\n{part}', encoding="utf-8")
-        planned = mlsd("run", "--dry-run", suite, "--profile", "tiny", "--json")
-        assert planned.code == 0, planned.err
-        return list(json.loads(planned.out)["cases"])
-
-    assert cases('{ preset = "smollm2" }') == cases("{ ngram = 3 }")

@@ -3,16 +3,13 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
 from mlsd.gguf_tools.read import model_facts, trunk_layers
-from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
-from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
 from mlsd.planning.prompts import load_prompt
 from tests.cli.conftest import Mlsd, drafted
@@ -87,11 +84,3 @@ def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_m
     assert answer["drafter"] == "layer-skip:mode=sync,skip=" + "+".join(map(str, skipped))
     sd = drafted(mlsd, model, "--drafter", answer["drafter"], "--gamma", 2)
     assert sd["valid"] is sd["timed"] is True and sd["stats"]["sync_ns"] > 0
-
-
-@pytest.mark.parametrize("method", ["mtp", "layer-skip:exit=5"])
-def test_self_speculative_methods_are_measured_by_name(mlsd: Mlsd, tmp_path: Path, method: str) -> None:
-    model = tmp_path / "with-block.gguf"
-    write_random(model, msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
-    sd = drafted(mlsd, model, "--drafter", method, "--gamma", 2)
-    assert sd["valid"] is True and sd["fell_back"] is None

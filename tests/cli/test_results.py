@@ -140,16 +140,6 @@ def test_claims_are_printed_with_verdict_print_and_audit(mlsd: Mlsd, tmp_path: P
     assert f"does not hold here  {claim}" in out and "which refutes the print: 12 rows impossible" in out
 
 
-def test_claims_as_json_carry_effects_intervals_and_trials(mlsd: Mlsd, tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.sqlite", Study())
-    verdicts = json.loads(mlsd("results", "--claims", "--db", path, "--json").out)
-    assert len(verdicts) == 19
-    first = verdicts[0]
-    assert first["decision"] == "does not hold here"
-    assert first["effect"]["low"] < first["effect"]["value"] < first["effect"]["high"]
-    assert len(first["trials"]) == 48
-
-
 # --- fits ---------------------------------------------------------------------------------------------------------
 
 

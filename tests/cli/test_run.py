@@ -12,7 +12,6 @@ import pytest
 
 import mlsd as mlsd_library
 from mlsd.cli.commands import run as command
-from mlsd.measure.parent.blocks import machine_lock
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
@@ -71,14 +70,6 @@ def test_a_database_of_a_newer_version_is_refused_untouched(mlsd: Mlsd, tmp_path
     assert result.code == 2
     assert "999" in result.err
     assert path.read_bytes() == before
-
-
-def test_a_second_run_at_the_same_time_is_refused_and_leaves_nothing(mlsd: Mlsd, tmp_path: Path) -> None:
-    with machine_lock():
-        result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
-    assert result.code == 2
-    assert "Another run of mlsd holds this machine" in result.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
