@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlsd.engine.context import check_threads
-from mlsd.planning.job import ModelFile
+from mlsd.planning.job import ModelFile, file_of
 from mlsd.records import EngineOptions, Sampling
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
@@ -306,5 +306,4 @@ def model_file(text: str) -> ModelFile:
     """A model given as a path or a manifest id. Raises: ModelFileError, ManifestError or HubError with what to do."""
     from mlsd.models.library import resolve_model
 
-    model = resolve_model(text, make=True)
-    return ModelFile(ref=model.ref, path=str(model.path))
+    return file_of(resolve_model(text, make=True))

@@ -19,7 +19,7 @@ from mlsd.trials.decisions import Stopping
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.compare.sessions import Comparison, ComparisonSession
+    from mlsd.analysis.compare.sessions import Comparison
     from mlsd.measure.parent.compare import Compared, CompareRequest
     from mlsd.store.store import Store
 
@@ -106,6 +106,8 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
     request = _request(words, options)
     from mlsd.analysis.compare.gate import precise_enough
     from mlsd.analysis.compare.sessions import newest
+    from mlsd.measure.parent.compare import compare as run_compare
+    from mlsd.store.store import Store
 
     margin = options["until"] or _MARGIN
 
@@ -115,7 +117,11 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
             return sides
         return None if precise_enough(newest(store, session).comparison(margin).findings, margin) else sides
 
-    done, found = _measure(request, next_block, options)
+    with make_watcher(None if options["until"] is None else request.budget_s) as watcher:
+        done = run_compare(request, next_block, options["db"], watcher)
+    with Store.open(Path(done.database), read_only=True) as store:
+        note_left_out(store)
+        found = newest(store, done.session)
     say_warnings(done.warnings)
     _report(ctx, found.comparison(margin), options, as_json, done)
 
@@ -146,19 +152,6 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
         stopping=Stopping.SEQUENTIAL if until else Stopping.FIXED,
         budget_s=options["budget_s"] or (shared.BUDGET_S if until else None),
     )
-
-
-def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, ComparisonSession]:
-    from mlsd.analysis.compare.sessions import newest
-    from mlsd.measure.parent.compare import compare as run_compare
-    from mlsd.store.store import Store
-
-    goes_on = request.bench.repeats == _MOST_BLOCKS
-    with make_watcher(request.budget_s if goes_on else None) as watcher:
-        done = run_compare(request, next_block, options["db"], watcher)
-    with Store.open(Path(done.database), read_only=True) as store:
-        note_left_out(store)
-        return done, newest(store, done.session)
 
 
 def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared) -> None:

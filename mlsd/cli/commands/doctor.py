@@ -79,8 +79,14 @@ def doctor(
 
 
 def _machine(as_json: bool) -> None:
+    from mlsd.hardware import read_conditions, read_machine
+    from mlsd.measure.parent.doctor import examine
+    from mlsd.measure.process import run_info
+
     with working("Examining this machine"):
-        found = _examine()
+        suites, backend = load_suites(suite_names()), run_info(EngineOptions())
+        machine, profiles = read_machine(backend), load_profiles().values()
+        found = examine(machine, read_conditions(), Library(), profiles, suites, backend.memory_bytes)
     if as_json:
         print_json(found)
         return
@@ -109,17 +115,6 @@ def _self_check(output: Path | None, as_json: bool) -> None:
             note(f"Written: {output}. You can attach it to a report.")
     if found.failed:
         click.get_current_context().exit(1)
-
-
-def _examine() -> Diagnosis:
-    from mlsd.hardware import read_conditions, read_machine
-    from mlsd.measure.parent.doctor import examine
-    from mlsd.measure.process import run_info
-
-    suites = load_suites(suite_names())
-    backend = run_info(EngineOptions())
-    profiles = load_profiles().values()
-    return examine(read_machine(backend), read_conditions(), Library(), profiles, suites, backend.memory_bytes)
 
 
 def _card(found: Diagnosis) -> Table:
