@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.commands.run import run as command
 from mlsd.planning.plan import expand
-from mlsd.records import Environment, Round, Status, Trial
+from mlsd.records import Environment, Status, Trial
 from mlsd.store.store import Store
 
 
@@ -125,29 +125,18 @@ def test_earlier_results_of_this_machine_give_the_time(on, tmp_path):
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))
     first = next(planned.slots())
-    plain = Round(
-        proposed=0, accepted=0, committed=1, rows=1,
-        draft_ns=0, verify_ns=200_000_000, rollback_ns=0, sample_ns=0, other_ns=0,
+    trial = Trial(
+        case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status=Status.VALID,
+        started_at="2026-11-21T05:00:00.000+00:00", tokens=tuple(range(256)), decode_ns=51_000_000_000,
     )  # fmt: skip
     for name, host in (("own", here), ("foreign", Environment(host="there", os="Linux", machine="x86_64"))):
         with Store.open(tmp_path / f"{name}.sqlite") as store:
             run_id = store.begin_run(host, {}, 0)
             store.add_cases(run_id, [first.case])
-            trial = Trial(
-                case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status=Status.VALID,
-                started_at="2026-11-21T05:00:00.000+00:00", tokens=tuple(range(256)), decode_ns=51_000_000_000,
-                rounds=255 * (plain,),
-            )  # fmt: skip
             store.add(run_id, [trial])
-    needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "own.sqlite"))["needs"]
+    time = plan_json("A", "--profile", "study", "--db", str(tmp_path / "own.sqlite"))["needs"]["time"]
     # one target's nine trials at 5 tok/s; nothing is known of the other target
-    assert needs["time"] == {
-        "seconds": pytest.approx(9 * 51),
-        "low_seconds": pytest.approx(9 * 51),
-        "high_seconds": pytest.approx(9 * 51),
-        "n_trials": 18,
-        "n_unknown": 9,
-        "sources": {"results": 9},
-    }
+    assert [time[f"{end}seconds"] for end in ("", "low_", "high_")] == pytest.approx([9 * 51] * 3)
+    assert (time["n_trials"], time["n_unknown"], time["sources"]) == (18, 9, {"results": 9})
     needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "foreign.sqlite"))["needs"]
     assert needs["time"]["seconds"] is None

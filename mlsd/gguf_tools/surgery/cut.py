@@ -57,24 +57,21 @@ def choose_layers(
     for layer in (*(keep or ()), *(skip or ())):
         if not 0 <= layer < n_layers:
             raise InputError(f"There is no block {layer}: the model has blocks 0 to {n_layers - 1}.")
+    left_out = set(skip or ())
     if keep is not None:
-        kept = sorted(set(keep))
-    elif skip is not None:
-        kept = [layer for layer in range(n_layers) if layer not in set(skip)]
+        left_out = set(range(n_layers)) - set(keep)
     elif exit_after is not None:
         if not 1 <= exit_after <= n_layers:
             raise InputError(f"An exit after block {exit_after} is not possible: the model has {n_layers} blocks.")
-        kept = list(range(exit_after))
+        left_out = set(range(exit_after, n_layers))
     elif fraction is not None:
         if not 0 < fraction < 1:
             raise InputError(f"A share of {fraction} of the blocks cannot be skipped.", hint="Give one like 0.33.")
-        skipped = uniform_skip(n_layers, fraction)
-        kept = [layer for layer in range(n_layers) if layer not in skipped]
-    else:
-        kept = list(range(n_layers))
-    if not kept:
+        left_out = set(uniform_skip(n_layers, fraction))
+    layers = tuple(layer for layer in range(n_layers) if layer not in left_out)
+    if not layers:
         raise InputError("No block would stay.", hint="Skip fewer.")
-    return tuple(kept)
+    return layers
 
 
 def plan_cut(source: Source, layers: Sequence[int], component: Component | None = None) -> Edit:

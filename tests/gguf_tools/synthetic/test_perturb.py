@@ -15,12 +15,8 @@ KINDS = [*SYNTHETIC_TYPES, "Q3_K", "IQ4_XS"]
 def blocks_of(kind, seed, n_blocks=64):
     """Random blocks whose weights are of one size: a few large ones would weigh as much as all others together."""
     rng = np.random.default_rng(seed)
-    if kind is gguf.GGMLQuantizationType.F32:
-        return rng.standard_normal(4096).astype(np.float32).view(np.uint8)
-    if kind is gguf.GGMLQuantizationType.F16:
-        return rng.standard_normal(4096).astype(np.float16).view(np.uint8)
-    if kind is gguf.GGMLQuantizationType.BF16:
-        return (rng.standard_normal(4096).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    if kind.name in ("F32", "F16", "BF16"):
+        return gguf.quants.quantize(rng.standard_normal(4096).astype(np.float32), kind).view(np.uint8)
     _, size = gguf.GGML_QUANT_SIZES[kind]
     # Such bytes keep every half between 0.5 and 1, wherever it lies in the block.
     return rng.integers(0x38, 0x3C, n_blocks * size, dtype=np.uint8)
