@@ -102,22 +102,6 @@ def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
     assert len(server.requests) == n_requests
 
 
-def test_bad_input_is_one_message_and_exit_code_2(server: HubServer, mlsd: Mlsd, tmp_path: Path) -> None:
-    (tmp_path / "zeros.gguf").write_bytes(bytes(100))
-    (tmp_path / "text.store").write_text("hello")
-    for arguments, words in (
-        (("show", "nope"), "No model has the id 'nope'"),
-        (("show", tmp_path / "zeros.gguf"), "not a GGUF file"),
-        (("show", tmp_path / "text.store"), "not a REST store"),
-        (("pull", "qwen3.5-9b-q8_0"), "unsloth/Qwen3.5-9B-GGUF/Qwen3.5-9B-Q8_0.gguf of "),
-        (("verify", "qwen3.5-9b-q8_0"), "not on this machine"),
-        (("list", "--role", "boss"), "No model has the role 'boss'"),
-    ):
-        done = mlsd("models", *arguments)
-        assert done.code == 2, arguments
-        assert words in done.err, arguments
-
-
 def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(mlsd: Mlsd, tiny: Path) -> None:
     manifest = Path(os.environ["MLSD_HOME"]) / "gguf_manifest.toml"
     manifest.write_text('[models.x]\nsource = "ftp"\n')

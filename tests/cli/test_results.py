@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 import mlsd as mlsd_library
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
-from mlsd.formats.exports import EXPORTS
 from mlsd.records import QualityWarning
 from mlsd.report.render import terminal
 from mlsd.report.tables.equations import equation_table
@@ -111,13 +110,6 @@ def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:
     assert [row["gamma"] for row in rows] == ["0", "4", "8"]
     assert len(json.loads(exported("--format", "json", "--arm", "sd", "--db", db).stdout)["trials"]) == 2
     assert "Nothing matched" in exported("--suite", "F", "--db", db).output
-
-
-@pytest.mark.parametrize("kind", EXPORTS)
-def test_every_format_writes_a_file(db: Path, tmp_path: Path, kind: str) -> None:
-    output = tmp_path / "out.file"
-    assert f"{2 if kind == 'llama-bench' else 3} " in exported("--format", kind, "-o", output, "--db", db).output
-    assert output.stat().st_size > 0
 
 
 def test_an_existing_file_is_replaced_only_on_request(db: Path, tmp_path: Path) -> None:

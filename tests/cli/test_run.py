@@ -61,17 +61,6 @@ def test_costs_are_timed_after_the_trials_and_once(mlsd: Mlsd, tmp_path: Path, m
     assert len(mlsd_library.open_study(db).passes) == len(study.passes)
 
 
-def test_a_database_of_a_newer_version_is_refused_untouched(mlsd: Mlsd, tmp_path: Path) -> None:
-    path = tmp_path / "future.sqlite"
-    with Store.open(path) as store:
-        store._connection.execute("PRAGMA user_version = 999")
-    before = path.read_bytes()
-    result = mlsd("run", "D", "--profile", "tiny", "--db", path, *QUICK)
-    assert result.code == 2
-    assert "999" in result.err
-    assert path.read_bytes() == before
-
-
 def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import msgspec
 

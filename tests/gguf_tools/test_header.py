@@ -74,17 +74,6 @@ def test_noise_after_the_magic_never_ends_in_a_foreign_error(noise):
         Header(b"GGUF" + noise + b"\xff" * 64)
 
 
-def test_a_missing_file_and_another_kind_of_file_are_told_apart(tmp_path):
-    with pytest.raises(ModelFileError, match="no model file"):
-        Source(tmp_path / "missing.gguf")
-    text = tmp_path / "text.gguf"
-    text.write_text("hello")
-    with pytest.raises(ModelFileError, match="not a GGUF"):
-        Source(text)
-    with pytest.raises(ModelFileError, match="no model file"):
-        Source(tmp_path)
-
-
 def _value(key: bytes, kind: int, rest: bytes) -> bytes:
     return struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + rest
 

@@ -68,14 +68,6 @@ def test_a_fresh_pull_is_whole_and_found_by_every_program_that_uses_the_cache(hu
     assert server.sent_bytes == len(DATA), "a second pull downloads nothing"
 
 
-def test_a_tag_is_brought_once_and_found_again_by_its_name(hub: Hub, server: HubServer) -> None:
-    server.tags = {"v1.0": COMMIT}
-    wanted = HubFile(repo=REPO, file=WANTED.file, revision="v1.0")
-    assert hub.cached(wanted) is None
-    assert pull(hub, wanted) == hub.cached(wanted)
-    assert server.sent_bytes == len(DATA)
-
-
 def test_what_is_larger_than_the_library_takes_over_plain_http_comes_all_the_same(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

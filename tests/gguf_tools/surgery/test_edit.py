@@ -4,8 +4,6 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
@@ -42,18 +40,6 @@ def test_a_prediction_block_is_left_out_of_a_draft(tmp_path):
     assert trunk.count("nextn_predict_layers", None) is None
     assert not any(".nextn." in tensor.name for tensor in trunk.tensors)
     assert np.array_equal(logits(trunk.path), logits(source.path))
-
-
-@settings(max_examples=50)
-@given(keep=st.sets(st.integers(0, 7), min_size=1))
-def test_every_choice_keeps_the_kind_of_each_block(keep, tiny):
-    source = Source(tiny / "qwen35.gguf")
-    edit = keep_layers(source, sorted(keep))
-    expected = [(layer + 1) % 4 != 0 for layer in sorted(keep)]
-    assert edit.changed["qwen35.attention.recurrent_layers"] == expected
-    names = {piece.tensor.name for piece in edit.pieces}
-    for new, recurrent in enumerate(expected):
-        assert (f"blk.{new}.ssm_out.weight" in names) is recurrent
 
 
 def test_an_attention_model_has_no_recurrent_part(tiny, tmp_path):
