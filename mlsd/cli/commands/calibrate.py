@@ -12,15 +12,14 @@ from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.hardware import read_conditions
-from mlsd.records import Case, ModelFacts
+from mlsd.records import Case
 from mlsd.units import as_ranges, format_number, format_percent, quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.experts.coverage import Mixture
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.results.round_split import RoundSplit
-    from mlsd.analysis.study.machine_findings import CalibrationFindings
-    from mlsd.measure.parent.calibration import Breakdown, CalibrationResult
+    from mlsd.measure.parent.calibration import CalibrationResult
 
 
 _WIDEST = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
@@ -30,7 +29,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 _ROWS = (*range(1, 34), 48, 64)
 _OF_PASSES = ("budget_s", "precision", "text", "output", "seed")
 _OF_PARTS = ("drafter_text", "gamma", "prompts", "n_predict")
-_OF_MEMORY = ("sizes_mb", "quant", "read_mb")
+_OF_MEMORY = ("sizes_mb", "quants", "read_mb")
 
 
 @click.command()
@@ -59,7 +58,10 @@ _OF_MEMORY = ("sizes_mb", "quant", "read_mb")
     help="With --memory: bytes a token reads [default: 100,200,400].",
 )
 @shared.quant_option(
-    "With --memory; may be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16")
+    "With --memory; may be repeated [default: Q8_0, Q4_0, F16].",
+    dest="quants",
+    multiple=True,
+    default=("Q8_0", "Q4_0", "F16"),
 )
 @click.option(
     "--read-mb", type=Whole(min=64), default=512, show_default=True, help="With --memory: array that numpy reads."
@@ -126,7 +128,11 @@ def _passes(
 
     facts, found = result.models, calibration_findings(result, options["rows"], options["depths"])
     if output is not None:
-        _draw(output, facts[0], found)
+        from mlsd.report.figures.machine import expert_shares, pass_curves
+        from mlsd.report.page import write_figure
+
+        curves = {f"{facts[0].ref.id}, depth {c.depth}": c for c in found.curves}
+        write_figure(lambda: expert_shares([found.mixture]) if found.mixture else pass_curves(curves), output)
     if as_json:
         print_json(
             {
@@ -211,17 +217,6 @@ def _print_experts(found: Mixture) -> None:
         say(f"- {text}")
 
 
-def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
-    from mlsd.report.figures.machine import expert_shares, pass_curves
-    from mlsd.report.page import write_figure
-
-    known = found.mixture
-    if known is not None:
-        write_figure(lambda: expert_shares([known]), path)
-    else:
-        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in found.curves}), path)
-
-
 # --- memory itself ------------------------------------------------------------------------------------------------
 
 
@@ -239,9 +234,7 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
             f"Warning: {min(sizes_mb)} MB may stay in a cache of {cache >> 20} MiB, which is then measured in place of "
             f"memory. Give --sizes-mb from {2 * cache // 1_000_000 + 1} on."
         )
-    given = {name: options[name] for name in ("sizes_mb", "repeats", "read_mb", "engine")} | {
-        "quants": options["quant"]
-    }
+    given = {name: options[name] for name in ("sizes_mb", "quants", "repeats", "read_mb", "engine")}
     db = database_to_fill(db)
     with watching_steps("Measuring memory bandwidth") as watcher:
         result = measure_bandwidth(db, watcher, **given)
@@ -272,6 +265,7 @@ def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any])
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.parent.calibration import breakdown
     from mlsd.planning.request import bench_request
+    from mlsd.report.tables.methods import shares_table
     from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums
 
@@ -296,15 +290,6 @@ def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any])
         ]
         print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})
         return
-    _print_shares(found)
-    if split is not None and found.case is not None:
-        _print_rounds(split, found.case)
-    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
-
-
-def _print_shares(found: Breakdown) -> None:
-    from mlsd.report.tables.methods import shares_table
-
     print_table(shares_table([(found.network(shares), shares) for shares in found.shares]))
     note(
         "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
@@ -312,6 +297,9 @@ def _print_shares(found: Breakdown) -> None:
     )
     if found.why_in_doubt is not None:
         note(f"IN DOUBT (?)  {found.why_in_doubt}")
+    if split is not None and found.case is not None:
+        _print_rounds(split, found.case)
+    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:
