@@ -372,7 +372,7 @@ def _write_made(base: tuple[Path, ...], out: Path, entry: ModelEntry) -> None:
 
 def find_elsewhere(repo: str, part: FilePart, hub_cache: Path) -> Path | None:
     """A file that should be `part` of `repo`, in the folder of some program; None where no hash and no size tells."""
-    for path in chain(_by_hash(part, hub_cache), _by_name(repo, part, hub_cache)):
+    for path in _candidates(repo, part, hub_cache):
         try:
             if path.is_file() and part.n_bytes in (None, path.stat().st_size):
                 return path
@@ -381,13 +381,11 @@ def find_elsewhere(repo: str, part: FilePart, hub_cache: Path) -> Path | None:
     return None
 
 
-def _by_hash(part: FilePart, hub_cache: Path) -> Iterator[Path]:
+def _candidates(repo: str, part: FilePart, hub_cache: Path) -> Iterator[Path]:
+    """Where a file of that hash would lie, then where one of its name and size might."""
     if part.sha256 is not None:
         yield _ollama() / "blobs" / f"sha256-{part.sha256}"
         yield from hub_cache.glob(f"models--*/blobs/{part.sha256}")
-
-
-def _by_name(repo: str, part: FilePart, hub_cache: Path) -> Iterator[Path]:
     if part.n_bytes is None:
         return
     name, home = Path(part.file).name, Path.home()

@@ -30,11 +30,6 @@ Inside = Annotated[str, Meta(pattern=rf"^{_STEP}(?:/{_STEP})*\Z", max_length=102
 MANIFEST_NAME = "gguf_manifest.toml"
 
 
-def user_manifest_path() -> Path:
-    """The user's own manifest, which extends the shipped one."""
-    return user_dir() / MANIFEST_NAME
-
-
 class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a model; most models have one, split GGUFs several."""
 
@@ -130,7 +125,7 @@ def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> M
     """The shipped manifest extended by the user's. Raises: ManifestError naming file, key and value."""
     models: dict[str, ModelEntry] = {}
     files = []
-    for path in (shipped or data_path(MANIFEST_NAME), user or user_manifest_path()):
+    for path in (shipped or data_path(MANIFEST_NAME), user or user_dir() / MANIFEST_NAME):
         if not path.exists():
             continue
         files.append(str(path))

@@ -147,7 +147,12 @@ def write_synthetic(
     on_bytes: OnBytes | None = None,
 ) -> None:
     """Write the planned model in constant memory; one seed gives one file. Raises: InputError, before any byte."""
-    _check_space(path, plan)
+    free, needed = free_bytes(path.parent), plan.weight.total.n_bytes + _HEADER_ROOM
+    if needed > free:
+        raise InputError(
+            f"{plan.name} as {plan.quant} needs {format_bytes(needed)}; {path.parent} has {format_bytes(free)} free.",
+            hint="Choose a smaller quant, --layers for a part of the depth, or another disk.",
+        )
     pools = _Pools(seed, plan.tensors, router_correlation)
 
     def write_metadata(writer: gguf.GGUFWriter) -> None:
@@ -225,13 +230,3 @@ def _depth(wanted: int | None, full: int, name: str) -> int:
     if not 1 <= wanted <= full:
         raise InputError(f"{name} has {full} layers, so it cannot have {wanted}.", hint=f"Give 1 to {full}.")
     return wanted
-
-
-def _check_space(path: Path, plan: SynthPlan) -> None:
-    free = free_bytes(path.parent)
-    needed = plan.weight.total.n_bytes + _HEADER_ROOM
-    if needed > free:
-        raise InputError(
-            f"{plan.name} as {plan.quant} needs {format_bytes(needed)}; {path.parent} has {format_bytes(free)} free.",
-            hint="Choose a smaller quant, --layers for a part of the depth, or another disk.",
-        )
