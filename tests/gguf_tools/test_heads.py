@@ -1,50 +1,16 @@
 """Files of drafting heads: what is read from them, and everything that would end llama.cpp's process."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from mlsd.errors import MlsdError, ModelFileError, UnsupportedError
 from mlsd.gguf_tools.heads import DraftingHead, read_head
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import write_gguf
-from mlsd.gguf_tools.tensor import Tensor
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
-
-Data = Mapping[str, np.ndarray]
-
-
-def rewrite(head: Source, path: Path, changed: Mapping[str, Any] | None = None, data: Data | None = None) -> Source:
-    """The head with other numbers under some keys (None: without the key) and other tensors (empty: without)."""
-    changed, data = changed or {}, data or {}
-    kept = [tensor for tensor in head.tensors if tensor.name not in data]
-    new = [
-        Tensor(
-            name=name,
-            dims=values.shape[::-1],
-            type=gguf.GGMLQuantizationType.F32 if values.dtype == np.float32 else gguf.GGMLQuantizationType.I64,
-        )
-        for name, values in data.items()
-        if values.size
-    ]
-
-    def describe(writer: gguf.GGUFWriter) -> None:
-        head.copy_metadata(writer, skip=changed)
-        for key, value in changed.items():
-            if isinstance(value, list):
-                writer.add_array(key, value)
-            elif value is not None:
-                writer.add_uint32(key, value)
-
-    def read(tensor: Tensor) -> list[np.ndarray]:
-        return [data[tensor.name] if tensor.name in data else head.data(tensor.name)]
-
-    write_gguf(path, head.architecture, [*kept, *new], describe, read)
-    return Source(path)
+from tests.gguf_tools.rewritten import Data, rewrite
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """A composed draft computes its target's first blocks, then the adapter as published; what does not fit is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import pi
 from pathlib import Path
 from typing import Any
 
-import gguf
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,12 @@ from mlsd.engine.llama.taps import CollectTap, TappedContext
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.stream import write_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.gguf_tools.tensor import Tensor
 from tests.gguf_tools.adapters import config_of, forward, random_weights, write_adapter
+from tests.gguf_tools.rewritten import rewrite
 
 TOKENS = list(range(40, 72))
 # Several key heads, so that a wrong grouping shows; qwen2 has a base of its own, so that a wrong rotation does.
@@ -157,33 +155,12 @@ def test_frequencies_are_divided_as_llama3_divides_them() -> None:
     assert len(set(found.tolist())) > 2, "the smooth part is not tested"
 
 
-def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | None = None) -> Path:
-    """A copy of a model that says something else, with or without a table of frequencies."""
-    source = Source(target)
-    extra = (
-        []
-        if table is None
-        else [Tensor(name="rope_freqs.weight", dims=table.shape, type=gguf.GGMLQuantizationType.F32)]
-    )
-
-    def describe(writer: gguf.GGUFWriter) -> None:
-        source.copy_metadata(writer, skip=keys)
-        for key, value in keys.items():
-            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
-            add[type(value)](key, value)
-
-    def data(tensor: Tensor) -> list[npt.NDArray[Any]]:
-        return [source.data(tensor.name) if table is None or tensor not in extra else table]
-
-    write_gguf(path, source.architecture, [*extra, *source.tensors], describe, data)
-    return path
-
-
 def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
     shape = SHAPES["llama"]
     write_random(tmp_path / "plain.gguf", shape, seed=5, precision="F32")
     factors = reference_factors(shape.rope_base, shape.head_dim)
-    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", {}, factors)
+    table = {"rope_freqs.weight": factors}
+    target = rewrite(Source(tmp_path / "plain.gguf"), tmp_path / "target.gguf", data=table).path
     adapter = write_adapter(tmp_path / "adapter", shape, rope_scaling=LLAMA3)
     found = logits_of(composed(target, adapter, 2, tmp_path / "draft.gguf"))
     config, rows, head = config_of(shape), hidden_rows(target, 2), head_of(target, shape)
@@ -208,11 +185,11 @@ def test_a_rotation_stretched_in_one_of_them_only_is_refused(
 ) -> None:
     shape = SHAPES["llama"]
     write_random(tmp_path / "plain.gguf", shape, seed=5)
-    table = reference_factors(shape.rope_base, shape.head_dim) if has_table else None
-    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", keys, table)
+    table = {"rope_freqs.weight": reference_factors(shape.rope_base, shape.head_dim)} if has_table else {}
+    target = rewrite(Source(tmp_path / "plain.gguf"), tmp_path / "target.gguf", keys, table)
     adapter = Adapter(write_adapter(tmp_path / "adapter", shape, rope_scaling=scaling))
     with pytest.raises(InputError, match=words):
-        compose(Source(target), adapter, 2)
+        compose(target, adapter, 2)
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------
@@ -268,6 +245,6 @@ def test_an_architecture_without_such_a_block_is_refused(tiny: Path, name: str, 
 def test_a_model_whose_blocks_differ_or_have_experts_is_refused(
     tiny: Path, keys: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    target = changed(tiny / "llama.gguf", tmp_path / "target.gguf", keys)
+    target = rewrite(Source(tiny / "llama.gguf"), tmp_path / "target.gguf", keys)
     with pytest.raises(ModelFileError, match=words):
-        compose(Source(target), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)
+        compose(target, Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)
