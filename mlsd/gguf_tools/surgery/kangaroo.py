@@ -33,6 +33,7 @@ _PARTS = {
 _PER_CENT = 1e-2
 _TABLE = "rope_freqs.weight"
 _SINGLE = 1e-6  # numbers of a GGUF are single-precision
+_ROTATED = "rope.dimension_count"
 _DEFAULT_BASE = 10_000.0  # what llama.cpp rotates with where a file does not say
 
 
@@ -85,25 +86,19 @@ def _check_numbers(source: Source, adapter: Adapter) -> None:
     config = adapter.config
     n_embd, n_head = _number(source, "embedding_length"), _number(source, "attention.head_count")
     head_dim = _number(source, "attention.key_length", n_embd // max(1, n_head))
-    pairs: dict[str, tuple[Any, Any]] = {
-        "the width (hidden_size)": (config.hidden_size, n_embd),
-        "the number of heads (num_attention_heads)": (config.num_attention_heads, n_head),
-        "the number of key heads (num_key_value_heads)": (
-            config.n_head_kv,
-            _number(source, "attention.head_count_kv", n_head),
-        ),
-        "the width of a head (head_dim)": (config.head_width, head_dim),
-        "the rotated part of a head": (config.head_width, _number(source, "rope.dimension_count", head_dim)),
-        "the base of the rotation (rope_theta)": (
-            config.rope_base,
-            source.number("rope.freq_base", _DEFAULT_BASE),
-        ),
-        "the norms' epsilon (rms_norm_eps)": (
-            config.rms_norm_eps,
-            source.number("attention.layer_norm_rms_epsilon", 0.0),
-        ),
-    }
-    for what, (ours, theirs) in pairs.items():
+    n_head_kv, n_rotated = _number(source, "attention.head_count_kv", n_head), _number(source, _ROTATED, head_dim)
+    base = source.number("rope.freq_base", _DEFAULT_BASE)
+    epsilon = source.number("attention.layer_norm_rms_epsilon", 0.0)
+    pairs: tuple[tuple[str, float, float], ...] = (
+        ("the width (hidden_size)", config.hidden_size, n_embd),
+        ("the number of heads (num_attention_heads)", config.num_attention_heads, n_head),
+        ("the number of key heads (num_key_value_heads)", config.n_head_kv, n_head_kv),
+        ("the width of a head (head_dim)", config.head_width, head_dim),
+        ("the rotated part of a head", config.head_width, n_rotated),
+        ("the base of the rotation (rope_theta)", config.rope_base, base),
+        ("the norms' epsilon (rms_norm_eps)", config.rms_norm_eps, epsilon),
+    )
+    for what, ours, theirs in pairs:
         if not np.isclose(ours, theirs, rtol=_SINGLE, atol=0.0):
             raise InputError(
                 f"{adapter.path} and {source.path.name} do not fit: {what} is {ours:g} here and {theirs:g} there.",
