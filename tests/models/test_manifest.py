@@ -104,11 +104,7 @@ def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> N
         ('file = "a.gguf"', 'file = "/etc/a.gguf"', r"a-model\.file = '/etc/a\.gguf': it is a path without '\.\.'"),
         ('file = "a.gguf"', 'file = "a/../../b"', r"it is a path without '\.\.'"),
         ('file = "a.gguf"', 'file = "a\\u0000b"', r"it is a path without '\.\.'"),
-        (
-            'file = "a.gguf"',
-            'files = [{ file = "b" }, { file = "../c" }]',
-            r"files\[1\]\.file = .* it is a path",
-        ),
+        ('file = "a.gguf"', 'files = [{ file = "b" }, { file = "../c" }]', r"files\[1\]\.file = .* it is a path"),
         ('name = "A model"', 'name = "A"\nrevision = "../x"', r"revision = '\.\./x': it is a path without"),
         ('repo = "someone/some-model"', 'repo = "../.."', r"repo = '\.\./\.\.': it is OWNER/NAME"),
         ('repo = "someone/some-model"', 'repo = "a/b\\n"', r"it is OWNER/NAME"),

@@ -37,9 +37,7 @@ _NAMED = 3  # rows of which the same is said
 @click.option("--chip", metavar="NAME", help="The chip of rows that name none, as in 'M4 Pro'.")
 @click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
 @click.option(
-    "--full-drafts/--variable-drafts",
-    default=None,
-    help="Whether tables draft gamma tokens every round [from counts].",
+    "--full-drafts/--variable-drafts", default=None, help="Whether tables draft gamma tokens every round [from counts]."
 )
 @click.option("--all", "show_all", is_flag=True, help="Also print rows that are possible.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")

@@ -72,14 +72,7 @@ _OF_MEMORY = ("sizes_mb", "quants", "read_mb")
 @shared.engine_options
 @click.pass_context
 def calibrate(
-    ctx: click.Context,
-    /,
-    target: str | None,
-    parts: bool,
-    memory: bool,
-    db: Path | None,
-    as_json: bool,
-    **options: Any,
+    ctx: click.Context, /, target: str | None, parts: bool, memory: bool, db: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
 

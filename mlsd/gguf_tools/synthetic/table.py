@@ -71,10 +71,7 @@ def _table(
         for part in block.split():
             tensors += read_tensors(",".join(_lines(part, entry.parts, parts)), prefix=prefix)
     return TensorTable(
-        name=name,
-        architecture=entry.architecture or name,
-        keys=merged | entry.keys,
-        tensors=tuple(tensors),
+        name=name, architecture=entry.architecture or name, keys=merged | entry.keys, tensors=tuple(tensors)
     )
 
 

@@ -34,11 +34,7 @@ class TinyFile(Record, frozen=True, kw_only=True):
 
 
 def write_tiny_set(
-    folder: Path,
-    *,
-    names: Iterable[str] = tuple(TINY_SET),
-    seed: int = 0,
-    on_bytes: OnBytes | None = None,
+    folder: Path, *, names: Iterable[str] = tuple(TINY_SET), seed: int = 0, on_bytes: OnBytes | None = None
 ) -> Iterator[TinyFile]:
     """Write each named shape, its perturbed copies and an unrelated model, yielding each file. Raises: InputError."""
     for name in names:

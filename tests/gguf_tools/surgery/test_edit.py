@@ -11,13 +11,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import (
-    attention_only,
-    keep_layers,
-    recurrent_only,
-    silence,
-    write_edit,
-)
+from mlsd.gguf_tools.surgery.edit import attention_only, keep_layers, recurrent_only, silence, write_edit
 from mlsd.gguf_tools.synthetic.write import write_random
 
 TOKENS = list(range(40, 60))
