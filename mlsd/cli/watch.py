@@ -123,24 +123,17 @@ class Bar(LineWatcher):
     """A bar with the time left, at most where there is a budget, live tok/s and the last trial; lines with -v."""
 
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
         super().__init__(budget_s, open_ended=open_ended)
-        left: ProgressColumn = TimeElapsedColumn() if open_ended else TimeRemainingColumn()
+        left: progress.ProgressColumn = progress.TimeElapsedColumn() if open_ended else progress.TimeRemainingColumn()
         if budget_s is not None:
-            left = TextColumn("{task.fields[left]}", markup=False)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), left)
+            left = progress.TextColumn("{task.fields[left]}", markup=False)
+        text = progress.TextColumn("{task.description}", markup=False)
+        columns = (text, progress.BarColumn(20), progress.MofNCompleteColumn(), left)
         self._left = budget_s and TimeLeft(budget_s)
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
         self._since, self._n_last = (0.0, 0), 0  # when decoding was first noticed with its tokens; the latest count
 
     def __enter__(self) -> Self:
