@@ -64,7 +64,7 @@ def read_head(head: Source, target: Source, architecture: str) -> DraftingHead:
     )
 
 
-# Each gives what may be amiss, and the words for it, in order: what comes later may rest on what was asked before.
+# Each gives what may be amiss, and the words for it, in order: what comes later may rest on what holds before.
 Misfits = Iterator[tuple[bool, str]]
 
 
