@@ -231,7 +231,7 @@ def _words(error: MlsdError | OSError | UnicodeEncodeError) -> tuple[str, str]:
 
 def _print_error(error: Exception, message: str, hint: str, exit_code: int) -> None:
     """The error for programs, on standard output; people read it on the other."""
-    kind = type(error).__name__
+    kind, message, hint = type(error).__name__, clean(message), clean(hint)  # a path may hold bytes that are no text
     output.print_json({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": exit_code}})
 
 

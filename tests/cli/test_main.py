@@ -160,7 +160,14 @@ def test_a_command_that_is_gone_names_the_one_in_its_place_which_parses(mlsd: Ml
     assert name not in COMMANDS and parsed(f"mlsd {GONE[name]}")
 
 
-@pytest.mark.parametrize("words", [("bench", "no-such-model", "--json"), ("results", "--json", "--no-such-option")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "no-such-model", "--json"),
+        ("results", "--json", "--no-such-option"),
+        ("audit", "no-such-name-\udcff.csv", "--json"),
+    ],
+)
 def test_an_error_under_json_is_json_too(mlsd: Mlsd, words: tuple[str, ...]) -> None:
     ran = mlsd(*words)
     error = json.loads(ran.out)["error"]
