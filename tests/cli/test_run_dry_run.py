@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.commands.run import run as command
 from mlsd.planning.plan import expand
-from mlsd.records import Environment, Status, Trial
+from mlsd.records import Environment, Round, Status, Trial
 from mlsd.store.store import Store
 
 
@@ -125,9 +125,14 @@ def test_earlier_results_of_this_machine_give_the_time(on, tmp_path):
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))
     first = next(planned.slots())
+    plain = Round(
+        proposed=0, accepted=0, committed=1, rows=1,
+        draft_ns=0, verify_ns=200_000_000, rollback_ns=0, sample_ns=0, other_ns=0,
+    )  # fmt: skip
     trial = Trial(
         case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status=Status.VALID,
         started_at="2026-11-21T05:00:00.000+00:00", tokens=tuple(range(256)), decode_ns=51_000_000_000,
+        rounds=255 * (plain,),
     )  # fmt: skip
     for name, host in (("own", here), ("foreign", Environment(host="there", os="Linux", machine="x86_64"))):
         with Store.open(tmp_path / f"{name}.sqlite") as store:
