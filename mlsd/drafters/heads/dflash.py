@@ -34,15 +34,12 @@ class BlockDraft(Drafter):
     ) -> None:
         self._known, self._context, self._head = target.layer_rows, context, head
         self._clock, self._sampling = clock, sampling
-        self._rng = np.random.default_rng(0)
-        self._text: list[int] = []
-        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
+        self.begin((), np.random.default_rng(0))
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Forget the last text; the prompt's rows go in when the target has made them, in `observe`."""
         self._context.clear()
-        self._rng = rng
-        self._text = list(prompt)
+        self._rng, self._text = rng, list(prompt)
         self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
 
     def propose(self, k: int) -> Proposal:

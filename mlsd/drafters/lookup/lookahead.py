@@ -72,21 +72,19 @@ class Lookahead(TextLookup):
     """Window and pool of one generation."""
 
     def __init__(self, options: Options, clock: Clock, *, n_candidates: int) -> None:
-        super().__init__(clock)
         self._options, self._n_candidates = options, n_candidates
+        super().__init__(clock)
+
+    def _forget(self) -> None:
+        super()._forget()
         self._levels: list[list[int]] = []  # level 0 first; its first token is the newest committed one
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}
-        self._last = 0
+        self._last = self._n_candidate_rows = self._n_window_rows = 0
         self._ends: tuple[int, ...] = ()
-        self._n_candidate_rows = self._n_window_rows = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        shape = (self._options.ngram - 1, self._options.window)
-        self._levels = rng.choice(np.asarray(prompt), shape).tolist()
-        self._pool = {}
-        self._ends = ()
         self._forget()
-        self._n_candidate_rows = self._n_window_rows = 0
+        self._levels = rng.choice(np.asarray(prompt), (self._options.ngram - 1, self._options.window)).tolist()
 
     def _look_up(self, k: int) -> Proposal:
         """The pool's n-grams after the newest token, and the window."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Annotated, Literal
 
-import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
@@ -44,16 +43,13 @@ class NgramCache(TextLookup):
     """Counts of one text's continuations."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
+        self._options, self._thresholds = options, _THRESHOLDS[options.thresholds]
         super().__init__(clock)
-        self._options = options
-        self._thresholds = _THRESHOLDS[options.thresholds]
+
+    def _forget(self) -> None:
+        super()._forget()
         self._text: list[int] = []
         self._counts: dict[tuple[int, ...], Counter[int]] = {}
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._forget()
-        self._text, self._counts = [], {}
-        self._take_in(prompt)
 
     def _take_in(self, tokens: Sequence[int]) -> None:
         text = self._text
@@ -64,8 +60,6 @@ class NgramCache(TextLookup):
             text.append(token)
 
     def _look_up(self, k: int) -> Proposal:
-        self._take_in(self._pending)
-        self._pending = []
         tail = self._text[-self._options.ngram :]
         tokens: list[int] = []
         while len(tokens) < k and (token := self._favourite(tail)) is not None:

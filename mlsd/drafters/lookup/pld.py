@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
@@ -66,15 +65,23 @@ class PromptLookup(TextLookup):
     """A chain copied from the text so far; the longest n-gram that occurred before decides."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
-        super().__init__(clock)
         self._options = options
         self._lengths = range(options.ngram, min(options.ngram, options.min_ngram) - 1, -1)
-        self._index = NgramIndex(self._lengths)
+        super().__init__(clock)
 
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._forget()
-        self._index = NgramIndex(self._lengths)
-        self._index.extend(prompt)
+    def _forget(self) -> None:
+        super()._forget()
+        self._text: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}  # where the text goes on after each n-gram
+
+    def _take_in(self, tokens: Sequence[int]) -> None:
+        text, places = self._text, self._places
+        for token in tokens:
+            end = len(text)
+            for n in self._lengths:
+                if n <= end:
+                    places.setdefault(tuple(text[end - n :]), []).append(end)
+            text.append(token)
 
     def propose(self, k: int) -> Proposal:
         draft = super().propose(k)
@@ -83,49 +90,10 @@ class PromptLookup(TextLookup):
         return draft
 
     def _look_up(self, k: int) -> Proposal:
-        self._index.extend(self._pending)
-        self._pending = []
-        start = self._find(k)
-        return Proposal() if start is None else Proposal(tokens=tuple(self._index.tokens[start : start + k]))
-
-    def _find(self, k: int) -> int | None:
-        find = self._index.first if self._options.match == "first" else self._index.last
-        n_follow = k if self._options.full else 1
+        text, last_start = self._text, len(self._text) - (k if self._options.full else 1)
         for n in self._lengths:
-            start = find(n, n_follow)
-            if start is not None:
-                return start
-        return None
-
-
-class NgramIndex:
-    """Positions of all n-grams of some lengths in a growing text; one is entered when the token after it arrives."""
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = tuple(lengths)
-        self._places: dict[tuple[int, ...], list[int]] = {}
-        self.tokens: list[int] = []
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        text, places = self.tokens, self._places
-        for token in tokens:
-            end = len(text)
-            for n in self._lengths:
-                if n <= end:
-                    places.setdefault(tuple(text[end - n :]), []).append(end)
-            text.append(token)
-
-    def first(self, n: int, n_follow: int = 1) -> int | None:
-        """Where the text goes on after the first place of its last `n` tokens; `n_follow` tokens must be there."""
-        places = self._found(n)
-        return places[0] if places and places[0] <= len(self.tokens) - n_follow else None
-
-    def last(self, n: int, n_follow: int = 1) -> int | None:
-        """The same after the last such place."""
-        places = self._found(n)
-        i = bisect_right(places, len(self.tokens) - n_follow)
-        return places[i - 1] if i else None
-
-    def _found(self, n: int) -> list[int]:
-        text = self.tokens
-        return self._places.get(tuple(text[-n:]), []) if n <= len(text) else []
+            places = self._places.get(tuple(text[-n:]), []) if n <= len(text) else []
+            i = 0 if self._options.match == "first" else bisect_right(places, last_start) - 1
+            if 0 <= i < len(places) and places[i] <= last_start:
+                return Proposal(tokens=tuple(text[places[i] : places[i] + k]))
+        return Proposal()

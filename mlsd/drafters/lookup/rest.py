@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
@@ -23,7 +22,7 @@ from mlsd.drafters.options import Range, small_model_study
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.tree import Tree
-from mlsd.engine.verify import Proposal, Verification
+from mlsd.engine.verify import Proposal
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import asset_path, cache_dir
@@ -124,19 +123,19 @@ class Rest(TextLookup):
     """Trees, or chains, of what is commonest in a store."""
 
     def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
-        super().__init__(clock)
         self._store, self._options = store, options
         self._n_nodes, self._as_chain = n_nodes, as_chain
-        self._context: list[int] = []
+        super().__init__(clock)
 
     def _forget(self) -> None:
         super()._forget()
+        self._context: list[int] = []
         self._search_ns = {True: 0, False: 0}  # by whether something was found
         self._tree_ns = self._n_matched = 0
 
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._context = list(prompt[-self._options.span :])
-        self._forget()
+    def _take_in(self, tokens: Sequence[int]) -> None:
+        span = self._options.span
+        self._context = [*self._context, *tokens[-span:]][-span:]
 
     def _look_up(self, k: int) -> Proposal:
         now = self._clock.now_ns
@@ -155,9 +154,6 @@ class Rest(TextLookup):
         self._search_ns[draft.n_proposed > 0] += t1 - t0
         self._tree_ns += now() - t1
         return draft
-
-    def observe(self, verification: Verification) -> None:
-        self._context = [*self._context, *verification.committed][-self._options.span :]
 
     def stats(self) -> dict[str, float]:
         """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""

@@ -1,5 +1,9 @@
 """What methods share that look proposals up in text, without a model: how often they found some, what looking cost."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from mlsd.clock import Clock
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.verify import Proposal, Verification
@@ -13,17 +17,27 @@ class TextLookup(Drafter):
         self._forget()
 
     def _forget(self) -> None:
+        """Empty the text and what is known of it, and count anew."""
         self._pending: list[int] = []
         self._rounds = {True: 0, False: 0}  # by whether something was found
         self._spent_ns = {True: 0, False: 0}
 
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._forget()
+        self._take_in(prompt)
+
     def propose(self, k: int) -> Proposal:
         started_ns = self._clock.now_ns()
+        self._take_in(self._pending)
+        self._pending = []
         draft = self._look_up(k)
         found = draft.n_proposed > 0
         self._rounds[found] += 1
         self._spent_ns[found] += self._clock.now_ns() - started_ns
         return draft
+
+    def _take_in(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these."""
 
     def _look_up(self, k: int) -> Proposal:
         raise NotImplementedError
