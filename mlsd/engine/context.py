@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 import psutil
@@ -140,6 +140,15 @@ class Context(Protocol):
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         """Append `tokens` at `n_past` and compute outputs for the last `n_outputs` of them; returns when it is done."""
 
+    def decode_tree(self, root: int, tree: Tree) -> None:
+        """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done.
+
+        Raises: EngineError in a context whose batches cannot branch (`ContextOptions.tree`).
+        """
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        """Keep the root and the nodes of `path`, forget all others; returns the rows decoded again for it."""
+
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode, in order."""
 
@@ -173,14 +182,3 @@ class Context(Protocol):
 
     def close(self) -> None:
         """Free every native handle; calling it twice is harmless."""
-
-
-@runtime_checkable
-class TreeContext(Context, Protocol):
-    """A context whose verification batches may branch."""
-
-    def decode_tree(self, root: int, tree: Tree) -> None:
-        """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done."""
-
-    def keep_path(self, path: Sequence[int]) -> int:
-        """Keep the root and the nodes of `path`, forget all others; returns the rows decoded again for it."""

@@ -97,7 +97,7 @@ def generate(
         draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
         decode_ns=loop.end_ns - t4,
         ended_by_eog=loop.ended_by_eog,
-        past=(*loop.output[: loop.n_before], *loop.kept),
+        past=(*loop.output[: loop.n_before], *loop.accepted),
     )
 
 
@@ -110,7 +110,7 @@ class _Loop:
         self._now = clock.now_ns
         self.output: list[int] = []
         self.n_before = 0  # output tokens before the last round
-        self.kept: tuple[int, ...] = ()  # accepted in it, also behind an end-of-generation token
+        self.accepted: tuple[int, ...] = ()  # accepted in it, also behind an end-of-generation token
         self.ended_by_eog = False
         self.end_ns = 0  # of the last round, where the next one begins: so rounds sum to the time of decoding
 
@@ -150,7 +150,7 @@ class _Loop:
     def commit(self, verification: Verification) -> Verification:
         """Add to the output what stands; an end-of-generation token is the last one, unless it is ignored."""
         tokens = verification.committed
-        self.kept = tokens[: verification.accepted]
+        self.accepted = tokens[: verification.accepted]
         if not self._ignore_eog:
             is_end = self._target.context.tokenizer.is_end
             n = next((i for i, token in enumerate(tokens, 1) if is_end(token)), None)

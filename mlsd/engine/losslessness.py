@@ -62,7 +62,7 @@ class FedText(Record, frozen=True, kw_only=True):
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]  # behind the prompt
-    kept: Widths  # tokens of each pass that stayed
+    accepted: Widths  # tokens of each pass that stayed
     widest: int  # positions of the widest pass, rejected ones included
 
     tree: TreeKind = "off"  # where a path's cells stay, they may lie in another order than the text
@@ -87,7 +87,7 @@ class FedText(Record, frozen=True, kw_only=True):
         wide = Way(widths=full(n, widest), prompt_in_two=self._is_deep and not n_ahead, n_ahead=n_ahead)
         first = min(n % widest or widest // 2, n)
         shifted = Way(widths=(*full(first, max(first, 1)), *full(n - first, widest)))  # of a deep prompt all in one
-        yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.kept), shifted, self.single))
+        yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.accepted), shifted, self.single))
         for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.tree != "off" else ():
             yield msgspec.structs.replace(way, flash_attention=kernel)
 
@@ -100,11 +100,11 @@ def full(n: int, width: int) -> Widths:
 
 def fed_text(run: Generation, prompt: Sequence[int], *, tree: TreeKind = "off") -> FedText:
     """What the memory of a run should hold."""
-    kept = [1 + r.accepted for r in run.rounds]
-    if kept:
-        kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
-    widest = max((max(1 + r.proposed, n) for r, n in zip(run.rounds, kept, strict=True)), default=1)
-    return FedText(prompt=tuple(prompt), tokens=run.past, kept=tuple(kept), widest=widest, tree=tree)
+    accepted = [1 + r.accepted for r in run.rounds]
+    if accepted:  # more than counted, where an end-of-generation token cut the output
+        accepted[-1] = len(run.past) - sum(accepted[:-1])
+    widest = max((max(1 + r.proposed, n) for r, n in zip(run.rounds, accepted, strict=True)), default=1)
+    return FedText(prompt=tuple(prompt), tokens=run.past, accepted=tuple(accepted), widest=widest, tree=tree)
 
 
 def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int | None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import starmap
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from mlsd.clock import Clock, MonotonicClock
-from mlsd.engine.context import Context, ContextOptions, Logits, TreeContext, check_finite
+from mlsd.engine.context import Context, ContextOptions, Logits, check_finite
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.errors import EngineError
@@ -254,7 +254,7 @@ def probe_contexts(options: ContextOptions, strategy: str, gamma: int) -> tuple[
 
 
 class _TestBench:
-    """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
+    """The test bench: one text, split into prefix, accepted and rejected tokens, and a continuation."""
 
     def __init__(self, open_context: OpenContext, options: ContextOptions, gamma: int) -> None:
         self._open, self._options, self._gamma = open_context, options, gamma
@@ -329,7 +329,7 @@ class _TestBench:
     def test(self, name: str, history: History, tolerance: float) -> StrategyResult:
         """At every depth; where layers have a window, also at one behind a text that leaves it."""
         keeps = range(1, self._gamma + 1) if history == "batch" else range(self._gamma)
-        cases = [(n_keep, self._prefix) for n_keep in reversed(keeps)]
+        cases = [(n_accepted, self._prefix) for n_accepted in reversed(keeps)]
         if self._beyond:
             cases.append((max(1, self._gamma // 2), self._beyond))
         return self._tried(name, history, starmap(partial(self._difference, name, history), cases), tolerance)
@@ -361,34 +361,34 @@ class _TestBench:
         )
 
     def _difference(
-        self, name: str, history: History, n_keep: int, prefix: Sequence[int], n_ctx: int | None = None
+        self, name: str, history: History, n_accepted: int, prefix: Sequence[int], n_ctx: int | None = None
     ) -> float:
         """Between what follows a rollback and what follows a memory that never saw the rejected tokens.
 
         In a context of `n_ctx` positions, whose text is read once, that memory grows from a copy of what was held
         before: a copy that lies makes the strategy look inexact, never exact.
         """
-        kept, following = self._true[:n_keep], self._true[n_keep : n_keep + _N_CONTINUATION]
-        rejected = self._rejected[: self._gamma + (history == "batch") - n_keep]
-        clean_key = len(prefix), history, n_keep
+        accepted, following = self._true[:n_accepted], self._true[n_accepted : n_accepted + _N_CONTINUATION]
+        rejected = self._rejected[: self._gamma + (history == "batch") - n_accepted]
+        clean_key = len(prefix), history, n_accepted
         if n_ctx is None and clean_key not in self._clean:
             untouched = self._context(self._wide())
             untouched.decode(prefix)
-            self._clean[clean_key] = self._follow(untouched, kept, history, following)
+            self._clean[clean_key] = self._follow(untouched, accepted, history, following)
         length = {} if n_ctx is None else {"n_ctx": n_ctx}
         context = self._context(rollback_options(name, self._wide(**length), self._gamma))
         context.decode(prefix)
         memory = None if n_ctx is None else context.copy_memory()
-        self._roll_back(context, name, history, (*kept, *rejected), len(prefix) + n_keep)
-        rows = self._follow(context, (*prefix, *kept)[context.n_past :], history, following)
+        self._roll_back(context, name, history, (*accepted, *rejected), len(prefix) + n_accepted)
+        rows = self._follow(context, (*prefix, *accepted)[context.n_past :], history, following)
         if memory is None:
             return float(np.abs(rows - self._clean[clean_key]).max())
         context.set_memory(memory, len(prefix))
-        return float(np.abs(rows - self._follow(context, kept, history, following)).max())
+        return float(np.abs(rows - self._follow(context, accepted, history, following)).max())
 
-    def _follow(self, context: Context, kept: Sequence[int], history: History, following: Sequence[int]) -> Logits:
+    def _follow(self, context: Context, accepted: Sequence[int], history: History, following: Sequence[int]) -> Logits:
         """The logits after each of the tokens that follow what is kept."""
-        self._feed(context, kept, history)
+        self._feed(context, accepted, history)
         return self._continue(context, following)
 
     def _roll_back(self, context: Context, name: str, history: History, tokens: Sequence[int], n_past: int) -> None:
@@ -426,7 +426,7 @@ class _TestBench:
         options = self._wide(tree=self._options.tree, n_sequences=max(self._options.n_sequences, 2))
 
         def difference(path: Sequence[int], tree: Tree) -> float:
-            context = cast(TreeContext, self._context(options))
+            context = self._context(options)
             context.decode(self._prefix)
             context.decode_tree(self._true[0], tree)
             nodes = list[int]()
@@ -518,12 +518,12 @@ class _TestBench:
 
     def _verify(self, context: Context, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A target's part of a round that keeps half of its proposals."""
-        n_keep = 1 + gamma // 2
-        kept = self._true[:n_keep]
+        n_accepted = 1 + gamma // 2
+        accepted = self._true[:n_accepted]
         strategy.mark()
-        context.decode((*kept, *self._rejected[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
-        text += kept
-        strategy.rewind(len(text), kept)
+        context.decode((*accepted, *self._rejected[: gamma + 1 - n_accepted]), n_outputs=gamma + 1)
+        text += accepted
+        strategy.rewind(len(text), accepted)
 
     def _draft(self, context: Context, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A draft's part: it takes in what is new, proposes, and forgets half of what it decoded of that."""
@@ -533,8 +533,8 @@ class _TestBench:
         for token in self._rejected[: gamma - 1]:
             strategy.step()
             context.decode((token,))
-        n_keep = gamma // 2
-        text += self._rejected[:n_keep]
+        n_accepted = gamma // 2
+        text += self._rejected[:n_accepted]
         strategy.rewind(len(text), ())
 
     def _continue(self, context: Context, tokens: Sequence[int]) -> Logits:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.engine.context import Context, ContextOptions, TreeContext
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.verify import NOTHING, Proposal, Verification
 from mlsd.errors import EngineError, choose
 
@@ -150,7 +150,6 @@ class Target:
         self.context, self._strategy, self._now = context, strategy, clock.now_ns
         self.n_rows = self.pass_ns = self.rollback_ns = 0
         self._n_past, self._last, self._proposal = 0, 0, NOTHING
-        self._tree_context = context if isinstance(context, TreeContext) else None
 
     def verify(self, last: int, proposal: Proposal) -> Context:
         """Decode the newest committed token and what is proposed after it; the context holds the outputs of all."""
@@ -165,24 +164,18 @@ class Target:
             context.decode((last, *proposal.tokens), n_outputs=1 + n_proposed)
         else:
             self.n_rows = 1 + len(proposal.tree.tokens)
-            self._branching.decode_tree(last, proposal.tree)
+            context.decode_tree(last, proposal.tree)
         self.pass_ns, self.rollback_ns = self._now() - marked_ns, marked_ns - started_ns
         return context
 
     def rollback(self, verification: Verification) -> None:
         """Forget what was not accepted."""
-        n_kept, started_ns = verification.accepted, self._now()
+        n_accepted, started_ns = verification.accepted, self._now()
         if self._proposal.tree is not None:
-            self.n_rows += self._branching.keep_path(verification.path)
-        elif n_kept < len(self._proposal.tokens):
-            replay = (self._last, *verification.committed[:n_kept])
-            self.n_rows += self._strategy.rewind(self._n_past + 1 + n_kept, replay)
+            self.n_rows += self.context.keep_path(verification.path)
+        elif n_accepted < len(self._proposal.tokens):
+            replay = (self._last, *verification.committed[:n_accepted])
+            self.n_rows += self._strategy.rewind(self._n_past + 1 + n_accepted, replay)
         else:
             return
         self.rollback_ns += self._now() - started_ns
-
-    @property
-    def _branching(self) -> TreeContext:
-        if self._tree_context is None:
-            raise EngineError("A tree was proposed to a context that verifies chains.")
-        return self._tree_context

@@ -59,17 +59,17 @@ def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
 
 def table(rows: dict[tuple[int, ...], list[float]]):  # type: ignore[no-untyped-def]
     """A model that is a table of probabilities; remembers the levels it was asked for."""
-    asked: list[list[tuple[int, ...]]] = []
+    levels: list[list[tuple[int, ...]]] = []
 
     def logits(path: tuple[int, ...]) -> Logits:
         return np.log(np.array(rows[path], dtype=np.float32))
 
     def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        before = asked[-1] if asked else [()]
-        asked.append([(*before[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)])
-        return np.stack([logits(path) for path in asked[-1]])
+        before = levels[-1] if levels else [()]
+        levels.append([(*before[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)])
+        return np.stack([logits(path) for path in levels[-1]])
 
-    return logits(()), grow, asked
+    return logits(()), grow, levels
 
 
 def test_the_likeliest_nodes_are_grown_and_kept() -> None:
@@ -80,9 +80,9 @@ def test_the_likeliest_nodes_are_grown_and_kept() -> None:
         (0, 0): [0.4, 0.3, 0.3],
         (1, 0): [0.98, 0.01, 0.01],
     }
-    first, grow, asked = table(rows)
+    first, grow, levels = table(rows)
     tree = expand(first, grow, depth=3, top_k=2, n_nodes=5)
-    assert asked == [[(0,), (1,)], [(0, 0), (1, 0)]]  # 0.30 and 0.27 beat 0.18 and 0.015
+    assert levels == [[(0,), (1,)], [(0, 0), (1, 0)]]  # 0.30 and 0.27 beat 0.18 and 0.015
     # 0.6, 0.3 (two nodes), 0.27, 0.2646: the two branches, likelier first
     assert tree.tokens == (0, 0, 1, 0, 0)
     assert tree.parents == (ROOT, 0, ROOT, 2, 3)

@@ -106,10 +106,10 @@ def test_it_is_measured_in_the_worker_and_kept_under_its_content(mlsd: Mlsd) -> 
 
 def test_a_file_that_changed_or_is_gone_stops_no_measurement_that_does_not_name_it(mlsd: Mlsd) -> None:  # noqa: F811
     file(COPY)
-    asked = ("bench", "tiny-dense", "--drafter", "./mine.py:Freq", *QUICK, "--repeats", 1)
-    assert mlsd(*asked).code == 0
+    command = ("bench", "tiny-dense", "--drafter", "./mine.py:Freq", *QUICK, "--repeats", 1)
+    assert mlsd(*command).code == 0
     file(COPY + "# edited")
-    assert mlsd(*asked).code == 0, "one process, as in a notebook: the former content is not asked for"
+    assert mlsd(*command).code == 0, "one process, as in a notebook: the former content is not asked for"
     Path("mine.py").unlink()
     assert mlsd("bench", "tiny-dense", "--drafter", "pld", *QUICK, "--repeats", 1).code == 0
 

@@ -93,7 +93,7 @@ def test_a_constant_on_all_logits_is_no_distance() -> None:
 
 def test_a_text_is_fed_whole_and_every_token_once_in_a_pass_as_wide_as_the_runs_widest() -> None:
     for n, widest, n_prompt in itertools.product(range(1, 40), (2, 5, 17), (1, 60)):
-        text = FedText(prompt=(0,) * n_prompt, tokens=tuple(range(n)), kept=full(n, 3), widest=widest, tree="keep")
+        text = FedText(prompt=(0,) * n_prompt, tokens=tuple(range(n)), accepted=full(n, 3), widest=widest, tree="keep")
         ways = list(text.ways())
         assert all(sum(way.widths) == n and way.n_ahead < n_prompt for way in ways) and text.single in ways
         met = set[int]()

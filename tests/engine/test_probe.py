@@ -95,7 +95,7 @@ def test_an_arm_is_checked_at_its_gamma_and_every_depth_below(gamma: int) -> Non
     question, options = Question(strategy="snapshots", role="target", gamma=gamma), ContextOptions(n_ctx=256)
 
     def found(kind: type[FakeContext]) -> bool:
-        return check(lambda asked: kind(recurrent, asked, FakeClock(), recurrent=True), options, question).exact
+        return check(lambda options: kind(recurrent, options, FakeClock(), recurrent=True), options, question).exact
 
     assert found(FakeContext) and not found(ShortOfOne)
 
@@ -108,10 +108,10 @@ def test_an_arm_is_checked_once_in_a_text_as_long_as_its_context() -> None:
                 self.context[-1] += 1
 
     options = ContextOptions(n_ctx=2048)
-    asked = list(questions(options, "trim", "target", 4))
-    results = [check(lambda opened: Forgets(recurrent, opened, FakeClock()), options, one).exact for one in asked]
-    assert [one.where for one in asked] == ["every depth", "long text"] and results == [True, False]
-    assert list(questions(options, "trim", "target", 8))[1] == asked[1], "it is the same for every gamma"
+    wanted = list(questions(options, "trim", "target", 4))
+    results = [check(lambda opened: Forgets(recurrent, opened, FakeClock()), options, one).exact for one in wanted]
+    assert [one.where for one in wanted] == ["every depth", "long text"] and results == [True, False]
+    assert list(questions(options, "trim", "target", 8))[1] == wanted[1], "it is the same for every gamma"
 
 
 @pytest.mark.parametrize("tree", ["keep", "redecode"])
@@ -171,19 +171,12 @@ def findings(**round_ns: dict[int, int]) -> ProbeReport:
     return ProbeReport(strategies=strategies, kernel_noise=0.0, tolerance=1.0, control_diff=9.0)
 
 
-def test_the_cheapest_is_taken_at_each_gamma() -> None:
-    report = findings(ladder={2: 100, 8: 700}, checkpoint={2: 200, 8: 500})
+def test_the_cheapest_is_taken_at_each_gamma_but_not_for_a_little_and_never_snapshots_for_a_draft() -> None:
+    report = findings(snapshots={2: 1, 8: 2}, ladder={2: 100, 8: 700}, checkpoint={2: 200, 8: 500})
     assert [report.best("draft", gamma) for gamma in (1, 2, 4, 5, 6, 8, 16)] == ["ladder"] * 3 + ["checkpoint"] * 4
     assert report.best("target", 4) is None
-
-
-def test_what_costs_about_the_same_is_never_changed_for() -> None:
     assert findings(ladder={2: 100, 8: 400}, checkpoint={2: 98, 8: 392}).draft == "ladder"
     assert findings(checkpoint={2: 98, 8: 392}, ladder={2: 100, 8: 400}).draft == "checkpoint"
-
-
-def test_snapshots_are_no_choice_for_a_draft() -> None:
-    assert findings(snapshots={2: 1, 8: 2}, ladder={2: 100, 8: 400}).draft == "ladder"
 
 
 @pytest.mark.parametrize(("state_ns", "expected"), [(0, "ladder"), (5 * PASS_NS, "checkpoint")])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.engine.context import ContextOptions
-from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import ROOT, Tree, depth_first, layout, merge
@@ -115,25 +115,19 @@ class ThreeWays(Drafter):
         good: list[int] = []
         for _ in range(k):
             good.append(truth([*self._context, *good]))
-        wrong = 1 + (good[min(self._right, k - 1)] % 250)
-        paths = [good[: self._right] + [wrong] * (k - self._right), good[: self._right + 1], [wrong]]
+        other = 1 + (good[min(self._right, k - 1)] % 250)
+        paths = [good[: self._right] + [other] * (k - self._right), good[: self._right + 1], [other]]
         return Proposal(tree=merge(paths, 12, k))
 
     def observe(self, verification: Verification) -> None:
         self._context += verification.committed
 
 
-def generate_with(drafter: ThreeWays, n_predict: int, costs: FakeCosts | None = None) -> Generation:
-    clock = FakeClock()
-    context = FakeContext(truth, ContextOptions(n_ctx=256), clock, costs)
-    limits = GenerationLimits(n_predict=n_predict, gamma=4)
-    return generate(context, drafter, make_rollback("trim", context), (5, 6, 7), limits, clock)
-
-
 def test_a_tree_round_is_counted_and_timed_like_any_other() -> None:
-    result = generate_with(
-        ThreeWays(1), 12, FakeCosts(pass_ns=10 * MS, row_ns=MS, sample_ns=3 * MS, truncate_ns=2 * MS)
-    )
+    clock, limits = FakeClock(), GenerationLimits(n_predict=12, gamma=4)
+    costs = FakeCosts(pass_ns=10 * MS, row_ns=MS, sample_ns=3 * MS, truncate_ns=2 * MS)
+    context = FakeContext(truth, ContextOptions(n_ctx=256), clock, costs)
+    result = generate(context, ThreeWays(1), make_rollback("trim", context), (5, 6, 7), limits, clock)
     first = result.rounds[0]
     nodes = first.proposed
     assert (first.rows, first.accepted) == (1 + nodes, 2)

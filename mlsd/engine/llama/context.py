@@ -12,6 +12,7 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, device_failed, fail, library
 from mlsd.engine.llama.rows import LayerRows
+from mlsd.engine.tree import Tree
 from mlsd.errors import EngineError, MlsdError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -213,6 +214,12 @@ class LlamaContext:
         self.n_past = n_past + width
         if self.on_pass is not None:
             self.on_pass()
+
+    def decode_tree(self, root: int, tree: Tree) -> None:
+        raise EngineError("A tree was proposed to a context that verifies chains.")
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        raise EngineError("A path of a tree was accepted in a context that verifies chains.")
 
     def _refuse_outputs(self, n_outputs: int) -> None:
         """Of more output rows than the context was made for llama.cpp would end the process."""

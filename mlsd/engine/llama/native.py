@@ -72,8 +72,12 @@ class NativeLog:
 
 
 _TEXT, _POINTER, _SIZE, _SIZES = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
-# What is called of ggml itself, which the binding does not declare: result, then arguments.
-_GGML: dict[str, tuple[Any, ...]] = {
+_SET_LAYER_INPUT = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"  # of llama-ext.h
+_GET_LAYER_INPUT = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
+# What is called and the binding does not declare, nearly all of ggml itself: result, then arguments.
+_UNDECLARED: dict[str, tuple[Any, ...]] = {
+    _SET_LAYER_INPUT: (None, _POINTER, ctypes.c_uint32, ctypes.c_bool),
+    _GET_LAYER_INPUT: (ctypes.POINTER(ctypes.c_float), _POINTER, ctypes.c_uint32),
     "ggml_version": (_TEXT,),
     "ggml_commit": (_TEXT,),
     "ggml_get_name": (_TEXT, _POINTER),
@@ -129,7 +133,7 @@ def library() -> Any:
     callback = llama_cpp.llama_log_callback(on_log)
     _keep_alive.append(callback)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-    for name, (result, *arguments) in _GGML.items():
+    for name, (result, *arguments) in _UNDECLARED.items():
         if hasattr(llama_cpp._lib, name):  # not each build has all
             function = getattr(llama_cpp._lib, name)
             function.restype, function.argtypes = result, arguments
@@ -162,9 +166,9 @@ def _require_fit(native: Any) -> None:
     """Refuse a library that is not laid out as its binding, or as a build that is known. Raises: NativeError."""
     import llama_cpp
 
-    if wrong := fit(native, native._lib, llama_cpp.__version__):
+    if misfits := fit(native, native._lib, llama_cpp.__version__):
         raise NativeError(
-            f"This build does not fit: {'; '.join(wrong)}.",
+            f"This build does not fit: {'; '.join(misfits)}.",
             hint="A folder of libraries must be of a layout that is known; for another release give the Python "
             "interpreter of an environment that has its bindings. `mlsd doctor --builds` shows which builds fit.",
         )
@@ -255,28 +259,20 @@ def _require_pinned() -> None:
 
 @functools.cache
 def layer_inputs() -> tuple[Any, Any]:
-    """The functions of llama-ext.h, which the binding has not, that say whether a block's input rows are kept, and
-    give a pointer to those of the last pass, one for each position.
+    """The functions that say whether a block's input rows are kept, and give a pointer to those of the last pass, one
+    for each position.
 
     Asking for rows of a block that a graph does not have, or that were not kept, ends the process. Raises: NativeError,
     UnsupportedError where they are missing.
     """
     _require_pinned()
-    native = library()
-    found = []
-    for name, arguments, result in (
-        ("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", [ctypes.c_uint32, ctypes.c_bool], None),
-        ("_Z30llama_get_embeddings_layer_inpP13llama_contextj", [ctypes.c_uint32], ctypes.POINTER(ctypes.c_float)),
-    ):
-        if not hasattr(native._lib, name):
+    for name in (_SET_LAYER_INPUT, _GET_LAYER_INPUT):
+        if not hasattr(ggml(), name):
             raise UnsupportedError(
                 f"This build of llama.cpp does not export {name}, which gives the rows between blocks.",
                 hint="eagle3 and dflash need it; install the llama-cpp-python wheel, or build it with GCC or Clang.",
             )
-        function = getattr(native._lib, name)
-        function.argtypes, function.restype = [native.llama_context_p_ctypes, *arguments], result
-        found.append(function)
-    return found[0], found[1]
+    return getattr(ggml(), _SET_LAYER_INPUT), getattr(ggml(), _GET_LAYER_INPUT)
 
 
 def sequence_state_version() -> int:

@@ -25,8 +25,8 @@ def quantize(source: Path, out: Path, file_type: str, *, n_threads: int | None =
     life, ours = os.pipe()  # closed when this process ends, however it does: the child then ends, too
     try:
         with replacing(out, "Check the folder, its permissions and space.", make_folder=True) as part:
-            asked = ("mlsd.engine.llama.quantize", str(source), str(part), file_type, str(n_threads or 0))
-            with start_child(*asked, stdin=life, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            command = ("mlsd.engine.llama.quantize", str(source), str(part), file_type, str(n_threads or 0))
+            with start_child(*command, stdin=life, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
                 complaint = child.communicate()[1].decode("utf-8", "replace")
             log = tuple(line for line in complaint.splitlines() if line.strip())
             if child.returncode == 2:

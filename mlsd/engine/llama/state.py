@@ -75,12 +75,10 @@ class StateLink:
         if not plan.shares_attention:
             self._remove(self._draft, 0, -1)
             if state is not None:
-                self._write(write_blob(state, plan.draft.n_blocks, sequence=0, state_only=True), 0, _STATE_ONLY)
+                self._write(write_blob(state, plan.draft.n_blocks, sequence=0), 0, _STATE_ONLY)
         else:
             self._drop_speculative(state)
-            blob = self._read_new(n_past)
-            if state is not None:
-                blob = _with_state(blob, state)
+            blob = _with_state(self._read_new(self._n_linked, n_past), state)
             self._write(write_blob(blob, plan.draft.n_blocks, sequence=_SPARE), _SPARE, 0)
             self._native.llama_memory_seq_cp(self._draft.memory, _SPARE, 0, self._n_linked, n_past)
             self._remove(self._draft, _SPARE, -1)
@@ -98,20 +96,19 @@ class StateLink:
         if self._draft.n_past == self._n_linked:
             return
         if state is not None:
-            n_blocks, position = self._plan.draft.n_blocks, self._n_linked - 1
-            data = write_blob(state, n_blocks, sequence=0, state_position=position, state_only=True)
-            self._write(data, 0, _STATE_ONLY)
+            moved = msgspec.structs.replace(state, state_position=self._n_linked - 1)
+            self._write(write_blob(moved, self._plan.draft.n_blocks, sequence=0), 0, _STATE_ONLY)
         self._remove(self._draft, 0, self._n_linked)
 
-    def _read_new(self, n_past: int) -> Blob:
-        """The target's attention memory of the positions that the draft does not have yet."""
-        self._native.llama_memory_seq_cp(self._target.memory, 0, _SPARE, self._n_linked, n_past)
+    def _read_new(self, first: int, n_past: int) -> Blob:
+        """The target's attention memory of the positions from `first` on."""
+        self._native.llama_memory_seq_cp(self._target.memory, 0, _SPARE, first, n_past)
         try:
             blob = self._parse(self._target.read_sequence(_SPARE), self._plan.target)
         finally:
             self._remove(self._target, _SPARE, -1)
-        if sorted(blob.positions) != list(range(self._n_linked, n_past)):
-            raise BlobError(f"The target has {len(blob.positions)} positions, not {self._n_linked} to {n_past - 1}.")
+        if sorted(blob.positions) != list(range(first, n_past)):
+            raise BlobError(f"The target has {len(blob.positions)} positions, not {first} to {n_past - 1}.")
         return blob.select(self._plan.attention, self._plan.state)
 
     # --- native ---------------------------------------------------------------------------------------------------
@@ -150,7 +147,9 @@ class StateLink:
         for part in parts:
             self._target.decode(part)
             self.pull()
-        linked, expected = self._read_draft(), self._expected(len(tokens))
+        linked = self._read_draft()
+        attention = self._read_new(0, len(tokens)) if self._plan.shares_attention else Blob()
+        expected = _with_state(attention, self._read_state() if self._plan.state else None)
         if _rows(linked) != _rows(expected):
             raise BlobError("The draft's memory differs from what was written into it.")
         if not all(map(_close, self._own_rows(own), self._own_rows(linked))):
@@ -167,18 +166,11 @@ class StateLink:
         data = self._draft.read_sequence(0, _STATE_ONLY if only_state else 0)
         return self._parse(data, self._plan.draft, state_only=only_state)
 
-    def _expected(self, n_past: int) -> Blob:
-        n_linked, self._n_linked = self._n_linked, 0
-        try:
-            blob = self._read_new(n_past) if self._plan.shares_attention else Blob()
-        finally:
-            self._n_linked = n_linked
-        return _with_state(blob, self._read_state()) if self._plan.state else blob
 
-
-def _with_state(blob: Blob, state: Blob) -> Blob:
-    tables, position = state.state_tables, state.state_position
-    return msgspec.structs.replace(blob, state_tables=tables, state_position=position)
+def _with_state(blob: Blob, state: Blob | None) -> Blob:
+    if state is None:
+        return blob
+    return msgspec.structs.replace(blob, state_tables=state.state_tables, state_position=state.state_position)
 
 
 def _rows(blob: Blob) -> tuple[object, ...]:
@@ -339,16 +331,13 @@ def _read_state(reader: _BlobReader, shape: BlobShape, blob: Blob) -> Blob:
     return msgspec.structs.replace(blob, state_position=position, state_tables=tables)
 
 
-def write_blob(
-    blob: Blob, n_blocks: int, *, sequence: int, state_position: int | None = None, state_only: bool = False
-) -> bytes:
-    """The bytes of `blob` for a model of `n_blocks` blocks; `state_position` moves the recurrent state there."""
+def write_blob(blob: Blob, n_blocks: int, *, sequence: int) -> bytes:
+    """The bytes of `blob` for a model of `n_blocks` blocks."""
     parts = [struct.pack("<Ii", _MAGIC, sequence)]
-    if blob.keys and not state_only:
+    if blob.keys:
         parts += [struct.pack("<II", 1, len(blob.positions)), blob.cells, struct.pack("<II", 0, len(blob.keys))]
         parts += [blob.rotations, *blob.keys, *blob.values]
     if blob.state_position is not None:
-        position = blob.state_position if state_position is None else state_position
-        parts += [struct.pack("<IiIII", 1, position, 0, 0, n_blocks)]
+        parts += [struct.pack("<IiIII", 1, blob.state_position, 0, 0, n_blocks)]
         parts += [segment for table in blob.state_tables for segment in table]
     return b"".join(parts)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -24,10 +24,6 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import ggml, library
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
 from mlsd.errors import EngineError, UnsupportedError
-
-if TYPE_CHECKING:
-    from mlsd.engine.llama.model import LlamaModel
-
 
 _F32, _I32 = 0, 26  # ggml's numbers of the two types
 
@@ -138,8 +134,11 @@ class TappedContext(LlamaContext):
 class ReadTap:
     """Hands the values of every tensor whose name `wanted` accepts to `take(name, rows)`; see `TensorValue.rows`."""
 
-    def __init__(self, wanted: Callable[[str], bool], take: Callable[[str, npt.NDArray[Any]], None]) -> None:
-        self.wants, self._take = wanted, take
+    def __init__(self, wanted: Callable[[str], object], take: Callable[[str, npt.NDArray[Any]], None]) -> None:
+        self._wanted, self._take = wanted, take
+
+    def wants(self, name: str) -> bool:
+        return bool(self._wanted(name))
 
     def visit(self, name: str, value: TensorValue) -> None:
         self._take(name, value.rows())
@@ -252,15 +251,8 @@ class RouterContext(TappedContext):
 
     def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         """`options` as for timing; the widths are set here."""
-        self._parts: dict[int, list[Ids]] = {}
-        self._reader = ReadTap(lambda name: _CHOSEN.fullmatch(name) is not None, self._collect)
         widths = {"max_outputs": _CHUNK, "n_batch": max(_CHUNK, 128)}
         super().__init__(model, msgspec.structs.replace(options, device_sampling=False, **widths))
-
-    def _collect(self, name: str, values: npt.NDArray[Any]) -> None:
-        found = _CHOSEN.fullmatch(name)
-        assert found is not None
-        self._parts.setdefault(int(found[1]), []).append(values)
 
     def chosen(self, tokens: Sequence[int]) -> dict[int, Ids]:
         """Append `tokens` and return the expert numbers by layer, shape (len(tokens), K).
@@ -268,12 +260,13 @@ class RouterContext(TappedContext):
         Every position is asked for an output, because the last layer computes no other. Raises UnsupportedError for a
         model without routed experts.
         """
-        self._parts = {}
-        with self.tapped(self._reader):
+        parts: dict[str, list[Ids]] = {}
+        reader = ReadTap(_CHOSEN.fullmatch, lambda name, ids: parts.setdefault(name, []).append(ids))
+        with self.tapped(reader):
             for start in range(0, len(tokens), _CHUNK):
-                part = tokens[start : start + _CHUNK]
-                self.decode(part, n_outputs=len(part))
-        layers = {layer: np.concatenate(parts) for layer, parts in sorted(self._parts.items())}
+                chunk = tokens[start : start + _CHUNK]
+                self.decode(chunk, n_outputs=len(chunk))
+        layers = {int(name.rpartition("-")[2]): np.concatenate(ids) for name, ids in parts.items()}
         if not layers:
             raise UnsupportedError(
                 f"{self.model.path.name} chose no experts while it decoded.",
@@ -284,7 +277,7 @@ class RouterContext(TappedContext):
             raise EngineError(
                 f"Layer {short[0]} reported the experts of {len(layers[short[0]])} of {len(tokens)} rows."
             )
-        return layers
+        return dict(sorted(layers.items()))
 
 
 def distinct_counts(ids: Ids, window: int) -> Counter[int]:

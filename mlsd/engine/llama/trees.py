@@ -52,7 +52,7 @@ class LevelSequences:
 
 
 class LlamaTreeContext(LlamaContext):
-    """See `context.TreeContext` for the contract. Logits are read on the host: device sampling takes single rows."""
+    """One whose batches branch. Logits are read on the host: device sampling takes single rows."""
 
     def __init__(self, model: LlamaModel, options: ContextOptions) -> None:
         if model.is_recurrent:

@@ -177,9 +177,9 @@ def test_what_cannot_work_is_refused_from_the_headers(heads: Arena, method: str)
         check_target(spec(method, None), heads.path("llama"))
     with pytest.raises(UnsupportedError, match="graph of falcon-h1 does not give out"):
         check_target(spec(method), heads.path("falcon-h1"))
-    for wrong in ("llama", "qwen35-dflash" if method != "dflash" else "qwen35-eagle3"):
+    for other in ("llama", "qwen35-dflash" if method != "dflash" else "qwen35-eagle3"):
         with pytest.raises(UnsupportedError, match="not a head for"):
-            check_target(spec(method), heads.path("llama"), heads.path(wrong))
+            check_target(spec(method), heads.path("llama"), heads.path(other))
 
 
 def test_trees_are_refused_on_recurrent_targets_with_the_way_out(heads: Arena) -> None:

@@ -54,16 +54,16 @@ def test_an_adapter_that_was_replaced_is_refused_by_its_content(arena: Arena, tm
 
 def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path], tmp_path: Path, tiny: Path) -> None:
     copy = write_adapter(tmp_path / "copy", TINY["llama"], seed=1)
-    asked = [
+    specs = [
         spec(adapter=str(adapters["llama"])),
         spec(adapter=str(copy), p_min=0.2),
         spec(adapter=str(copy), exit=3),
         spec(adapter=str(adapters["llama-identity"])),
     ]
-    keys = [drafting_key(resolve_spec(one)) for one in asked]
+    keys = [drafting_key(resolve_spec(one)) for one in specs]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
-    file = drafting_file(resolve_spec(asked[2]), tiny / "llama.gguf")
+    file = drafting_file(resolve_spec(specs[2]), tiny / "llama.gguf")
     assert file is not None
     assert Source(file).count("block_count", None) == 4
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
+from mlsd.drafters import check_target, find_method, preset_gamma
 from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
@@ -144,21 +144,14 @@ def test_a_cut_that_cannot_be_is_refused_from_the_header(
         check_target(DrafterSpec(name="layer-skip", options=options), tiny / "llama.gguf")
 
 
-def test_presets_name_the_papers_drafts(tiny: Path) -> None:
-    def layers(preset: str) -> tuple[int, ...]:
-        own = find_method("layer-skip").read(DrafterSpec(name="layer-skip", options={"preset": preset}))
-        return plan(Source(tiny / "llama.gguf"), own).edit.layers
-
-    assert layers("layerskip-33") == (0, 1, 3, 5)
-    assert layers("early-exit-50") == (0, 1, 2)
-
-
-def test_the_control_is_a_third_of_the_blocks_at_the_gamma_of_the_hybrids_drafts(tiny: Path) -> None:
-    spec = DrafterSpec(name="layer-skip", options={"preset": "qwen2.5-control"})
-    assert preset_gamma(spec) == preset_gamma(DrafterSpec(name="layer-skip", options={"preset": "falcon-h1-ssm"})) == 2
-    assert resolve_spec(spec).options == {"fraction": 0.33}
+@pytest.mark.parametrize(
+    ("preset", "gamma", "layers"),
+    [("layerskip-33", 4, (0, 1, 3, 5)), ("early-exit-50", 4, (0, 1, 2)), ("qwen2.5-control", 2, (0, 1, 3, 5))],
+)
+def test_presets_name_the_papers_drafts(tiny: Path, preset: str, gamma: int, layers: tuple[int, ...]) -> None:
+    spec = DrafterSpec(name="layer-skip", options={"preset": preset})
     made = plan(Source(tiny / "qwen2.gguf"), find_method("layer-skip").read(spec))
-    assert (made.edit.layers, made.component) == ((0, 1, 3, 5), None)
+    assert (preset_gamma(spec), made.edit.layers, made.component) == (gamma, layers, None)
 
 
 @pytest.mark.parametrize("component", ["recurrent", "recurrent-blocks", "attention"])

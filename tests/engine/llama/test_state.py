@@ -85,10 +85,3 @@ def test_a_field_of_another_value_is_named(at: int, what: str) -> None:
     data[at] ^= 0x7F
     with pytest.raises(BlobError, match=what):
         read_blob(bytes(data), shape, version=3)
-
-
-def test_a_state_can_be_moved_to_another_position() -> None:
-    shape = BlobShape(n_attention=0, n_state=1, n_blocks=4)
-    blob = Blob(state_position=9, state_tables=((segment(0, 8, 1, 1),), (segment(0, 8, 1, 2),)))
-    moved = write_blob(blob, 4, sequence=0, state_position=5, state_only=True)
-    assert read_blob(moved, shape, version=3, state_only=True).state_position == 5
