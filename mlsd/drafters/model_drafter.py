@@ -38,6 +38,8 @@ class DraftMemory:
 
     rollback_name = "trim"
     failed_native_calls = 0
+    # Passes, positions read to catch up, and the time of all passes.
+    counted: tuple[str, ...] = ("draft_steps", "catch_up_rows", "draft_forward_ns")
 
     def __init__(self, model: Reader, clock: Clock) -> None:
         self.model, self._now = model, clock.now_ns
@@ -45,7 +47,7 @@ class DraftMemory:
 
     def _forget(self, text: Sequence[int] = ()) -> None:
         self.text = list(text)
-        self.n_passes = self.n_catch_up = self.pass_ns = self.rollback_ns = 0
+        self.tally, self.rollback_ns = dict.fromkeys(self.counted, 0.0), 0
         self.single_ns: list[int] = []  # of each pass over one token
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -56,7 +58,7 @@ class DraftMemory:
     def news(self) -> list[int]:
         """The committed tokens that the model has not read."""
         news = self.text[self.model.n_past :]
-        self.n_catch_up += len(news)
+        self.tally["catch_up_rows"] += len(news)
         return news
 
     def mark(self) -> None:
@@ -70,8 +72,8 @@ class DraftMemory:
         raise NotImplementedError
 
     def _count(self, n_tokens: int, span_ns: int) -> None:
-        self.n_passes += 1
-        self.pass_ns += span_ns
+        self.tally["draft_steps"] += 1
+        self.tally["draft_forward_ns"] += span_ns
         if n_tokens == 1:
             self.single_ns.append(span_ns)
 
@@ -80,13 +82,8 @@ class DraftMemory:
         raise NotImplementedError
 
     def stats(self) -> dict[str, float]:
-        """Passes and the time of all, positions read to catch up, and T_draft(1): the median pass over one token."""
-        return {
-            "draft_steps": float(self.n_passes),
-            "catch_up_rows": float(self.n_catch_up),
-            "draft_forward_ns": float(self.pass_ns),
-            **({"draft_step_ns": float(median(self.single_ns))} if self.single_ns else {}),
-        }
+        """What was counted, and T_draft(1): the median pass over one token."""
+        return self.tally | ({"draft_step_ns": float(median(self.single_ns))} if self.single_ns else {})
 
 
 class OwnMemory(DraftMemory):
@@ -138,8 +135,10 @@ class OwnMemory(DraftMemory):
 
     def stats(self) -> dict[str, float]:
         """The same, with the time of marking and rewinding."""
-        read = {} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * self.n_passes)}
-        return {**super().stats(), "draft_rollback_ns": float(self.rollback_ns), **read}
+        found = {**super().stats(), "draft_rollback_ns": float(self.rollback_ns)}
+        if self.pass_bytes is not None:
+            found["draft_read_bytes"] = self.pass_bytes * self.tally["draft_steps"]
+        return found
 
 
 class ModelDrafter(Drafter):

@@ -121,43 +121,36 @@ class TreeDrafter(ModelDrafter):
         super().__init__(memory)
         self._model, self._options, self._n_vocab = model, options, n_vocab
         self._n_nodes, self._clock = setup.opening.gamma, setup.clock
-        self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
+        self._n_rows = self._tree_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self._n_levels = self._n_rows = self._levels_ns = self._tree_ns = 0
+        self._n_rows = self._tree_ns = 0
         super().begin(prompt, rng)
 
     def propose(self, k: int) -> Proposal:
         """The likeliest tree of at most `k` levels."""
-        model, now, own = self._model, self._clock.now_ns, self._options
+        model, now, own, tally = self._model, self._clock.now_ns, self._options, self.memory.tally
 
         def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
             started_ns = now()
             rows = model.grow(tokens, parents)
-            self._levels_ns += now() - started_ns
-            self._n_levels += 1
+            tally["draft_forward_ns"] += now() - started_ns
+            tally["draft_steps"] += 1
             self._n_rows += len(tokens)
             return rows[:, : self._n_vocab]
 
         self.memory.read(self.memory.news())
-        t0, levels_ns = now(), self._levels_ns
+        t0, passes_ns = now(), tally["draft_forward_ns"]
         first = model.logits()[0, : self._n_vocab].copy()  # the levels' passes may write over it
         tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
         t1 = now()
-        self._tree_ns += t1 - t0 - (self._levels_ns - levels_ns)
+        self._tree_ns += t1 - t0 - int(tally["draft_forward_ns"] - passes_ns)
         model.truncate(model.n_past)  # the levels; what is accepted of them comes back with the newest text
         return Proposal(tree=tree, rollback_ns=now() - t1)
 
     def stats(self) -> dict[str, float]:
         """Passes of catching up and of the levels, the rows of these, and the time left to the policy."""
-        passes = self.memory.stats()
-        return {
-            **{name: value for name, value in passes.items() if name.startswith("catch_up")},
-            "draft_steps": passes["draft_steps"] + self._n_levels,
-            "draft_rows": float(self._n_rows),
-            "draft_forward_ns": passes["draft_forward_ns"] + self._levels_ns,
-            "tree_ns": float(self._tree_ns),
-        }
+        return self.memory.tally | {"draft_rows": float(self._n_rows), "tree_ns": float(self._tree_ns)}
 
 
 def likeliest(logits: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:

@@ -21,6 +21,7 @@ from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.context import Context, ContextOptions, Logits, check_finite
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.tree import ROOT, Tree, merge
+from mlsd.engine.verify import accept_tree
 from mlsd.errors import EngineError
 from mlsd.records import Record
 
@@ -429,12 +430,8 @@ class _TestBench:
             context = self._context(options)
             context.decode(self._prefix)
             context.decode_tree(self._true[0], tree)
-            nodes = list[int]()
-            while len(nodes) < len(path):
-                child = tree.child(nodes[-1] if nodes else ROOT, path[len(nodes)])
-                if child is None:
-                    break
-                nodes.append(child)
+            following = iter((*path, -1))
+            nodes = accept_tree(tree, lambda _: next(following)).path
             in_tree = [context.row(node).copy() for node in (ROOT, *nodes)]
             context.keep_path(nodes)
             n_kept = len(in_tree)

@@ -21,7 +21,6 @@ from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.table import read_tables
-from mlsd.records import Round
 from tests.drafters.arena import CLOCK, Arena, Watched
 from tests.engine.fake import path_to
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
@@ -81,64 +80,52 @@ def make_arena(tiny: Path, folder: Path) -> Arena:
 
 
 class Mixed(Watched):
-    """A method's drafter that is helped, or misled, by a known output; keeps the texts it drafted for."""
+    """A method's drafter that is helped by a known output; keeps the texts it drafted for.
 
-    def __init__(self, inner: Drafter, known: Sequence[int], *, n_true: int | None = None) -> None:
-        """`n_true` known tokens stand first in every draft (a wrong one with -1; with 0 it is the method's own).
+    0, 1, .. k known tokens in turn stand first in a draft, and after them none that is right: so many are accepted.
+    """
 
-        None: 0, 1, .. k of them in turn, and after them none that is right, so that so many are accepted.
-        """
+    def __init__(self, inner: Drafter, known: Sequence[int]) -> None:
         super().__init__(inner)
-        self.known, self.n_true = tuple(known), n_true
-        self.texts: list[tuple[int, ...]] = []
-        self.wanted: list[int] = []  # known tokens in front of each draft
-        self._prompt: tuple[int, ...] = ()
-        self._n_known = 0
+        self.known = tuple(known)
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         super().begin(prompt, rng)
-        self._prompt, self._n_known, self.texts, self.wanted = tuple(prompt), 0, [], []
+        self._prompt, self._n_known = tuple(prompt), 0
+        self.texts: list[tuple[int, ...]] = []
+        self.wanted: list[int] = []  # known tokens in front of each draft
 
     def propose(self, k: int) -> Proposal:
-        draft = super().propose(k)
-        wanted = len(self.texts) % (k + 1) if self.n_true is None else min(k, self.n_true)
+        draft, n_true = super().propose(k), len(self.texts) % (k + 1)
         self.texts.append((*self._prompt, *self.known[: self._n_known]))
-        self.wanted.append(wanted)
-        self._draft = draft if self.n_true == 0 else self._mix(draft, k, wanted)
-        return self._draft
-
-    def _mix(self, draft: Proposal, k: int, wanted: int) -> Proposal:
-        true = self.known[self._n_known : self._n_known + max(0, wanted)]
-        rest = self.known[self._n_known + len(true) :][:1]
+        true, rest = self.known[self._n_known :][:n_true], self.known[self._n_known + n_true :][:1]
         if draft.tree is not None:
             n_nodes = len(draft.tree.tokens)
-            self.wanted[-1] = min(wanted, n_nodes)
+            n_true = min(n_true, n_nodes)
             paths = [path_to(draft.tree, node) for node in range(n_nodes)]
             paths = [path for path in paths if path[: len(true) + 1] != (*true, *rest)]
-            return msgspec.structs.replace(draft, tree=merge([true, *paths] if true else paths, n_nodes, k))
-        own = draft.tokens[len(true) :]
-        if wanted < 0 or own[:1] == rest:
-            own = tuple((token + 1) % 256 for token in rest) + own[1:]
-        return msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
+            draft = msgspec.structs.replace(draft, tree=merge([true, *paths] if true else paths, n_nodes, k))
+        else:
+            own = draft.tokens[len(true) :]
+            if own[:1] == rest:
+                own = tuple((token + 1) % 256 for token in rest) + own[1:]
+            draft = msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
+        self.wanted.append(n_true)
+        self._draft = draft
+        return draft
 
     def observe(self, verification: Verification) -> None:
         super().observe(verification)
         self._n_known += len(verification.committed)
 
-    def assert_wanted(self, rounds: Sequence[Round]) -> None:
-        """What was mixed in, and no more, was accepted; holds of an output that is the known one."""
-        assert [r.accepted for r in rounds if r.proposed] == [max(0, n) for n in self.wanted]
 
-
-def mixed_run(
-    arena: Arena, name: str, context: LlamaContext, drafter: Drafter, gamma: int, n_true: int | None = None
-) -> tuple[Generation, Mixed]:
+def mixed_run(arena: Arena, name: str, context: LlamaContext, drafter: Drafter, gamma: int) -> tuple[Generation, Mixed]:
     """A generation in which each round accepts what was mixed in; its output is plain decoding's, token for token."""
     prompt = arena.clear_prompt(name, gamma, N_PREDICT)
-    mixed = Mixed(drafter, arena.plain(name, prompt, N_PREDICT), n_true=n_true)
+    mixed = Mixed(drafter, arena.plain(name, prompt, N_PREDICT))
     rollback = make_rollback(arena.report(arena.path(name)).target or "", context)
     limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
     result = generate(context, mixed, rollback, prompt, limits, CLOCK)
     assert result.tokens == mixed.known
-    mixed.assert_wanted(result.rounds)
+    assert [r.accepted for r in result.rounds if r.proposed] == mixed.wanted  # what was mixed in, and no more
     return result, mixed

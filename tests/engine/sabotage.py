@@ -31,20 +31,6 @@ class RunsAhead(Rollback):
         return n_again
 
 
-def leave_ghost(context: Context, token: int) -> None:
-    """Decode a token and forget it everywhere but in the attention, where its cell stays beside the true ones."""
-    broken = cast(LlamaContext, context)
-    recurrent = broken.model.is_recurrent
-    if recurrent:
-        broken.save_state()
-    broken.decode((token,), n_outputs=0)
-    broken.n_past -= 1
-    if recurrent:
-        broken.load_state()
-    if not broken.has_position_axes:  # where cells may share any position but the next; and there no cut finds it
-        library().llama_memory_seq_add(broken.memory, 0, broken.n_past, broken.n_past + 1, -1)
-
-
 def run_ahead(context: Context, token: int) -> None:
     """Let the recurrent state take in a token that the attention does not see."""
     broken, native = cast(LlamaContext, context), library()

@@ -18,6 +18,7 @@ from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import FedText, Gaps, Judge, TopLogits, distance, first_difference, full
 from mlsd.engine.rollback import make_rollback
@@ -25,7 +26,6 @@ from mlsd.errors import EngineError
 from tests.conftest import ARCHITECTURES
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.native_faults import native_fault
-from tests.engine.sabotage import leave_ghost
 
 OPTIONS = ContextOptions(n_ctx=256, n_threads=1)
 N_PREDICT = 40
@@ -161,7 +161,9 @@ def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -
         prompt, limits = tuple(range(20)), GenerationLimits(n_predict=N_PREDICT)
         run = generate(context, NoDrafter(), make_rollback("trim", context), prompt, limits, MonotonicClock())
         assert judge.judge(run, run.tokens, prompt, context, strategy="trim").verdict == "lossless"
-        leave_ghost(context, 3)
+        context.decode((3,), n_outputs=0)
+        context.n_past -= 1  # and its cell stays beside the true ones
+        library().llama_memory_seq_add(context.memory, 0, context.n_past, context.n_past + 1, -1)
         found = judge.judge(run, run.tokens, prompt, context, strategy="trim")
         assert (found.verdict, found.first_difference) == ("diverged", None)
         context.truncate(context.n_past - 1)

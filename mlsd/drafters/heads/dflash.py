@@ -28,6 +28,8 @@ class BlockDraft(Drafter):
     """Blocks of tokens from the head, each in one pass."""
 
     rollback_name = "trim"
+    # Passes over a block, the time of all passes, and of it what putting rows into the memory cost.
+    counted = ("draft_steps", "injected_rows", "inject_ns", "draft_forward_ns")
 
     def __init__(
         self, target: LlamaContext, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
@@ -40,17 +42,17 @@ class BlockDraft(Drafter):
         """Forget the last text; the prompt's rows go in when the target has made them, in `observe`."""
         self._context.clear()
         self._rng, self._text = rng, list(prompt)
-        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
+        self._tally = dict.fromkeys(self.counted, 0.0)
 
     def propose(self, k: int) -> Proposal:
         now = self._clock.now_ns
         t0 = now()
-        self._n_injected += self._inject(len(self._text) - 1)
+        self._tally["injected_rows"] += self._inject(len(self._text) - 1)
         t1 = now()
-        self._inject_ns += t1 - t0
+        self._tally["inject_ns"] += t1 - t0
         draft = self._block(min(k, self._head.longest))
-        self._n_blocks += 1
-        self._forward_ns += now() - t0
+        self._tally["draft_steps"] += 1
+        self._tally["draft_forward_ns"] += now() - t0
         return draft
 
     def _block(self, k: int) -> Proposal:
@@ -77,13 +79,7 @@ class BlockDraft(Drafter):
         self._text.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
-        """Passes over a block, the time of all passes, and of it what putting rows into the memory cost."""
-        return {
-            "draft_steps": float(self._n_blocks),
-            "injected_rows": float(self._n_injected),
-            "inject_ns": float(self._inject_ns),
-            "draft_forward_ns": float(self._forward_ns),
-        }
+        return dict(self._tally)
 
     def close(self) -> None:
         self._context.close()

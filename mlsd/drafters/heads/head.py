@@ -57,6 +57,8 @@ def open_head(setup: DrafterSetup, architecture: str) -> tuple[LlamaModel, Draft
 class HeadMemory(DraftMemory):
     """What a head has read: committed tokens with the target's rows, proposals with its own row of the step before."""
 
+    counted = (*DraftMemory.counted, "catch_up_ns")  # also the time of reading the committed tokens, part of all
+
     def __init__(
         self, head: RowContext, clock: Clock, true_rows: Callable[[int, int], Rows], *, n_ahead: int = 0
     ) -> None:
@@ -71,11 +73,10 @@ class HeadMemory(DraftMemory):
         """Forget the last text; the head reads the prompt when the target's rows of it are there, in `observe`."""
         super().begin(prompt)
         self._has_prompt = False
-        self._catch_up_ns = 0
 
     def news(self) -> list[int]:
         first = self._head.n_past + self._n_ahead
-        self.n_catch_up += len(self.text) - first
+        self.tally["catch_up_rows"] += len(self.text) - first
         return self.text[first:]
 
     def read(self, tokens: Sequence[int]) -> None:
@@ -83,7 +84,7 @@ class HeadMemory(DraftMemory):
         is_committed = first + self._n_ahead < len(self.text)
         head.decode(tokens, self._true_rows(first, first + len(tokens)) if is_committed else head.hidden_row())
         span_ns = self._now() - started_ns
-        self._catch_up_ns += span_ns * is_committed
+        self.tally["catch_up_ns"] += span_ns * is_committed
         self._count(0 if is_committed else 1, span_ns)  # T_draft(1) reads no row of the target
 
     def observe(self, verification: Verification) -> None:
@@ -95,7 +96,3 @@ class HeadMemory(DraftMemory):
             self._head.decode(self.text[self._n_ahead :], self._true_rows(0, n_read), output=False)
         self._has_prompt = True
         self.text.extend(verification.committed)
-
-    def stats(self) -> dict[str, float]:
-        """The same, with the time of reading the committed tokens, which is part of that of all passes."""
-        return {**super().stats(), "catch_up_ns": float(self._catch_up_ns)}

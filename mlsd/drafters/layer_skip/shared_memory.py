@@ -16,21 +16,22 @@ class SharedMemory(OwnMemory):
     The copy counts as rollback, which it replaces.
     """
 
+    counted = (*OwnMemory.counted, "sync_ns")
+
     def __init__(self, context: LlamaContext, link: StateLink, clock: Clock) -> None:
         super().__init__(context, Rollback("sync", context), clock)
-        self._link, self._sync_ns = link, 0
+        self._link = link
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Forget the last text; the target's memory of the prompt comes with the first proposal."""
         self._link.reset()
         self._forget(prompt)
-        self._sync_ns = 0
 
     def news(self) -> list[int]:
         started_ns = self._now()
         self._link.pull()
         sync_ns = self._now() - started_ns
-        self._sync_ns += sync_ns
+        self.tally["sync_ns"] += sync_ns
         self.rollback_ns += sync_ns
         return super().news()
 
@@ -40,4 +41,4 @@ class SharedMemory(OwnMemory):
     def stats(self) -> dict[str, float]:
         """Draft passes, and time and bytes of the copies, which stand in place of a rollback."""
         passes = {name: value for name, value in super().stats().items() if name != "draft_rollback_ns"}
-        return {**passes, "sync_ns": float(self._sync_ns), "sync_bytes": float(self._link.n_bytes)}
+        return {**passes, "sync_bytes": float(self._link.n_bytes)}

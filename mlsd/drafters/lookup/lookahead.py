@@ -71,6 +71,8 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 class Lookahead(TextLookup):
     """Window and pool of one generation."""
 
+    counted = (*TextLookup.counted, "candidate_rows", "window_rows")  # also the rows of both branches
+
     def __init__(self, options: Options, clock: Clock, *, n_candidates: int) -> None:
         self._options, self._n_candidates = options, n_candidates
         super().__init__(clock)
@@ -79,7 +81,7 @@ class Lookahead(TextLookup):
         super()._forget()
         self._levels: list[list[int]] = []  # level 0 first; its first token is the newest committed one
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}
-        self._last = self._n_candidate_rows = self._n_window_rows = 0
+        self._last = 0
         self._ends: tuple[int, ...] = ()
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -94,8 +96,8 @@ class Lookahead(TextLookup):
         known = reversed(self._pool.get(self._last, {}))  # the newest first
         candidates = merge(known, self._n_candidates, min(k, self._options.ngram - 1))
         tree = self._with_window(candidates)
-        self._n_candidate_rows += tree.n_candidates
-        self._n_window_rows += tree.n_window
+        self._tally["candidate_rows"] += tree.n_candidates
+        self._tally["window_rows"] += tree.n_window
         return Proposal(tree=tree)
 
     def _learn(self) -> None:
@@ -137,10 +139,5 @@ class Lookahead(TextLookup):
             self._last = verification.committed[-1]
 
     def stats(self) -> dict[str, float]:
-        """Rounds with and without candidates, rows of both branches, n-grams in the pool."""
-        return {
-            **super().stats(),
-            "candidate_rows": float(self._n_candidate_rows),
-            "window_rows": float(self._n_window_rows),
-            "pool_ngrams": float(sum(map(len, self._pool.values()))),
-        }
+        """The same, with the n-grams in the pool."""
+        return {**super().stats(), "pool_ngrams": float(sum(map(len, self._pool.values())))}

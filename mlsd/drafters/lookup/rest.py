@@ -122,6 +122,9 @@ def shipped_store(setup: DrafterSetup) -> Path:
 class Rest(TextLookup):
     """Trees, or chains, of what is commonest in a store."""
 
+    # Also the time of searching and of building trees, and the matched tokens in all.
+    counted = (*TextLookup.counted, "search_ns", "match_search_ns", "no_match_search_ns", "tree_ns", "matched_tokens")
+
     def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
         self._store, self._options = store, options
         self._n_nodes, self._as_chain = n_nodes, as_chain
@@ -130,8 +133,6 @@ class Rest(TextLookup):
     def _forget(self) -> None:
         super()._forget()
         self._context: list[int] = []
-        self._search_ns = {True: 0, False: 0}  # by whether something was found
-        self._tree_ns = self._n_matched = 0
 
     def _take_in(self, tokens: Sequence[int]) -> None:
         span = self._options.span
@@ -150,21 +151,12 @@ class Rest(TextLookup):
             draft = (
                 Proposal(tokens=_first_path(tree)) if self._as_chain else Proposal(tree=tree if tree.tokens else None)
             )
-        self._n_matched += n_matched
-        self._search_ns[draft.n_proposed > 0] += t1 - t0
-        self._tree_ns += now() - t1
+        found = "match_search_ns" if draft.n_proposed else "no_match_search_ns"
+        self._tally["search_ns"] += t1 - t0
+        self._tally[found] += t1 - t0
+        self._tally["tree_ns"] += now() - t1
+        self._tally["matched_tokens"] += n_matched
         return draft
-
-    def stats(self) -> dict[str, float]:
-        """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""
-        return {
-            **super().stats(),
-            "search_ns": float(sum(self._search_ns.values())),
-            "match_search_ns": float(self._search_ns[True]),
-            "no_match_search_ns": float(self._search_ns[False]),
-            "tree_ns": float(self._tree_ns),
-            "matched_tokens": float(self._n_matched),
-        }
 
 
 def _first_path(tree: Tree) -> tuple[int, ...]:

@@ -12,6 +12,9 @@ from mlsd.engine.verify import Proposal, Verification
 class TextLookup(Drafter):
     """A look-up in a text that grows; its newest tokens wait for the next proposal, which pays for taking them in."""
 
+    # Rounds with and without a proposal, and the time spent on either.
+    counted: tuple[str, ...] = ("match_rounds", "no_match_rounds", "match_propose_ns", "no_match_propose_ns")
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._forget()
@@ -19,8 +22,7 @@ class TextLookup(Drafter):
     def _forget(self) -> None:
         """Empty the text and what is known of it, and count anew."""
         self._pending: list[int] = []
-        self._rounds = {True: 0, False: 0}  # by whether something was found
-        self._spent_ns = {True: 0, False: 0}
+        self._tally = dict.fromkeys(self.counted, 0.0)
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         self._forget()
@@ -31,9 +33,9 @@ class TextLookup(Drafter):
         self._take_in(self._pending)
         self._pending = []
         draft = self._look_up(k)
-        found = draft.n_proposed > 0
-        self._rounds[found] += 1
-        self._spent_ns[found] += self._clock.now_ns() - started_ns
+        found = "match" if draft.n_proposed else "no_match"
+        self._tally[f"{found}_rounds"] += 1
+        self._tally[f"{found}_propose_ns"] += self._clock.now_ns() - started_ns
         return draft
 
     def _take_in(self, tokens: Sequence[int]) -> None:
@@ -46,10 +48,4 @@ class TextLookup(Drafter):
         self._pending.extend(verification.committed)
 
     def stats(self) -> dict[str, float]:
-        """Rounds with and without a proposal, and the time spent on either."""
-        return {
-            "match_rounds": float(self._rounds[True]),
-            "no_match_rounds": float(self._rounds[False]),
-            "match_propose_ns": float(self._spent_ns[True]),
-            "no_match_propose_ns": float(self._spent_ns[False]),
-        }
+        return dict(self._tally)
