@@ -12,7 +12,7 @@ import numpy as np
 from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.engine.vocabulary import Vocabulary
-from mlsd.errors import EngineError, NativeError
+from mlsd.errors import EngineError
 from mlsd.records import Record
 from mlsd.units import NS_PER_S
 
@@ -86,11 +86,9 @@ class FakeContext:
         costs: FakeCosts | None = None,
         *,
         recurrent: bool = False,
-        fail_after: int | None = None,
     ) -> None:
         self._script, self._clock, self._costs = script, clock, costs or FakeCosts()
         self._recurrent = recurrent
-        self._fail_after = fail_after  # decode calls that succeed before one fails; None: all do
         self.options = options
         self.context: list[int] = []
         self.failed_native_calls = 0
@@ -107,10 +105,6 @@ class FakeContext:
         return len(self.context)
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
-        if self._fail_after is not None:
-            if self._fail_after == 0:
-                raise NativeError("The scripted failure.", code=-1)
-            self._fail_after -= 1
         self._clock.advance(self._costs.pass_ns + self._costs.row_ns * (len(tokens) - 1))
         self.context.extend(tokens)
         self.last_width = len(tokens)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from mlsd.drafters.chain import Chain
@@ -11,8 +10,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.errors import EngineError, NativeError
-from mlsd.records import Sampling
+from mlsd.errors import EngineError
 from tests.engine.fake import FakeClock, FakeContext, FakeCosts
 
 PROMPT = (5, 6, 7)
@@ -66,20 +64,17 @@ def run(
 PLAIN = run(n_predict=40).tokens
 
 
-def test_plain_decoding_commits_one_token_a_round() -> None:
-    result = run(n_predict=20)
-    assert len(result.tokens) == 20
-    assert [(r.proposed, r.accepted, r.committed, r.rows) for r in result.rounds] == [(0, 0, 1, 1)] * 19
-
-
-def test_an_identical_draft_is_accepted_whole() -> None:
-    result = run(gamma=4, n_predict=21)
-    assert [(r.proposed, r.accepted) for r in result.rounds] == [(4, 4)] * 4
-
-
-def test_no_round_proposes_more_than_is_left_to_generate() -> None:
-    result = run(gamma=8, n_predict=12)
-    assert [(r.proposed, r.committed) for r in result.rounds] == [(8, 9), (1, 2)]
+@pytest.mark.parametrize(
+    ("gamma", "n_predict", "rounds"),  # proposed, accepted, committed and decoded
+    [(0, 20, [(0, 0, 1, 1)] * 19), (4, 21, [(4, 4, 5, 5)] * 4), (8, 12, [(8, 8, 9, 9), (1, 1, 2, 2)])],
+    ids=["plain", "an identical draft", "no more than is left"],
+)
+def test_rounds_commit_what_is_accepted_and_a_token_more(
+    gamma: int, n_predict: int, rounds: list[tuple[int, ...]]
+) -> None:
+    result = run(gamma=gamma, n_predict=n_predict)
+    assert len(result.tokens) == n_predict
+    assert [(r.proposed, r.accepted, r.committed, r.rows) for r in result.rounds] == rounds
 
 
 def test_the_parts_of_a_round_are_timed_apart_and_sum_to_the_whole() -> None:
@@ -142,25 +137,6 @@ def test_a_prompt_that_cannot_fit_is_refused_before_any_work() -> None:
 def test_snapshots_refuse_to_roll_back_a_draft_that_decoded_token_by_token() -> None:
     with pytest.raises(EngineError, match="Snapshots reach 0 positions back"):
         run(gamma=4, draft_script=fallible(1), recurrent=True, target_strategy="checkpoint", draft_strategy="snapshots")
-
-
-def test_a_failing_engine_stops_the_generation() -> None:
-    clock = FakeClock()
-    context = FakeContext(truth, ContextOptions(n_ctx=64), clock, fail_after=3)
-    with pytest.raises(NativeError, match="scripted failure"):
-        generate(context, NoDrafter(), make_rollback("trim", context), PROMPT, GenerationLimits(n_predict=20), clock)
-
-
-def test_sampled_output_repeats_with_the_seed() -> None:
-    def once(seed: int) -> tuple[int, ...]:
-        clock, limits = FakeClock(), GenerationLimits(n_predict=20)
-        context = FakeContext(truth, ContextOptions(n_ctx=64), clock)
-        rollback, hot = make_rollback("trim", context), Sampling(temperature=2.0)
-        made = np.random.default_rng(seed)
-        return generate(context, NoDrafter(), rollback, PROMPT, limits, clock, sampling=hot, rng=made).tokens
-
-    assert once(1) == once(1)
-    assert once(1) != once(2)
 
 
 def test_what_warms_a_device_behind_the_prompt_is_in_no_time() -> None:
