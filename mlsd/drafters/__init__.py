@@ -83,15 +83,15 @@ def find_method(name: str) -> Method:
 
 def open_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that an arm asks for, which `check_target` has let through. Raises: what the method raises."""
-    spec = setup.opening.spec
+    spec = setup.opening.case.drafter
     method = find_method(spec.name)
     drafter, least = method.read(spec).open(setup), method.length(spec).adaptive
-    return Adaptive(drafter, least, setup.opening.gamma) if least else drafter
+    return Adaptive(drafter, least, setup.opening.case.gamma) if least else drafter
 
 
 def recipe(opening: Opening) -> tuple[ContextPlan, ...]:
     """The contexts that an arm opens, the target's first. Raises: UnsupportedError for a target that cannot serve."""
-    method = find_method(opening.spec.name)
+    method = find_method(opening.case.drafter.name)
     if method.chains_instead is not None and opening.rollback != "trim":
         raise UnsupportedError(
             f"{method.name} drafts trees, so it needs a target with attention memory only; this one is rolled back by "
@@ -103,7 +103,7 @@ def recipe(opening: Opening) -> tuple[ContextPlan, ...]:
             f"{method.name} reads the target's rows, which a failed pass does not produce.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
-    return method.read(opening.spec).contexts(dataclasses.replace(opening, kind=method.target_kind))
+    return method.read(opening.case.drafter).contexts(dataclasses.replace(opening, kind=method.target_kind))
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:

@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 def chain_context(opening: Opening, stop: EarlyStop, *, rolls_back: bool = True) -> ContextPlan:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = opening.sampling.greedy and stop.p_min == 0
+    nobody_reads_logits = opening.case.sampling.greedy and stop.p_min == 0
     on_device = opening.options.device_sampling and nobody_reads_logits
     options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:
         return ContextPlan(whose="draft", options=options)
     strategy = opening.draft_rollback()
-    options = rollback_options(strategy, options, max(1, opening.gamma - 1))
+    options = rollback_options(strategy, options, max(1, opening.case.gamma - 1))
     return ContextPlan(whose="draft", options=options, rollback=strategy)
 
 

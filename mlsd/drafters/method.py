@@ -53,7 +53,7 @@ class DrafterSetup:
         return next(context for context in self.contexts if context.whose == "draft")
 
     def chain(self, stop: EarlyStop | None = None, *, n_vocab: int | None = None) -> Chain:
-        return Chain(self.clock, self.opening.sampling, stop, n_vocab=n_vocab)
+        return Chain(self.clock, self.opening.case.sampling, stop, n_vocab=n_vocab)
 
 
 class MethodOptions(Record, frozen=True, kw_only=True):

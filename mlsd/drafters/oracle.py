@@ -58,9 +58,9 @@ class NeverRight(Replay):
 
 def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
     """What a control replays. Raises: UnsupportedError where tokens are drawn, so that no record says what comes."""
-    if not setup.opening.sampling.greedy:
+    if not setup.opening.case.sampling.greedy:
         raise UnsupportedError(
-            f"{setup.opening.spec.name} replays greedy output; sampled output is not known in advance.",
+            f"{setup.opening.case.drafter.name} replays greedy output; sampled output is not known in advance.",
             hint="Leave --temperature at 0 for it.",
         )
     return setup.plain

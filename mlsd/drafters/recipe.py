@@ -8,7 +8,7 @@ import msgspec
 
 from mlsd.engine.context import ContextKind, ContextOptions
 from mlsd.engine.rollback import SAVING, rollback_options
-from mlsd.records import Case, DrafterSpec, Record, Sampling
+from mlsd.records import Case, Record
 
 
 class ContextPlan(Record, frozen=True, kw_only=True):
@@ -27,9 +27,7 @@ class ContextPlan(Record, frozen=True, kw_only=True):
 class Opening:
     """What the contexts of an arm depend on, beside the options of its method."""
 
-    spec: DrafterSpec
-    gamma: int  # the most tokens that are drafted
-    sampling: Sampling
+    case: Case
     rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
     options: ContextOptions  # shared by all of its contexts: threads, layers, length, checking
     draft_rollback: Callable[[], str]  # strategy for the model that drafts; asked where its tokens are taken back
@@ -38,7 +36,7 @@ class Opening:
     @property
     def target(self) -> ContextOptions:
         """The target's context, before the method says what else it needs of it."""
-        wide = rollback_options(self.rollback, self.options, self.gamma)
+        wide = rollback_options(self.rollback, self.options, self.case.gamma)
         return msgspec.structs.replace(wide, kind=self.kind)
 
     def on_target(self, options: ContextOptions | None = None) -> tuple[ContextPlan, ...]:
@@ -66,11 +64,4 @@ def opening_of(
         device_sampling=case.sampling.greedy and device_sampling,
         checked=rollback != "unchecked",
     )
-    return Opening(
-        spec=case.drafter,
-        gamma=case.gamma,
-        sampling=case.sampling,
-        rollback=rollback,
-        options=options,
-        draft_rollback=draft_rollback,
-    )
+    return Opening(case, rollback, options, draft_rollback)

@@ -67,7 +67,7 @@ def tree_options(options: ContextOptions, *, n_rows: int, n_leaves: int, commit:
 
 def whole_tree(opening: Opening, commit: Commit) -> ContextOptions:
     """The target's context for trees of gamma nodes, each of which may be a leaf."""
-    return tree_options(opening.target, n_rows=opening.gamma, n_leaves=opening.gamma, commit=commit)
+    return tree_options(opening.target, n_rows=opening.case.gamma, n_leaves=opening.case.gamma, commit=commit)
 
 
 # Tokens of a level and the place of each one's parent in the level before -> logits after each.
@@ -120,7 +120,7 @@ class TreeDrafter(ModelDrafter):
         """`model` is the memory's; only tokens below `n_vocab` are proposed."""
         super().__init__(memory)
         self._model, self._options, self._n_vocab = model, options, n_vocab
-        self._n_nodes, self._clock = setup.opening.gamma, setup.clock
+        self._n_nodes, self._clock = setup.opening.case.gamma, setup.clock
         self._n_rows = self._tree_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:

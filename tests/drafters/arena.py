@@ -14,7 +14,7 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
-from mlsd.drafters.recipe import Opening
+from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -26,7 +26,7 @@ from mlsd.engine.probe import ProbeReport, kernel_noise, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
-from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
+from mlsd.records import Case, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
 from mlsd.trials.identities import broken
 from tests.engine.fake import FakeClock
 
@@ -189,8 +189,7 @@ class Arena:
                 verdict = judge.judge(result, reference, prompt, context, strategy=rollback.name)
                 judge.close()  # a context is up to 20 MB, and an arena has fifty models
             run = Run(result, made.stats(), context.options, verdict, made.fell_back)
-            spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
-            _assert_could_be_stored(run, spec, gamma, n_predict, rollback.name)
+            _assert_could_be_stored(run, _case(method, gamma, draft, n_predict=n_predict), rollback.name)
             return run
 
     @contextmanager
@@ -206,19 +205,12 @@ class Arena:
         draft_rollback: str | None = None,
     ) -> Iterator[tuple[LlamaContext, Drafter]]:
         """The target's context and the drafter, or `drafter` in its place, as a worker would open them."""
-        sampling = sampling or Sampling()
-        spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
-        path = self._files[name]
+        case = _case(method, gamma, draft, sampling=sampling or Sampling())
+        path, given = self._files[name], None if draft is None else self._files[draft]
+        second = second_file(case.drafter, path, given)
         strategy = self.report(path).target or ""
-        base = msgspec.structs.replace(self.options, max_outputs=gamma + 1, device_sampling=sampling.greedy)
-        given = None if draft is None else self._files[draft]
-        opening = Opening(
-            spec=spec,
-            gamma=gamma,
-            sampling=sampling,
-            rollback=strategy,
-            options=base,
-            draft_rollback=lambda: draft_rollback or self.report(second_file(spec, path, given) or path).draft or "",
+        opening = opening_of(
+            case, self.options, strategy, lambda: draft_rollback or self.report(second or path).draft or ""
         )
         contexts = recipe(opening)
         context = open_context(self.open(path), contexts[0].options)
@@ -229,7 +221,7 @@ class Arena:
                 clock=CLOCK,
                 target=context,
                 target_path=path,
-                second_path=second_file(spec, path, given) if len(contexts) > 1 else None,
+                second_path=second if len(contexts) > 1 else None,
                 open_model=self.open,
                 plain=lambda prompt: self.plain(name, prompt, N_RECORDED),
             )
@@ -269,17 +261,20 @@ class Arena:
         self._stack.close()
 
 
-def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: int, rollback: str) -> None:
-    """What the method counted breaks nothing that the store's gate and the audit ask of every trial."""
-    prompt = PromptRef(key="arena", sha256="0" * 64)
-    case = Case(
-        suite="B", target=ModelRef(id="target"), prompt=prompt, n_predict=n_predict, drafter=spec, gamma=gamma
+def _case(method: str, gamma: int, draft: str | None, n_predict: int = 1, **changes: Any) -> Case:
+    return Case(
+        suite="B", target=ModelRef(id="target"), prompt=PromptRef(key="arena", sha256="0" * 64), n_predict=n_predict,
+        drafter=parse_drafter(method, None if draft is None else ModelRef(id=draft)), gamma=gamma, **changes,
     )  # fmt: skip
+
+
+def _assert_could_be_stored(run: Run, case: Case, rollback: str) -> None:
+    """What the method counted breaks nothing that the store's gate and the audit ask of every trial."""
     made = run.generation
     passes = run.verdict is not None and run.verdict.verdict in ("lossless", "near_tie")
     verdict = run.verdict if passes else None
     trial = Trial(
-        case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status=Status.VALID,
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=0, repeat=0, position=0, status=Status.VALID,
         started_at="2026-01-01",
         tokens=made.tokens, rounds=made.rounds, prefill_ns=made.prefill_ns, draft_prefill_ns=made.draft_prefill_ns,
         decode_ns=made.decode_ns, rollback_target=rollback, stats=run.stats,

@@ -1,6 +1,5 @@
 """Chains of draft tokens: how they grow, and where doubt ends them; whatever it does, the output stays the target's."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -13,14 +12,15 @@ from hypothesis import strategies as st
 
 from mlsd.drafters.chain import Chain, EarlyStop, top_probability
 from mlsd.drafters.draft_model import chain_context
-from mlsd.drafters.recipe import Opening
+from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.verify import Proposal, Verification, probabilities
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.records import DrafterSpec, Sampling
+from mlsd.records import Sampling
 from tests.drafters.arena import Arena, Watched, prompt_of
 from tests.engine.fake import FakeClock
+from tests.measure.examples import case
 
 
 class Table:
@@ -72,8 +72,8 @@ def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
 
 def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
     def on_device(stop: EarlyStop, **change: Any) -> bool:
-        opening = Opening(DrafterSpec(), 4, Sampling(), "trim", ContextOptions(n_ctx=64), lambda: "trim")
-        return chain_context(dataclasses.replace(opening, **change), stop).options.device_sampling
+        opening = opening_of(case(**change), ContextOptions(n_ctx=64), "trim", lambda: "trim")
+        return chain_context(opening, stop).options.device_sampling
 
     assert on_device(EarlyStop())
     assert not on_device(EarlyStop(p_min=0.5))

@@ -100,7 +100,7 @@ class Options(HeadOptions, frozen=True, kw_only=True):
 
     def open(self, setup: DrafterSetup) -> BlockDraft:
         model, head = open_head(setup, "dflash")
-        return BlockDraft(setup.target, self.head(setup.target, model), head, setup.clock, setup.opening.sampling)
+        return BlockDraft(setup.target, self.head(setup.target, model), head, setup.clock, setup.opening.case.sampling)
 
     def head(self, target: LlamaContext, model: LlamaModel) -> BlockHead:
         head = check_head("dflash", Source(target.model.path), Source(model.path))

@@ -60,11 +60,11 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     commit: Commit = "keep"
 
     def open(self, setup: DrafterSetup) -> Lookahead:
-        return Lookahead(self, setup.clock, n_candidates=setup.opening.gamma)
+        return Lookahead(self, setup.clock, n_candidates=setup.opening.case.gamma)
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         n_window = self.window * (self.ngram - 1) - 1
-        n_rows, n_leaves = opening.gamma + n_window, min(opening.gamma, self.guesses) + self.window
+        n_rows, n_leaves = opening.case.gamma + n_window, min(opening.case.gamma, self.guesses) + self.window
         return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=self.commit))
 
 

@@ -104,7 +104,9 @@ class Options(MethodOptions, frozen=True, kw_only=True):
                 f"which {path} is sorted.",
                 hint="Give a smaller span or length.",
             )
-        return Rest(store, self, setup.clock, n_nodes=setup.opening.gamma, as_chain=setup.opening.rollback != "trim")
+        return Rest(
+            store, self, setup.clock, n_nodes=setup.opening.case.gamma, as_chain=setup.opening.rollback != "trim"
+        )
 
 
 def shipped_store(setup: DrafterSetup) -> Path:

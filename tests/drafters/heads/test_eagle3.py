@@ -11,7 +11,7 @@ from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import eagle_memory
 from mlsd.drafters.heads.mtp import block_memory
-from mlsd.drafters.recipe import Opening
+from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import EagleHead, NextTokenHead
@@ -32,6 +32,7 @@ from tests.drafters.head_arena import (
     mixed_run,
 )
 from tests.gguf_tools.random_heads import write_random_eagle3
+from tests.measure.examples import case
 
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
 
@@ -205,4 +206,4 @@ def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
 
 def test_unchecked_rollback_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="which a failed pass does not produce"):
-        recipe(Opening(spec("eagle3"), 2, Sampling(), "unchecked", ContextOptions(n_ctx=64), lambda: "trim"))
+        recipe(opening_of(case(drafter=spec("eagle3")), ContextOptions(n_ctx=64), "unchecked", lambda: "trim"))
