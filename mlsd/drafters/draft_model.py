@@ -3,8 +3,8 @@
 A level of a tree costs one pass of the draft, whatever its width.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -20,8 +20,6 @@ from mlsd.engine.llama.trees import LlamaTreeContext
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.records import DRAFT_MODEL
-
-T = TypeVar("T")
 
 
 def chain_context(opening: Opening, stop: EarlyStop, *, rolls_back: bool = True) -> ContextPlan:
@@ -42,21 +40,18 @@ def open_memory(setup: DrafterSetup, plan: ContextPlan | None = None, *, n_exper
     Raises: EngineError when no strategy is exact for it, or its tokens are not the target's.
     """
     plan = plan or setup.draft
-
-    def own_memory(context: LlamaContext) -> OwnMemory:
+    with open_second(setup, plan, n_experts) as context:
         check_vocabularies(setup.target.tokenizer, context.tokenizer)
-        return OwnMemory(context, make_rollback(plan.rollback or "trim", context), setup.clock, setup.read)
+        strategy = "trim" if plan.rollback is None else plan.rollback
+        return OwnMemory(context, make_rollback(strategy, context), setup.clock, setup.read)
 
-    return open_second(setup, plan, own_memory, n_experts)
 
-
-def open_second(
-    setup: DrafterSetup, plan: ContextPlan, make: Callable[[LlamaContext], T], n_experts: int | None = None
-) -> T:
-    """What `make` makes of a context over the second model, which is closed where it cannot."""
+@contextmanager
+def open_second(setup: DrafterSetup, plan: ContextPlan, n_experts: int | None = None) -> Iterator[LlamaContext]:
+    """A context over the second model, which is closed where nothing can be made of it."""
     context = open_context(setup.open_model(setup.second, n_experts), plan.options)
     try:
-        return make(context)
+        yield context
     except BaseException:
         context.close()
         raise

@@ -65,7 +65,8 @@ def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
     known: list[Part | None] = [_part_of(node) for node in nodes[: heads[-1] + 1]]
     last = -1  # the last node whose part is known
     for i, node in enumerate(nodes[: heads[-1]]):
-        if known[i] is None and last >= 0 and _closes(node):
+        closes = node.operation not in _FREE and _CLOSING.fullmatch(_stem(node.name))
+        if known[i] is None and last >= 0 and closes:
             known[last + 1 : i + 1] = [known[last]] * (i - last)
         if known[i] is not None:
             last = i
@@ -78,10 +79,6 @@ def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
         if nodes[i].operation in _FREE:
             parts[i] = parts[i - 1]
     return tuple(parts)
-
-
-def _closes(node: Node) -> bool:
-    return node.operation not in _FREE and _CLOSING.fullmatch(_stem(node.name)) is not None
 
 
 def _part_of(node: Node) -> Part | None:

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from mlsd.clock import Clock
 from mlsd.drafters.chain import EarlyStop, EarlyStopMode, Probability
 from mlsd.drafters.draft_model import chain_context, open_memory, open_second
-from mlsd.drafters.layer_skip.shared_memory import SharedMemory
 from mlsd.drafters.method import DrafterSetup, MethodOptions, drafting_method
 from mlsd.drafters.model_drafter import ChainDrafter, OwnMemory
 from mlsd.drafters.options import Preset, Range, Values
@@ -22,6 +22,8 @@ from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
+from mlsd.engine.rollback import Rollback
+from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -136,6 +138,40 @@ class CutDraft(MadeDraft, frozen=True, kw_only=True):
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
 
 
+class SharedMemory(OwnMemory):
+    """The draft never reads a prompt and never rolls back: each round its memory is replaced.
+
+    The copy counts as rollback, which it replaces.
+    """
+
+    counted = (*OwnMemory.counted, "sync_ns")
+
+    def __init__(self, context: LlamaContext, link: StateLink, clock: Clock) -> None:
+        super().__init__(context, Rollback("sync", context), clock)
+        self._link = link
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Forget the last text; the target's memory of the prompt comes with the first proposal."""
+        self._link.reset()
+        self._forget(prompt)
+
+    def news(self) -> list[int]:
+        started_ns = self._now()
+        self._link.pull()
+        sync_ns = self._now() - started_ns
+        self.tally["sync_ns"] += sync_ns
+        self.rollback_ns += sync_ns
+        return super().news()
+
+    def observe(self, verification: Verification) -> None:
+        self._take_in(verification.committed)
+
+    def stats(self) -> dict[str, float]:
+        """Draft passes, and time and bytes of the copies, which stand in place of a rollback."""
+        passes = {name: value for name, value in super().stats().items() if name != "draft_rollback_ns"}
+        return {**passes, "sync_bytes": float(self._link.n_bytes)}
+
+
 def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
     """Refuse a draft of so many experts that reads prompts where that aborts the process. Raises: UnsupportedError."""
     if backend == "Metal" and n_experts is not None and n_experts not in METAL_EXPERT_COUNTS:
@@ -179,15 +215,12 @@ def plan(source: Source, options: Options, n_experts: int | None = None) -> CutD
 
 
 def _synced(setup: DrafterSetup, cut: CutDraft) -> SharedMemory | str:
-    """A draft on the target's memory, or why there can be none."""
-
-    def linked(context: LlamaContext) -> SharedMemory:
-        link = StateLink(setup.target, context, link_plan(cut, has_axes=setup.target.has_position_axes))
-        link.self_test()
-        return SharedMemory(context, link, setup.clock)
-
+    """The memory of a draft on the target's, or why there can be none."""
     try:
-        return open_second(setup, setup.draft, linked, cut.n_experts)
+        with open_second(setup, setup.draft, cut.n_experts) as context:
+            link = StateLink(setup.target, context, link_plan(cut, has_axes=setup.target.has_position_axes))
+            link.self_test()
+            return SharedMemory(context, link, setup.clock)
     except BlobError as error:
         return error.message
 

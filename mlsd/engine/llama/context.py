@@ -168,11 +168,8 @@ class LlamaContext:
 
     @property
     def layer_rows(self) -> LayerRows:
-        """What it keeps of every position. Raises: EngineError for a context that was not opened to keep rows."""
-        if self._layer_rows is None:
-            raise EngineError(
-                "This context keeps no rows of layers.", hint="This is a fault of mlsd; please report it."
-            )
+        """What it keeps of every position; it was opened to keep rows (`ContextOptions.kind`)."""
+        assert self._layer_rows is not None
         return self._layer_rows
 
     @property

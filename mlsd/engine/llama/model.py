@@ -77,22 +77,18 @@ class LlamaModel:
             raise fail(f"llama.cpp does not state the architecture of {self.path.name}")
         self.architecture = name.value.decode("utf-8", "replace")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
-        self.vocabulary = self._read_vocabulary()
+        bos, eos = native.llama_vocab_bos(self.vocab), native.llama_vocab_eos(self.vocab)
+        self.vocabulary = Vocabulary(
+            kind=native.llama_vocab_type(self.vocab),
+            n_tokens=native.llama_vocab_n_tokens(self.vocab),
+            bos=bos if bos >= 0 else None,
+            eos=eos if eos >= 0 else None,
+            adds_bos=bool(native.llama_vocab_get_add_bos(self.vocab)),
+            adds_eos=bool(native.llama_vocab_get_add_eos(self.vocab)),
+        )
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
         self.is_recurrent = bool(
             native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
-        )
-
-    def _read_vocabulary(self) -> Vocabulary:
-        native, vocab = self._native, self.vocab
-        bos, eos = native.llama_vocab_bos(vocab), native.llama_vocab_eos(vocab)
-        return Vocabulary(
-            kind=native.llama_vocab_type(vocab),
-            n_tokens=native.llama_vocab_n_tokens(vocab),
-            bos=bos if bos >= 0 else None,
-            eos=eos if eos >= 0 else None,
-            adds_bos=bool(native.llama_vocab_get_add_bos(vocab)),
-            adds_eos=bool(native.llama_vocab_get_add_eos(vocab)),
         )
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
