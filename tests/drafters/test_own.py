@@ -1,16 +1,25 @@
-"""A drafting method out of a file of one's own: measured like any, known by its content, to blame for its faults."""
+"""Drafting methods of one's own: the documentation's example, and any out of a file, known by its content."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
+from mlsd import drafters
 from mlsd.drafters import find_method, own, resolve_spec
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.planning.request import own_draft
+from mlsd.records import DrafterSpec
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd, mlsd, own_folder  # noqa: F401 - fixtures
+from tests.conftest import ARCHITECTURES
+from tests.drafters.arena import Arena, prompt_of
 
 HEAD = "import mlsd\n\n\nclass Freq(mlsd.Drafter):\n"
 COPY = """\
@@ -133,3 +142,45 @@ def test_a_fault_of_it_is_its_own_fails_its_row_alone_and_is_one_line(mlsd: Mlsd
     assert told in ran.err and "Traceback" not in ran.out + ran.err
     shown = mlsd("results", "--trials", "--db", "results/bench.sqlite").out
     assert "Traceback" not in shown and " ".join(told.split()[:4]) in " ".join(shown.split())
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mlsd.drafters.bigram", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def entered(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, example.__name__, example)
+    monkeypatch.setitem(drafters.METHODS, "bigram", "bigram")
+
+
+def test_it_copies_what_followed_the_newest_token(example: ModuleType) -> None:
+    drafter = example.Bigram(example.Options(longest=3))
+    drafter.begin([5, 6, 7, 8, 9, 5], np.random.default_rng(0))
+    assert drafter.propose(8).tokens == (6, 7, 8)
+    assert drafter.propose(2).tokens == (6, 7)
+    drafter.observe(Verification(accepted=1, committed=(6, 4)))
+    assert drafter.propose(8).tokens == ()  # 4 is new
+    drafter.observe(Verification(accepted=0, committed=(5,)))
+    assert drafter.propose(8).tokens == (6, 4, 5)  # where 5 occurred last
+
+
+@pytest.mark.usefixtures("entered")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_its_output_equals_plain_decoding(arena: Arena, architecture: str) -> None:
+    runs = ((prompt, arena.run(architecture, "bigram", 4, prompt, 40)) for prompt in map(prompt_of, range(9)))
+    prompt, run = next((prompt, run) for prompt, run in runs if run.proposed > run.accepted)
+    arena.assert_exact(architecture, prompt, run)
+
+
+@pytest.mark.usefixtures("entered")
+def test_its_options_explain_themselves() -> None:
+    method = drafters.find_method("bigram")
+    assert [option.name for option in method.info().options] == ["longest", "adaptive"]
+    with pytest.raises(InputError, match="longest"):
+        method.read(DrafterSpec(name="bigram", options={"longest": 0}))

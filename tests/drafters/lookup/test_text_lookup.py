@@ -1,11 +1,14 @@
-"""Prompt lookup: a round equals a search through the whole text, and the output is the target's own."""
+"""Prompt lookup and the n-gram cache: a round proposes what a scan of the whole text would."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.drafters.lookup.ngram_cache import NgramCache
+from mlsd.drafters.lookup.ngram_cache import Options as CacheOptions
 from mlsd.drafters.lookup.pld import Options, PromptLookup
 from mlsd.engine.verify import Verification
 from tests.engine.fake import FakeClock
@@ -26,7 +29,7 @@ def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:
     return ()
 
 
-def begun(options: Options, prompt: Sequence[int]) -> PromptLookup:
+def looking_up(options: Options, prompt: Sequence[int]) -> PromptLookup:
     drafter = PromptLookup(options, FakeClock())
     drafter.begin(prompt, np.random.default_rng(0))
     return drafter
@@ -48,7 +51,7 @@ def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
     prompt: list[int], rounds: list[list[int]], k: int, ngram: int, shortest: int, match: str, full: bool
 ) -> None:
     options = Options(ngram=ngram, min_ngram=min(shortest, ngram), match=match, full=full)
-    drafter = begun(options, prompt)
+    drafter = looking_up(options, prompt)
     text = list(prompt)
     for committed in rounds:
         drafter.observe(Verification(accepted=0, committed=tuple(committed)))
@@ -57,7 +60,7 @@ def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
 
 
 def test_a_new_generation_forgets_the_last_one() -> None:
-    drafter = begun(Options(), [1, 2, 3, 1, 2])
+    drafter = looking_up(Options(), [1, 2, 3, 1, 2])
     assert drafter.propose(2).tokens == (3, 1)
     drafter.begin([7, 8], np.random.default_rng(0))
     assert drafter.propose(2).tokens == ()
@@ -65,7 +68,7 @@ def test_a_new_generation_forgets_the_last_one() -> None:
 
 
 def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
-    drafter = begun(Options(), [1, 2, 1])
+    drafter = looking_up(Options(), [1, 2, 1])
     drafter.propose(1)
     drafter.observe(Verification(accepted=0, committed=(9,)))
     drafter.propose(1)
@@ -74,4 +77,39 @@ def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
 
 
 def test_without_a_match_a_made_up_token_can_be_asked_for() -> None:
-    assert begun(Options(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
+    assert looking_up(Options(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
+
+
+def counting(prompt: Sequence[int], thresholds: str = "lax") -> NgramCache:
+    drafter = NgramCache(CacheOptions(thresholds=thresholds), FakeClock())  # type: ignore[arg-type]
+    drafter.begin(prompt, np.random.default_rng(0))
+    return drafter
+
+
+@given(prompt=st.lists(st.integers(0, 3), min_size=1, max_size=30), more=st.lists(st.integers(0, 3), max_size=30))
+def test_a_proposal_is_the_clear_favourite_of_a_scan(prompt: list[int], more: list[int]) -> None:
+    drafter = counting(prompt)
+    drafter.observe(Verification(accepted=0, committed=tuple(more)))
+    text = prompt + more
+    expected: set[int] = set()
+    for n in range(min(4, len(text)), 0, -1):
+        end = text[len(text) - n :]
+        counts = Counter(text[i + n] for i in range(len(text) - n) if text[i : i + n] == end)
+        least, percent = ((2, 66), (2, 50), (1, 50), (1, 50))[n - 1]
+        if counts and counts.total() >= least and 100 * max(counts.values()) >= percent * counts.total():
+            expected = {token for token, count in counts.items() if count == max(counts.values())}
+            break
+    proposed = drafter.propose(1).tokens
+    assert set(proposed) <= expected
+    assert bool(proposed) == bool(expected)
+
+
+def test_proposals_go_on_through_what_was_just_proposed() -> None:
+    assert counting([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]).propose(3).tokens == (3, 4, 5)
+
+
+def test_strict_thresholds_want_more_evidence() -> None:
+    text = [7, 8, 9, 7, 8, 9, 7, 8]
+    assert counting(text).propose(1).tokens == (9,)
+    assert counting(text, "strict").propose(1).tokens == ()
+    assert counting([7, 8, 9] * 4 + [7, 8], "strict").propose(1).tokens == (9,)
