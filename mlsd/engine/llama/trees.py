@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
@@ -20,6 +21,7 @@ from mlsd.errors import EngineError, UnsupportedError
 if TYPE_CHECKING:
     from mlsd.engine.llama.model import LlamaModel
 
+Ints = npt.NDArray[np.signedinteger]
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 _ID_BYTES = 4
 
@@ -80,30 +82,19 @@ class LlamaTreeContext(LlamaContext):
         super().decode(tokens, n_outputs=n_outputs)
 
     def decode_tree(self, root: int, tree: Tree) -> None:
-        plan = layout(tree)
-        width = 1 + len(tree.tokens)
+        plan, width = layout(tree), 1 + len(tree.tokens)
         if plan.n_leaves > self.options.n_sequences or width > self.options.n_batch:
             raise EngineError(
                 f"A tree of {width} rows and {plan.n_leaves} leaves does not fit into a context of "
                 f"{self.options.n_sequences} sequences and batches of {self.options.n_batch}."
             )
-        if width > self._most_outputs:
-            self._refuse_outputs(width)
         self._spread()
         self._tree, self._layout, self._n_root = tree, plan, self.n_past
-        self._tokens[0], self._tokens[1:width] = root, tree.tokens
-        self._positions[0] = self.n_past
-        np.add(plan.depths, self.n_past, out=self._positions[1:width], casting="unsafe")
-        first, end = np.array(plan.first_leaf, dtype=np.int64), np.array(plan.end_leaf, dtype=np.int64)
-        self._n_ids[0], self._n_ids[1:width] = self.options.n_sequences, end - first
-        base = self._ids.ctypes.data
-        self._id_lists[0], self._id_lists[1:width] = base, base + _ID_BYTES * first
-        self._wanted[:width] = 1
-        window = range(tree.n_candidates, len(tree.tokens))
-        for node in window:  # of what nobody proposed only the ends of their chains say something new
-            self._wanted[1 + node] = node not in tree.parents
-        self._submit(width)
-        self._first_row, self._n_outputs = 0, width
+        first, end = np.array((0, *plan.first_leaf)), np.array((self.options.n_sequences, *plan.end_leaf))
+        wanted = np.ones(width, dtype=np.int8)
+        for node in range(tree.n_candidates, len(tree.tokens)):
+            wanted[1 + node] = node not in tree.parents  # of what nobody proposed, the ends say something new
+        self._decode_rows((root, *tree.tokens), np.array((0, *plan.depths)) + self.n_past, first, end - first, wanted)
         self.n_past += 1 + max(plan.depths, default=0)
         self.last_width = width
 
@@ -113,19 +104,22 @@ class LlamaTreeContext(LlamaContext):
         Token i continues node `parents[i]` of the level before (ROOT on the first level). Returns the logits after
         each, shape (len(tokens), n_vocab). `truncate(n_past)` forgets all levels; a new tree starts from the prefix.
         """
+        self._spread()
+        first, position = self._levels.add(self.n_past, parents)
+        self._decode_rows(tokens, position, first + np.arange(len(tokens)), n_ids=1, wanted=1)
+        return self.logits()
+
+    def _decode_rows(
+        self, tokens: Sequence[int], positions: Ints | int, first: Ints, n_ids: Ints | int, wanted: Ints | int
+    ) -> None:
+        """One pass over rows, each of `n_ids` neighbouring sequences from `first` on; the wanted ones get outputs."""
         width = len(tokens)
         if width > self._most_outputs:
             self._refuse_outputs(width)
-        self._spread()
-        first, position = self._levels.add(self.n_past, parents)
-        self._tokens[:width] = tokens
-        self._positions[:width] = position
-        self._n_ids[:width] = 1
-        self._id_lists[:width] = self._ids.ctypes.data + _ID_BYTES * np.arange(first, first + width)
-        self._wanted[:width] = 1
+        self._tokens[:width], self._positions[:width], self._wanted[:width] = tokens, positions, wanted
+        self._n_ids[:width], self._id_lists[:width] = n_ids, self._ids.ctypes.data + _ID_BYTES * first
         self._submit(width)
         self._first_row, self._n_outputs = 0, width
-        return self.logits()
 
     def _spread(self) -> None:
         """Let every sequence hold the prefix; done once a generation, later rows carry all ids themselves."""
