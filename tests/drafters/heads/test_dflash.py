@@ -17,11 +17,7 @@ from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import CLOCK, Arena, prompt_of
-from tests.drafters.head_arena import (
-    BLOCK_LAYERS,
-    TARGETS,
-    mixed_run,
-)
+from tests.drafters.head_arena import BLOCK_LAYERS, TARGETS, mixed_run
 from tests.gguf_tools.random_heads import write_random_dflash
 
 
