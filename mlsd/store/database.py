@@ -19,13 +19,46 @@ _READER_WAIT_S = 5.0  # a writer waits longer: a run holds trials that it cannot
 MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
 
 
+# What SQLite's primary result codes mean to a user, and what to do.
+_LOCKED = (
+    "{path} is locked by another program, for longer than {limit}.",
+    f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
+)
+_UNWRITABLE = (
+    "{path} cannot be opened for writing ({error}).",
+    "Check the permissions of the file and of its folder, or give a writable place with --db.",
+)
+_FAILURES = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_NOTADB: ("{path} is not a results database.", "Give the file that `mlsd run --db` wrote."),
+    sqlite3.SQLITE_FULL: (
+        "The disk that holds {path} is full.", "Free some space and run again: finished trials are kept."
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "{path} is damaged ({error}).", "Restore a copy, or save what is left with `sqlite3 FILE .recover`."
+    ),
+    sqlite3.SQLITE_CONSTRAINT: (
+        "{path} refused a row: {error}.", "The same measurement may have been written by another run."
+    ),
+}  # fmt: skip
+_ANY_FAILURE = ("{path}: {error}.", "Check the disk, and the file with `mlsd results --check`.")
+
+
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
     """Turn every SQLite failure inside into a StoreError that says what to do."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _translate(error, path) from error
+        # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        message, hint = _FAILURES.get(code, _ANY_FAILURE)
+        kind = DatabaseLockedError if message == _LOCKED[0] else StoreError
+        raise kind(message.format(path=path, error=error, limit=LOCK_S.words), hint=hint) from error
 
 
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
@@ -62,9 +95,11 @@ def last_runs(path: Path) -> tuple[str, str] | None:
     ISO 8601, empty where there is none or it cannot be read; None where mlsd did not write the file. Nothing is
     changed: not even an empty write-ahead log is made.
     """
-    found = None
+    # Opened read-only alone, SQLite makes a write-ahead log where there is none.
+    log, found = Path(f"{path}-wal"), None
     try:
-        with closing(_peek(path)) as connection:
+        mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
+        with closing(_raw_connection(path, mode)) as connection:
             if version := _identify(connection, path):
                 found = "", ""
                 _check_programs(connection, path, version)
@@ -78,12 +113,6 @@ def last_runs(path: Path) -> tuple[str, str] | None:
     except (sqlite3.Error, StoreError):
         pass
     return found
-
-
-def _peek(path: Path) -> sqlite3.Connection:
-    """A connection for a short look. Opened read-only alone, SQLite makes a write-ahead log where there is none."""
-    log = Path(f"{path}-wal")
-    return _raw_connection(path, "ro" if log.exists() and log.stat().st_size else "ro&immutable=1")
 
 
 @contextmanager
@@ -314,39 +343,3 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {version + 1}")
-
-
-# What SQLite's primary result codes mean to a user, and what to do.
-_LOCKED = (
-    "{path} is locked by another program, for longer than {limit}.",
-    f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
-)
-_UNWRITABLE = (
-    "{path} cannot be opened for writing ({error}).",
-    "Check the permissions of the file and of its folder, or give a writable place with --db.",
-)
-_FAILURES = {
-    sqlite3.SQLITE_BUSY: _LOCKED,
-    sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_READONLY: _UNWRITABLE,
-    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
-    sqlite3.SQLITE_PERM: _UNWRITABLE,
-    sqlite3.SQLITE_NOTADB: ("{path} is not a results database.", "Give the file that `mlsd run --db` wrote."),
-    sqlite3.SQLITE_FULL: (
-        "The disk that holds {path} is full.", "Free some space and run again: finished trials are kept."
-    ),
-    sqlite3.SQLITE_CORRUPT: (
-        "{path} is damaged ({error}).", "Restore a copy, or save what is left with `sqlite3 FILE .recover`."
-    ),
-    sqlite3.SQLITE_CONSTRAINT: (
-        "{path} refused a row: {error}.", "The same measurement may have been written by another run."
-    ),
-}  # fmt: skip
-_ANY_FAILURE = ("{path}: {error}.", "Check the disk, and the file with `mlsd results --check`.")
-
-
-def _translate(error: sqlite3.Error, path: Path) -> StoreError:
-    # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
-    message, hint = _FAILURES.get((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF, _ANY_FAILURE)
-    kind = DatabaseLockedError if message == _LOCKED[0] else StoreError
-    return kind(message.format(path=path, error=error, limit=LOCK_S.words), hint=hint)

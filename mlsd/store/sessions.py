@@ -6,14 +6,14 @@ taken from the run's own cases.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from mlsd.records import Case, Record, Status
 from mlsd.store.rows import Run, TrialFilter
-from mlsd.store.store import Store
+from mlsd.store.store import ALL, Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
 
@@ -35,15 +35,9 @@ class SessionTrials(Record, frozen=True, kw_only=True):
         return pooled_results(self.trials, self.plan, session=self.run_ids[-1])
 
 
-def sessions(
-    store: Store,
-    chosen: TrialFilter | None = None,
-    keep: Callable[[Measured], bool] = lambda one: True,
-    not_valid: Mapping[int, str] | None = None,
-) -> list[SessionTrials]:
-    """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id."""
-    trials = filter(keep, store.trials(chosen or TrialFilter(), rounds=False))
-    return sessions_of(judged(trials, not_valid or {}), store.runs())
+def sessions(store: Store, chosen: TrialFilter = ALL) -> list[SessionTrials]:
+    """The sessions of trials that count, oldest first."""
+    return sessions_of(store.trials(chosen, rounds=False), store.runs())
 
 
 def judged(trials: Iterable[Measured], not_valid: Mapping[int, str]) -> Iterator[Measured]:
@@ -72,7 +66,7 @@ def of_run(store: Store, run_id: int) -> SessionTrials | None:
     """The session that a run belongs to; None: nothing of it counts."""
     run = next(run for run in store.runs() if run.id == run_id)
     id_ = "" if run.decides is None else run.decides.id
-    found = sessions(store, TrialFilter() if id_ else TrialFilter(run_id=run_id))
+    found = sessions(store, ALL if id_ else TrialFilter(run_id=run_id))
     own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
     return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
 

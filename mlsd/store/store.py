@@ -149,15 +149,12 @@ class Store:
 
         They stay in the file; `TrialFilter(superseded=True)` reads them.
         """
+        query = (
+            "UPDATE block SET superseded = 1 WHERE environment_key = ? AND NOT EXISTS (SELECT 1 FROM trial WHERE "
+            "trial.block_id = block.id AND trial.case_id NOT IN (SELECT value FROM json_each(?)))"
+        )
         with self._transaction() as db:
-            db.execute("CREATE TEMP TABLE again (case_id TEXT PRIMARY KEY)")
-            db.executemany("INSERT OR IGNORE INTO again VALUES (?)", [(case_id,) for case_id in case_ids])
-            db.execute(
-                "UPDATE block SET superseded = 1 WHERE environment_key = ? AND NOT EXISTS ("
-                "SELECT 1 FROM trial WHERE trial.block_id = block.id AND trial.case_id NOT IN (SELECT * FROM again))",
-                (environment_key(environment),),
-            )
-            db.execute("DROP TABLE temp.again")
+            db.execute(query, (environment_key(environment), rowcodec.encode(list(case_ids))))
 
     def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
         """Record doubts about a run; one already recorded for it is not repeated."""

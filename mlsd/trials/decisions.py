@@ -147,7 +147,9 @@ def decide(
     """
     estimates, limits = _estimates(plain, arms), limits or {}
     ratios = {name: _interval(one, design, ALPHA) for name, one in estimates.items()}
-    if impossible := [name for name, own in limits.items() if name in ratios and _beyond(ratios[name], own)]:
+    lows = {name: ratio.low for name, ratio in ratios.items() if ratio.low is not None}
+    beyond = {name: (1 + SAME_PROGRAM) * own.mgl for name, own in limits.items() if own.proposed}
+    if impossible := [name for name, most in beyond.items() if lows.get(name, 0.0) > most]:
         rest = {name: logs for name, logs in arms.items() if name not in impossible}
         found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits)
         return msgspec.structs.replace(found, impossible=tuple(impossible))
@@ -212,10 +214,6 @@ def effect_of(ratio: Interval | None) -> Effect:
         return "slower"
     near = 1 + NO_DIFFERENCE
     return "no difference" if ratio.low > 1 / near and ratio.high < near else "not decided yet"
-
-
-def _beyond(ratio: Interval, most: Most) -> bool:
-    return most.proposed and ratio.low is not None and ratio.low > (1 + SAME_PROGRAM) * most.mgl
 
 
 def _cut(ratio: Interval, most: float) -> Interval:
@@ -307,13 +305,9 @@ def _half_of_prompts(one: Estimate, design: Design, alpha: float) -> float:
 
 
 def _interval(one: Estimate, design: Design, alpha: float, *, ratio: bool = True) -> Interval:
-    half, back = _half(one, design, alpha), _exp if ratio else float
+    half, back = _half(one, design, alpha), (lambda log: math.exp(min(log, 700.0))) if ratio else float
     low, high = (back(one.centre + end) if math.isfinite(half) else None for end in (-half, half))
     return Interval(value=back(one.centre), low=low, high=high, n=one.n)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
 
 
 def _more_blocks(one: Estimate, design: Design) -> int | None:

@@ -455,7 +455,10 @@ def _result(
 ) -> ArmResult:
     own = counting(rows)
     timed = [one for one in own if speed(one.trial) is not None]
-    pairs = [] if name is None else _pairs([one for one in plain if one.trial.valid], timed)
+    base = (
+        {} if name is None else {_place(one): one for one in plain if one.trial.valid and speed(one.trial) is not None}
+    )
+    pairs = [TrialPair(base[place], one) for one in timed if (place := _place(one)) in base]  # the one pairing
     standing = None if decision is None or name is None else decision.of(name)
     shown = [pair.own for pair in pairs] or timed
     tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)
@@ -466,7 +469,10 @@ def _result(
     if ratio is not None and decision is not None and name in decision.impossible and (most := _most(rows)):
         impossible = f"{ratio.value:.2f}x is more than its MGL of {most.mgl:.2f} allows"
         ratio = None
-    begun = [(one, plain_ms, ms) for one in pairs for plain_ms, ms in [_first_tokens(one)] if plain_ms and ms]
+    begun = [
+        (one, plain_ms, ms) for one in pairs
+        if (plain_ms := first_token_ms(one.plain.trial)) and (ms := first_token_ms(one.own.trial))
+    ]  # fmt: skip
     first_ms = _mean([one.own for one, *_ in begun] if pairs else shown, lambda one: first_token_ms(one.trial))
     later_ms = [ms - plain_ms for _, plain_ms, ms in begun]
     places = [_place(one.own) for one, *_ in begun]
@@ -474,31 +480,24 @@ def _result(
     pays = None  # of an arm whose times count for nothing: what an unchecked loop claims pays nowhere
     if standing is not None and ratio is not None and plain_tok_s is not None:
         pays = pays_from(later_ms, units, plain_tok_s, ratio)
-    memory_bytes, limit = _memory_bytes(rows[0].case, plan), plan.limit_bytes
+    case, counts, limit = rows[0].case, Counter(one.trial.status for one in rows), plan.limit_bytes
+    draft_bytes = 0 if case.drafter.draft is None else case.drafter.draft.n_bytes
+    parts = [plan.context_bytes.get(memory_key(case)), case.target.n_bytes, draft_bytes]
+    memory_bytes = None if None in parts else sum(part or 0 for part in parts)  # where each part of it is known
     return ArmResult(
-        question=question, session=session, name=name, case=rows[0].case, trials=tuple(rows), pairs=tuple(pairs),
+        question=question, session=session, name=name, case=case, trials=tuple(rows), pairs=tuple(pairs),
         whole=total(one.whole for one in own), timed_whole=total(one.whole for one in timed), tok_s=tok_s,
         plain_tok_s=plain_tok_s, client_tok_s=_mean(shown, lambda one: client_speed(one.trial)), spread=_spread(shown),
-        ratio=ratio, standing=standing, statuses=_statuses(rows), first_token_ms=first_ms,
+        ratio=ratio, standing=standing, first_token_ms=first_ms,
+        statuses={status.value: counts[status] for status in Status if counts[status]},
         plain_first_token_ms=_mean([one.plain for one, *_ in begun], lambda one: first_token_ms(one.trial)),
         pays_from=pays, memory_bytes=memory_bytes, impossible=impossible,
         memory_left_bytes=None if memory_bytes is None or limit is None else limit - memory_bytes,
     )  # fmt: skip
 
 
-def _first_tokens(pair: TrialPair) -> tuple[float | None, float | None]:
-    return first_token_ms(pair.plain.trial), first_token_ms(pair.own.trial)
-
-
 def _request_s(first_ms: float | None, tok_s: float | None, n_predict: int) -> float | None:
     return None if first_ms is None or not tok_s else first_ms / 1e3 + (n_predict - 1) / tok_s
-
-
-def _memory_bytes(case: Case, plan: SessionPlan) -> int | None:
-    """None where a part of it is not known."""
-    refs = [ref for ref in (case.target, case.drafter.draft) if ref is not None]
-    parts = [plan.context_bytes.get(memory_key(case)), *(ref.n_bytes for ref in refs)]
-    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def counting(rows: Iterable[Measured]) -> list[Measured]:
@@ -507,20 +506,9 @@ def counting(rows: Iterable[Measured]) -> list[Measured]:
     return [one for one in own if one.trial.valid] or [one for one in own if one.trial.status is Status.INVALID]
 
 
-def _statuses(rows: Iterable[Measured]) -> dict[str, int]:
-    counts = Counter(one.trial.status for one in rows)
-    return {status.value: counts[status] for status in Status if counts[status]}
-
-
 def _place(one: Measured) -> tuple[str, int]:
     prompt = one.case.prompt
     return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", one.block_id
-
-
-def _pairs(plain: Iterable[Measured], own: Iterable[Measured]) -> list[TrialPair]:
-    """Trials beside the plain one of their prompt and block: the one pairing."""
-    base = {_place(one): one for one in plain if speed(one.trial) is not None}
-    return [TrialPair(base[place], one) for one in own if (place := _place(one)) in base]
 
 
 def _logs(rows: Iterable[Measured], of: Callable[[Trial], float | None]) -> Logs:

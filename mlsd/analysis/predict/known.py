@@ -9,7 +9,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Coverage, environment_key
-from mlsd.store.sessions import latest, sessions
+from mlsd.store.sessions import judged, latest, sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
 
@@ -78,7 +78,7 @@ def read_known(
         chosen = [choose(store, machine) for machine in machines(store)]
         for one in chosen:
             invalid = refuted(store, one)
-            found = sessions(store, keep=one.keeps, not_valid=invalid)
+            found = sessions_of(judged(filter(one.keeps, store.trials(rounds=False)), invalid), store.runs())
             own = latest(arm for session in found for arm in session.results())
             own = [arm for arm in own if not any(one.id in invalid for one in arm.trials)]
             notes += [refuted_words(len(invalid), str(store.path))] if invalid else []
