@@ -19,7 +19,6 @@ from msgspec import Meta
 from mlsd.children import end_session
 from mlsd.errors import InputError, MlsdError
 from mlsd.limits import FILE_BYTES, PROGRAM_BYTES
-from mlsd.records import Record
 from mlsd.redact import redact, redacted, secrets
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ Milliseconds = Annotated[float, Meta(ge=0, le=10**12)]
 Name = Annotated[str, Meta(max_length=1_000)]
 
 _SHOWN = 200
-_LOOK_S = 0.02  # between two looks at a program that runs
+_POLL_S = 0.02  # while a program runs
 
 
 def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = InputError) -> T:
@@ -109,18 +108,10 @@ def read_text(path: Path, what: str, kind: type[MlsdError], example: str) -> str
         raise kind(f"{what} {path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
 
 
-class Output(Record, frozen=True, kw_only=True):
-    """What a program printed, up to the limit, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 def output_of(
     command: Sequence[str], *, timeout_s: float, variables: Mapping[str, str] | None = None, cwd: Path
-) -> Output:
-    """Run a program that somebody named, and end all that it started.
+) -> subprocess.CompletedProcess[str]:
+    """What a program that somebody named prints; all that it started is ended.
 
     Raises: OSError for one that does not run, or is not done after `timeout_s` or `PROGRAM_BYTES`.
     """
@@ -134,7 +125,7 @@ def output_of(
                 if time.monotonic() > until:
                     raise TimeoutError(errno.ETIMEDOUT, f"it was not done after {timeout_s:g} s")
                 _check_printed(out, err)
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         finally:
             end_session(process)
         _check_printed(out, err)
@@ -142,7 +133,7 @@ def output_of(
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace"))
-    return Output(code=process.returncode, out=texts[0], err=texts[1])
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
 
 
 def _check_printed(*files: IO[bytes]) -> None:

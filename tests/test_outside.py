@@ -129,5 +129,5 @@ def test_a_program_without_end_is_ended_with_all_that_it_started(script: str, sa
 
 def test_a_program_is_not_held_up_by_what_it_leaves_behind(tmp_path: Path) -> None:
     done = output_of(["/bin/sh", "-c", f"sleep {LONG} & echo out; echo err >&2; exit 3"], timeout_s=60.0, cwd=tmp_path)
-    assert (done.code, done.out, done.err) == (3, "out\n", "err\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     assert not alive(LONG)

@@ -211,9 +211,9 @@ def _package_of(interpreter: Path) -> Path | None:
         done = output_of(command, timeout_s=_ANSWER_S, variables=variables, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{interpreter} does not run: {error}.", hint=_HINT) from error
-    found = next((line.removeprefix(_FOUND) for line in done.out.splitlines() if line.startswith(_FOUND)), None)
-    if done.code or found is None:
-        complaint = done.err.strip().splitlines() or ["it answered nothing"]
+    found = next((line.removeprefix(_FOUND) for line in done.stdout.splitlines() if line.startswith(_FOUND)), None)
+    if done.returncode or found is None:
+        complaint = done.stderr.strip().splitlines() or ["it answered nothing"]
         raise InputError(
             f"{interpreter} is not a Python interpreter with llama.cpp: {complaint[-1][:200]}.", hint=_HINT
         )

@@ -95,7 +95,7 @@ def read_binary(path: str) -> Binary:
         ran = output_of([found, "--help"], timeout_s=_TIMEOUT_S, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
-    return read_help(found, ran.out + ran.err)
+    return read_help(found, ran.stdout + ran.stderr)
 
 
 def read_help(path: str, text: str) -> Binary:
