@@ -28,10 +28,12 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
 
     Raises: InputError when the file cannot be read.
     """
+    known: dict[str, FileHash] = {}
+    with contextlib.suppress(InputError):  # it only saves time: a damaged one is written anew
+        known = {} if fresh else read_json(_place(), dict[str, FileHash])
     try:
-        key = str(path.resolve())
-        status = path.stat()
-        entry = None if fresh else _remembered(key)
+        key, status = str(path.resolve()), path.stat()
+        entry = known.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
         if status.st_size > _LARGE_BYTES and 1024 * getattr(status, "st_blocks", status.st_size) < status.st_size:
@@ -39,20 +41,11 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
         sha256 = digest(path, on_bytes)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    remember_sha256(path, sha256)
-    return sha256
-
-
-def remember_sha256(path: Path, sha256: str) -> None:
-    """Note the hash of a file as it is now, so that nobody reads it again."""
-    status = path.stat()
-    entry = FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)
-
-    def change(known: dict[str, FileHash]) -> None:
-        known[str(path.resolve())] = entry
-
+    # As it was before it was read: one that changed meanwhile is read again.
+    found = {key: FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)}
     with contextlib.suppress(InputError):  # a read-only home costs the next call a re-read, no more
-        update_json(_hashes_path(), dict[str, FileHash], change, damaged_is_empty=True)
+        update_json(_place(), dict[str, FileHash], lambda value: value.update(found), damaged_is_empty=True)
+    return sha256
 
 
 def digest(path: Path, on_bytes: OnBytes | None = None) -> str:
@@ -67,12 +60,5 @@ def digest(path: Path, on_bytes: OnBytes | None = None) -> str:
     return running.hexdigest()
 
 
-def _hashes_path() -> Path:
+def _place() -> Path:
     return user_dir() / "hashes.json"
-
-
-def _remembered(key: str) -> FileHash | None:
-    with contextlib.suppress(InputError):  # it only saves time: a damaged one is written anew
-        known: dict[str, FileHash] = read_json(_hashes_path(), dict[str, FileHash])
-        return known.get(key)
-    return None

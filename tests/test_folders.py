@@ -131,6 +131,18 @@ def test_a_hash_needs_no_home_to_remember_it(odd_folder: Path) -> None:
     assert file_sha256(odd_folder) == digest(odd_folder)
 
 
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"old")
+
+    def change(*_: object) -> None:
+        file.write_bytes(b"new")
+        os.utime(file, (1, 1))
+
+    file_sha256(file, on_bytes=change)
+    assert file_sha256(file) == digest(file)
+
+
 def test_a_large_file_that_is_mostly_a_hole_is_not_hashed_for_hours(tmp_path: Path) -> None:
     hollow = tmp_path / "m.gguf"
     hollow.touch()

@@ -214,9 +214,7 @@ def test_what_is_superseded_on_purpose_are_whole_blocks_of_the_named_cases_here(
     assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3, 4]
 
 
-def test_a_block_of_which_anything_cannot_be_stored_leaves_nothing_behind(
-    store: Store, run_id: int
-) -> None:
+def test_a_block_of_which_anything_cannot_be_stored_leaves_nothing_behind(store: Store, run_id: int) -> None:
     store.add(run_id, [trial(case(0))])
     with pytest.raises(StoreError, match="not there"):
         store.add(run_id, [trial(case(0)), trial(case(16))])
