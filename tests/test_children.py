@@ -60,16 +60,20 @@ def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_director
         assert child.communicate()[0] == b"[]\n"
 
 
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose modules a child finds before all others."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    return tmp_path
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(
-    unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unbuffered: str, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "calendar.py").write_text(
-        "print('\\x1b[31m' + 'hello ' * 1000, flush=True)\nmonth_name = day_abbr = []\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    (first / "calendar.py").write_text("print('\\x1b[31m' + 'hello ' * 1000, flush=True)\nmonth_name = day_abbr = []\n")
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    (tmp_path / "sitecustomize.py").write_text("import calendar")
+    (first / "sitecustomize.py").write_text("import calendar")
     with pytest.raises(WorkerError, match=r"an invalid message: b'\\x1b\[31mhello hello") as caught:
         run_info(ENGINE)
     assert "\x1b" not in str(caught.value)
@@ -77,17 +81,15 @@ def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(
 
 
 def test_what_a_module_leaves_in_pythons_buffer_while_it_is_imported_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    (first / "sitecustomize.py").write_text("print('hello')")
     assert run_info(ENGINE).build
 
 
-def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '-m' in sys.orig_argv: os.abort()")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+def test_a_corrupt_model_is_not_answered_with_a_smaller_one(first: Path) -> None:
+    (first / "sitecustomize.py").write_text("import os, sys\nif '-m' in sys.orig_argv: os.abort()")
     model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
     with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
         call("serve:probe_model", ModelJob(model=model, engine=ENGINE), Probed)
@@ -95,20 +97,17 @@ def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monk
     assert "models verify" in caught.value.hint
 
 
-def test_a_quantizer_whose_caller_is_killed_ends_with_it(tiny: Path, tmp_path: Path) -> None:
+def test_a_quantizer_whose_caller_is_killed_ends_with_it(tiny: Path, first: Path) -> None:
     """The child is held up in its own start, so that it is alive when its caller dies."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nif '-m' in sys.orig_argv: import held")
-    (tmp_path / "held.py").write_text(
+    (first / "sitecustomize.py").write_text("import sys\nif '-m' in sys.orig_argv: import held")
+    (first / "held.py").write_text(
         "from mlsd.children import end_with_parent\nend_with_parent()\nimport time\ntime.sleep(60)"
     )
     code = (
         "from pathlib import Path; from mlsd.engine.llama.quantize import quantize\n"
-        f"quantize(Path({str(tiny / 'llama.gguf')!r}), Path({str(tmp_path / 'out.gguf')!r}), 'Q8_0')"
+        f"quantize(Path({str(tiny / 'llama.gguf')!r}), Path({str(first / 'out.gguf')!r}), 'Q8_0')"
     )
-    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1])))
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE
-    )
+    caller = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     children: list[psutil.Process] = []
     while not children and caller.poll() is None:
         children = psutil.Process(caller.pid).children()
