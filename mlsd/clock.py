@@ -10,10 +10,6 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """Nanoseconds since an arbitrary, fixed moment."""
 
-
-class RestClock(Clock, Protocol):
-    """A clock that its owner can also wait by."""
-
     def sleep(self, span_s: float) -> None:
         """Return when so many seconds have passed."""
 

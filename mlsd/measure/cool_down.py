@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mlsd.clock import RestClock
+from mlsd.clock import Clock
 from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.messages import HeatReading, Resting
 from mlsd.records import Anchors, Environment
@@ -36,7 +36,7 @@ def cool_down_of(asked_s: float | None, environment: Environment) -> float | Non
     return 0.0 if asked_s is None and steady else asked_s
 
 
-def rest(clock: RestClock, send: Callable[[Resting], None], span_s: float, why: str) -> None:
+def rest(clock: Clock, send: Callable[[Resting], None], span_s: float, why: str) -> None:
     """Wait, and never be silent for long: the other side takes silence for a hang."""
     end_ns = clock.now_ns() + round(span_s * 1e9)
     while (left_s := (end_ns - clock.now_ns()) / 1e9) > 0:
@@ -49,7 +49,7 @@ class CoolDown:
 
     def __init__(
         self,
-        clock: RestClock,
+        clock: Clock,
         thermal_state: Callable[[], str | None],
         anchors: Callable[[], Anchors | None],
         send: Callable[[HeatReading | Resting], None],

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from mlsd.children import end_with_parent
-from mlsd.clock import MonotonicClock, RestClock
+from mlsd.clock import Clock, MonotonicClock
 from mlsd.drafters import own
 from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
@@ -93,7 +93,7 @@ def main() -> None:
 class Pulse:
     """Says now and then what goes on, so that nobody takes it for a hang."""
 
-    def __init__(self, send: Callable[[Event], None], clock: RestClock) -> None:
+    def __init__(self, send: Callable[[Event], None], clock: Clock) -> None:
         self._send, self._clock, self._last_ns = send, clock, clock.now_ns()
 
     def __call__(self, doing: str) -> None:
@@ -122,7 +122,7 @@ def measure_slots(
     send: Callable[[Event], None],
     turns: Iterable[Sequence[int]],
     arms: Arms,
-    clock: RestClock,
+    clock: Clock,
     conditions: Callable[[], Conditions] = read_conditions,
 ) -> None:
     """Measure a job block by block, each a turn; a slot that fails becomes a failed trial."""
@@ -154,7 +154,7 @@ class _BlockRunner:
         job: Job,
         arms: Arms,
         send: Callable[[Event], None],
-        clock: RestClock,
+        clock: Clock,
         conditions: Callable[[], Conditions],
     ) -> None:
         self._job, self._arms, self._send, self._clock, self._conditions = job, arms, send, clock, conditions
