@@ -31,7 +31,7 @@ from mlsd.records import EngineOptions
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.results import Measured, SessionPlan, arm_results
-from mlsd.trials.sums import Sums, counts_of
+from mlsd.trials.sums import counts_of
 
 GAMMAS = (1, 2, 4, 8, 16)
 PROMPTS = ("code", "factual")
@@ -113,7 +113,7 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
         for case in cases:
             arms.warm_up(case)
         ran = [(slot.case, arms.run(slot)) for slot in job.slots]
-    return [Measured(case, trial, counts_of(trial) or Sums(), 1_000 * part + trial.block) for case, trial in ran]
+    return [Measured(case, trial, counts_of(trial), 1_000 * part + trial.block) for case, trial in ran]
 
 
 def results(name: str, found: list[Prediction], *, bars: bool = False) -> Iterator[Result]:

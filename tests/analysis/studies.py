@@ -21,7 +21,7 @@ from mlsd.records import (
 )
 from mlsd.store.store import Store
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import Sums, counts_of
+from mlsd.trials.sums import counts_of
 from tests.measure.examples import store_trials
 
 MS = 1_000_000
@@ -199,4 +199,4 @@ def whole_study(path: Path, **more: Any) -> Path:
 
 def as_measured(pairs: Iterable[tuple[Case, Trial]]) -> list[Measured]:
     """Trials as if the blocks that they name had been stored."""
-    return [Measured(case, one, counts_of(one) or Sums(), one.block * 10**6 + one.repeat) for case, one in pairs]
+    return [Measured(case, one, counts_of(one), one.block * 10**6 + one.repeat) for case, one in pairs]
