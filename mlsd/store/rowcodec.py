@@ -34,12 +34,6 @@ from mlsd.store.rows import Run, environment_key
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.sums import Sums, sums
 
-# Fields of a Trial that are columns under their own name.
-_PLAIN = (
-    "case_id", "position", "status", "reason", "started_at", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns",
-    "load_ns", "rollback_target", "rollback_draft", "timed", "fell_back", "failed_native_calls", "peak_rss_bytes",
-    "text", "prompt_sha256",
-)  # fmt: skip
 _OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
 # What an error or a person wrote, which may name folders of this machine.
 _TOLD = ("reason", "fell_back")
@@ -52,6 +46,8 @@ _JSON: dict[str, msgspec.json.Decoder[Any]] = {
     "conditions": msgspec.json.Decoder(Conditions | None),
     "earlier": msgspec.json.Decoder(tuple[str, ...]),
 }
+# All other fields of a Trial are columns under their own name.
+_PLAIN = tuple(name for name in Trial.__struct_fields__ if name not in (*_JSON, *_OF_OTHERS, "rounds"))
 _CASE_READER = msgspec.json.Decoder(Case)
 _ROUND = Round.__struct_fields__
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
@@ -64,8 +60,7 @@ TRIAL = ("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round"
 _PLACE = ("trial.id", "trial.block_id", "block.superseded", "block.run_id", "block.environment_key")
 CASE_AT = len(_PLACE)  # where a row has its case
 _FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
-_TWICE = ("n_tokens", "verdict")
-TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in (*_TWICE, *SUMS))))
+TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in ("n_tokens", "verdict", *SUMS))))
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
 
 
