@@ -85,12 +85,16 @@ class Store:
                 "AND json_extract(environment, '$.host') = ?",
                 (environment.host,),
             )
-            return _add_run(db, ("started", _now(), None, seed), environment, plan)
+        return self.add_run(Run(id=0, status="started", started_at=_now(), ended_at=None, seed=seed,
+                                environment=environment, plan=dict(plan)))  # fmt: skip
 
     def add_run(self, run: Run) -> int:
-        """Record a run that happened elsewhere, as it was told, and return its id here; its own id does not count."""
+        """Record a run, as it was told where it happened elsewhere, and return its id here; its own does not count."""
+        columns = ("status", "started_at", "ended_at", "seed", "environment_key", "environment", "plan")
+        stored = (environment_key(run.environment), rowcodec.encode(run.environment), rowcodec.plan(run.plan))
         with self._transaction() as db:
-            return _add_run(db, (run.status, run.started_at, run.ended_at, run.seed), run.environment, run.plan)
+            values = (run.status, run.started_at, run.ended_at, run.seed, *stored)
+            return _row_id(db.execute(rowcodec.insert("run", columns), values))
 
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
         with self._transaction() as db:
@@ -413,14 +417,6 @@ class Store:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _add_run(
-    db: sqlite3.Connection, values: tuple[object, ...], environment: Environment, plan: Mapping[str, Any]
-) -> int:
-    columns = ("status", "started_at", "ended_at", "seed", "environment_key", "environment", "plan")
-    stored = (environment_key(environment), rowcodec.encode(environment), rowcodec.plan(plan))
-    return _row_id(db.execute(rowcodec.insert("run", columns), (*values, *stored)))
 
 
 _MODEL = ("key", "id", "sha256", "architecture", "facts")
