@@ -81,7 +81,7 @@ def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
     return folder
 
 
-# --- small files kept there -------------------------------------------------------------------------------------
+# --- small files -------------------------------------------------------------------------------------
 
 
 def free_bytes(folder: Path) -> int:

@@ -127,9 +127,9 @@ def _loaded(tmp_path: Path, *words: str) -> set[str]:
         "except SystemExit: pass\n"
         "print('LOADED', *sorted(set(m.split('.')[0] for m in sys.modules)))"
     )
-    asked = [sys.executable, "-c", code, *words]
+    command = [sys.executable, "-c", code, *words]
     place = {**os.environ, "MLSD_CACHE": str(tmp_path / "cache")}
-    out = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=tmp_path, env=place).stdout
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=place).stdout
     return set(out.rpartition("LOADED")[2].split())
 
 

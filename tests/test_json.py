@@ -12,8 +12,8 @@ from tools import json_reference
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    asked = {" ".join(words) for words, command in commands(cli) if any(p.name == "as_json" for p in command.params)}
-    assert asked == set(json_reference.PRINTED)
+    printing = {" ".join(words) for words, command in commands(cli) if any(p.name == "as_json" for p in command.params)}
+    assert printing == set(json_reference.PRINTED)
 
 
 def test_the_schemas_are_those_of_the_records() -> None:

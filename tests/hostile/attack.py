@@ -231,9 +231,9 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
         def judge(code: int, out: str) -> str | None:
             stored = [path for path in pulled.rglob("m.gguf") if path.exists()]
-            wrong = [path for path in stored if path.read_bytes() != data]
-            if wrong:
-                return "other bytes than the server has were kept"
+            others = [path for path in stored if path.read_bytes() != data]
+            if others:
+                return "other bytes than the server has were stored"
             outside = [path for path in pulled.rglob("*") if not path.resolve().is_relative_to(pulled.resolve())]
             return f"{outside} lie outside the cache" if outside else None
 
@@ -248,11 +248,11 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
     dialect = rng.choice(DIALECTS)
     database = _fresh(range_.out / "server.sqlite")
     nth, n_hurt = rng.choice((1, 1, 2, 3, 5, 8)), rng.choice((1, 1, 3, 1000))
-    asked, raw = [0], rng.random() < 0.2
+    n_requests, raw = [0], rng.random() < 0.2
 
     def due() -> bool:
-        asked[0] += 1
-        return nth <= asked[0] < nth + n_hurt
+        n_requests[0] += 1
+        return nth <= n_requests[0] < nth + n_hurt
 
     with FakeServer(dialect, key=SECRET) as plain, FakeServer(dialect, draft=True, key=SECRET) as server:
         if raw:

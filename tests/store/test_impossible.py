@@ -115,14 +115,14 @@ def test_rounds_are_read_where_a_round_is_shown_and_nowhere_else(path: Path) -> 
 
 def test_a_study_reads_its_trials_once_and_one_trial_alone(path: Path) -> None:
     with Store.open(path, read_only=True) as store:
-        asked: list[str] = []
-        store._connection.set_trace_callback(asked.append)
+        sql: list[str] = []
+        store._connection.set_trace_callback(sql.append)
         assert [one.id for one in store.trials(TrialFilter(trial_id=2))] == [2]
-        assert sum("trial.tokens" in query for query in asked) == sum("trial.id = 2" in query for query in asked) == 1
-        asked.clear()
+        assert sum("trial.tokens" in query for query in sql) == sum("trial.id = 2" in query for query in sql) == 1
+        sql.clear()
         study = read_study(store)
         assert study.results and study.answers and study.audit.rows
-    assert sum("trial.tokens" in query for query in asked) == 1 and not any("each_round" in query for query in asked)
+    assert sum("trial.tokens" in query for query in sql) == 1 and not any("each_round" in query for query in sql)
 
 
 def test_what_was_read_is_read_again_once_somebody_has_written(path: Path) -> None:
@@ -152,13 +152,13 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
     edit(path, f"UPDATE trial SET decode_ns = decode_ns / 10 WHERE {_WIDE}")
     with Store.open(path, read_only=True) as store:
-        study, asked = read_study(store), audit("s", database_context(store))
+        study, audited = read_study(store), audit("s", database_context(store))
         n = len(store.impossible)
     assert n > 1
     speculative = [one for one in study.results if one.name is not None]
     assert {one.case.gamma for one in speculative if one.ratio is not None} == {4}
     assert any(f"{n} trials are left out: they cannot be true (mlsd audit --db" in told for told in study.notes)
-    assert asked.counts()["impossible"] == study.audit.counts()["impossible"] == n
+    assert audited.counts()["impossible"] == study.audit.counts()["impossible"] == n
     told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
     listed = CliRunner().invoke(cli, ["results", "--trials", "--db", str(path)])

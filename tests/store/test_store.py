@@ -469,10 +469,10 @@ def test_a_read_only_folder_can_be_read_and_refuses_writing(locked_folder: Path,
 
 
 def test_what_is_done_is_looked_up_without_reading_a_trial(store: Store, run_id: int) -> None:
-    asked: list[str] = []
-    store._connection.set_trace_callback(asked.append)
+    queries: list[str] = []
+    store._connection.set_trace_callback(queries.append)
     store.blocks(ENVIRONMENT)
-    steps = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {asked[0]}")]
+    steps = [row[3] for row in store._rows(f"EXPLAIN QUERY PLAN {queries[0]}")]
     assert any(step.startswith("SEARCH trial USING COVERING INDEX trial_block") for step in steps)
 
 

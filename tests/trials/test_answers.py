@@ -44,8 +44,8 @@ def plain(reason: str) -> ArmResult:
 def unusable(reason: str, status: Status = Status.INVALID, **more: Any) -> ArmResult:
     """An arm of which nothing can be decided, and why."""
     made = result(None, None, None, n=0, **more)
-    wrong = replace(made.trials[0].trial, status=status, reason=reason)
-    return replace(made, trials=(made.trials[0]._replace(trial=wrong),))
+    invalid = replace(made.trials[0].trial, status=status, reason=reason)
+    return replace(made, trials=(made.trials[0]._replace(trial=invalid),))
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ PLAIN = noisy(0.0, 6, 0)
 ARMS: Arms = {"fast": noisy(0.5, 6, 1), "fair": noisy(0.2, 6, 2), "slow": noisy(-0.4, 6, 3)}
 
 
-def looked(n_arms: int = 3) -> Design:
+def sequential(n_arms: int = 3) -> Design:
     return Design(n_arms=n_arms, stopping=Stopping.SEQUENTIAL)
 
 
-def at_end(n_arms: int = 3) -> Design:
+def fixed(n_arms: int = 3) -> Design:
     return Design(n_arms=n_arms, stopping=Stopping.FIXED)
 
 
@@ -48,7 +48,7 @@ def of(decision: Decision, name: str) -> Standing:
 
 
 def test_clear_arms_are_decided_after_a_few_blocks_and_the_rest_is_out() -> None:
-    found = decide(PLAIN, ARMS, looked())
+    found = decide(PLAIN, ARMS, sequential())
     assert [of(found, name).effect for name in ARMS] == ["faster", "faster", "slower"]
     assert of(found, "fair").out == "slower than fast"
     assert of(found, "slow").out == "slower than plain decoding"
@@ -58,57 +58,57 @@ def test_clear_arms_are_decided_after_a_few_blocks_and_the_rest_is_out() -> None
 
 
 def test_the_anchor_is_never_dropped() -> None:
-    assert decide(PLAIN, ARMS, looked(), anchor="slow").racing == ("fast", "slow")
+    assert decide(PLAIN, ARMS, sequential(), anchor="slow").racing == ("fast", "slow")
 
 
 def test_a_control_neither_wins_nor_drops_out_nor_pushes_others_out_nor_holds_a_session_up() -> None:
     bounds: Arms = {"oracle": noisy(0.9, 6, 4), "random": noisy(-0.9, 6, 5), "random, gamma 1": noisy(0.0, 6, 6)}
-    found = decide(PLAIN, ARMS | bounds, looked(), controls=bounds)
+    found = decide(PLAIN, ARMS | bounds, sequential(), controls=bounds)
     assert (found.leader, found.racing, found.done()) == ("fast", ("fast", *bounds), True)
-    alone = decide(PLAIN, bounds, looked(), controls=bounds)
+    alone = decide(PLAIN, bounds, sequential(), controls=bounds)
     assert (alone.leader, alone.racing, alone.done()) == (None, tuple(bounds), False)
 
 
 def test_one_block_decides_nothing_and_neither_do_two_of_one_arm() -> None:
     one = {name: {place: log for place, log in arm.items() if place[1] < 1} for name, arm in ARMS.items()}
-    assert {standing.effect for standing in decide(PLAIN, one, at_end()).standings} == {"not decided yet"}
-    assert not decide(PLAIN, one, looked()).done()
+    assert {standing.effect for standing in decide(PLAIN, one, fixed()).standings} == {"not decided yet"}
+    assert not decide(PLAIN, one, sequential()).done()
     two = {place: log for place, log in ARMS["fast"].items() if place[1] < 2}
-    assert decide(PLAIN, {"fast": two}, looked(1)).standings[0].ratio.low is None
+    assert decide(PLAIN, {"fast": two}, sequential(1)).standings[0].ratio.low is None
 
 
 def test_equals_end_as_no_difference_once_they_are_known_that_well() -> None:
-    found = decide(noisy(0.0, 60, 0), {"same": noisy(0.0, 60, 1)}, looked(1)).standings[0]
+    found = decide(noisy(0.0, 60, 0), {"same": noisy(0.0, 60, 1)}, sequential(1)).standings[0]
     assert found.words == "no difference above 3 %"
-    few = decide(noisy(0.0, 4, 0), {"same": noisy(0.0, 4, 1)}, at_end(1)).standings[0]
+    few = decide(noisy(0.0, 4, 0), {"same": noisy(0.0, 4, 1)}, fixed(1)).standings[0]
     assert few.words.startswith("not decided yet: ")
     assert few.words.endswith("blocks needed")
-    assert decide(PLAIN, {}, at_end(0)).done()
+    assert decide(PLAIN, {}, fixed(0)).done()
 
 
 @pytest.mark.parametrize("n_blocks", [2, 3, 10])
 def test_one_arm_at_fixed_repeats_has_students_interval(n_blocks: int) -> None:
     plain, own = noisy(0.0, n_blocks, 0), noisy(0.1, n_blocks, 1)
-    found = decide(plain, {"a": own}, at_end(1)).standings[0].ratio
+    found = decide(plain, {"a": own}, fixed(1)).standings[0].ratio
     alone = mean_over([math.exp(own[place] - plain[place]) for place in own], ratio=True)
     assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high))
 
 
 def test_an_interval_pays_for_what_was_planned_whatever_else_was_measured() -> None:
-    alone = decide(PLAIN, {"fast": ARMS["fast"]}, looked(1)).standings[0].ratio
+    alone = decide(PLAIN, {"fast": ARMS["fast"]}, sequential(1)).standings[0].ratio
     bounds: Arms = {"oracle": noisy(0.9, 1, 4)}
-    assert decide(PLAIN, {"fast": ARMS["fast"], **bounds}, looked(1)).standings[0].ratio == alone
+    assert decide(PLAIN, {"fast": ARMS["fast"], **bounds}, sequential(1)).standings[0].ratio == alone
 
 
 def test_several_prompts_are_the_units_whatever_the_blocks() -> None:
     plain = {place: log for p in "abcd" for place, log in noisy(0.0, 3, ord(p), p).items()}
     gains = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.9}
     own = {place: log + gains[place[0]] for place, log in plain.items()}
-    ratio = decide(plain, {"a": own}, at_end(1)).standings[0].ratio
+    ratio = decide(plain, {"a": own}, fixed(1)).standings[0].ratio
     assert ratio.n == 4
     assert ratio.value == pytest.approx(math.exp(0.4))
     two = {place: log for place, log in own.items() if place[0] in "ab"}
-    assert against(plain, {"a": two}, looked(1))["a"].low is None  # two prompts tell too little of a workload
+    assert against(plain, {"a": two}, sequential(1))["a"].low is None  # two prompts tell too little of a workload
 
 
 def test_blocks_of_the_same_prompts_add_no_look_at_fixed_repeats_and_never_widen_an_interval() -> None:
@@ -119,12 +119,12 @@ def test_blocks_of_the_same_prompts_add_no_look_at_fixed_repeats_and_never_widen
         assert ratio.low is not None
         return math.log(ratio.value / ratio.low)
 
-    assert width(2, at_end(1)) == pytest.approx(width(30, at_end(1)), rel=1e-3)
-    assert width(30, looked(1)) <= width(2, looked(1)) < 1.4 * width(2, at_end(1))
+    assert width(2, fixed(1)) == pytest.approx(width(30, fixed(1)), rel=1e-3)
+    assert width(30, sequential(1)) <= width(2, sequential(1)) < 1.4 * width(2, fixed(1))
 
 
 def test_more_arms_and_more_looks_ask_for_clearer_effects() -> None:
-    designs = (at_end(3), at_end(60), looked(60))
+    designs = (fixed(3), fixed(60), sequential(60))
     once, among, often = (decide(PLAIN, ARMS, design).standings[0].ratio for design in designs)
     assert once.low is not None and among.low is not None and often.low is not None
     assert often.low < among.low < once.low < once.value == among.value
@@ -148,8 +148,8 @@ def test_the_order_of_arms_does_not_matter(values: list[list[float]], random: ob
     names = list(arms)
     random.shuffle(names)  # type: ignore[attr-defined]
     first, other = (
-        decide(PLAIN | blocks(*values[0]), arms, looked()),
-        decide(PLAIN | blocks(*values[0]), {n: arms[n] for n in names}, looked()),
+        decide(PLAIN | blocks(*values[0]), arms, sequential()),
+        decide(PLAIN | blocks(*values[0]), {n: arms[n] for n in names}, sequential()),
     )
     assert {one.name: one.effect for one in first.standings} == {one.name: one.effect for one in other.standings}
     assert first.leader == other.leader
@@ -157,9 +157,9 @@ def test_the_order_of_arms_does_not_matter(values: list[list[float]], random: ob
 
 @given(LOGS, LOGS, st.integers(1, 8))
 def test_more_blocks_that_say_the_same_never_undo_a_decision(plain: list[float], own: list[float], more: int) -> None:
-    before = decide(blocks(*plain), {"a": blocks(*own)}, looked(1)).standings[0]
+    before = decide(blocks(*plain), {"a": blocks(*own)}, sequential(1)).standings[0]
     mean = sum(o - p for o, p in zip(own, plain, strict=True)) / len(own)
-    after = decide(blocks(*plain, *[0.0] * more), {"a": blocks(*own, *[mean] * more)}, looked(1)).standings[0]
+    after = decide(blocks(*plain, *[0.0] * more), {"a": blocks(*own, *[mean] * more)}, sequential(1)).standings[0]
     if before.effect != "not decided yet":
         assert after.effect == before.effect
 
@@ -167,8 +167,8 @@ def test_more_blocks_that_say_the_same_never_undo_a_decision(plain: list[float],
 @given(LOGS, LOGS, st.floats(-3, 3))
 def test_what_all_arms_of_a_block_share_decides_nothing(plain: list[float], own: list[float], shift: float) -> None:
     shifted = [[value + shift * place for place, value in enumerate(side)] for side in (plain, own)]
-    first = decide(blocks(*plain), {"a": blocks(*own)}, looked(1)).standings[0].ratio
-    second = decide(blocks(*shifted[0]), {"a": blocks(*shifted[1])}, looked(1)).standings[0].ratio
+    first = decide(blocks(*plain), {"a": blocks(*own)}, sequential(1)).standings[0].ratio
+    second = decide(blocks(*shifted[0]), {"a": blocks(*shifted[1])}, sequential(1)).standings[0].ratio
     assert first.value == pytest.approx(second.value)
     assert first.low == pytest.approx(second.low)
 
@@ -176,10 +176,10 @@ def test_what_all_arms_of_a_block_share_decides_nothing(plain: list[float], own:
 def test_no_speedup_is_above_what_the_counts_allow_and_what_lies_beyond_leads_nobody() -> None:
     arms = {"bad clock": noisy(0.9, 6, 1), "fair": noisy(0.3, 6, 2), "slight": noisy(0.09, 6, 3)}
     limits = {"bad clock": Most(1.5), "fair": Most(2.5), "slight": Most(1.07)}
-    found = decide(noisy(0.0, 6, 0), arms, at_end(3), limits=limits)
+    found = decide(noisy(0.0, 6, 0), arms, fixed(3), limits=limits)
     assert found.impossible == ("bad clock",) and found.leader == "fair" and found.of("bad clock") is None
     fair, slight = found.of("fair"), found.of("slight")
     assert fair is not None and fair.out is None and slight is not None
     assert slight.ratio.value == slight.ratio.high == 1.07
-    idle = decide(noisy(0.0, 6, 0), {"idle": noisy(0.2, 6, 4)}, at_end(1), limits={"idle": Most(1.0, proposed=False)})
+    idle = decide(noisy(0.0, 6, 0), {"idle": noisy(0.2, 6, 4)}, fixed(1), limits={"idle": Most(1.0, proposed=False)})
     assert idle.standings[0].out == NOTHING_PROPOSED and idle.done() and idle.leader is None

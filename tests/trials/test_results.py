@@ -62,20 +62,20 @@ def test_drift_of_the_machine_cancels_within_blocks() -> None:
     assert found.ratio is not None and found.ratio.low == pytest.approx(found.ratio.high, rel=1e-4)
 
 
-def _wrong() -> Made:
+def _mixed() -> Made:
     """Three gammas beside plain decoding in four blocks, where each thing that can go wrong with a trial did once."""
-    wrong: dict[tuple[int, int], Any] = {(4, 0): DIVERGED, (8, 1): DISTURBED, (0, 2): DISTURBED}
+    status: dict[tuple[int, int], Any] = {(4, 0): DIVERGED, (8, 1): DISTURBED, (0, 2): DISTURBED}
     made = []
     for of, one in blocks(MOE, repeats=4, prompts=("code",), noise=0.05):
-        one = msgspec.structs.replace(one, **wrong.get((of.gamma, one.repeat), {}))
+        one = msgspec.structs.replace(one, **status.get((of.gamma, one.repeat), {}))
         one = lasting(one, 50 * (one.decode_ns or 0)) if one.status is Status.DISTURBED else one
         made.append((of, failed(of, one.block, 3) if (of.gamma, one.repeat) == (16, 3) else one))
     return made
 
 
 def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_undecided() -> None:
-    found = {one.case.gamma: one for one in arms(_wrong())}
-    calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _wrong() if t.valid])}
+    found = {one.case.gamma: one for one in arms(_mixed())}
+    calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _mixed() if t.valid])}
     assert (found[8].statuses, found[8].n_invalid) == ({"valid": 3, "disturbed": 1}, 0)
     assert found[8].verdict == "lossless"
     assert (found[8].tok_s, found[8].plain_tok_s) == (calm[8].tok_s, calm[8].plain_tok_s)
@@ -88,7 +88,7 @@ def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_und
 
 
 def test_an_arm_without_a_valid_trial_shows_what_a_program_that_checks_nothing_prints() -> None:
-    made = [(of, msgspec.structs.replace(t, **DIVERGED) if of.gamma == 4 else t) for of, t in _wrong()]
+    made = [(of, msgspec.structs.replace(t, **DIVERGED) if of.gamma == 4 else t) for of, t in _mixed()]
     found = next(one for one in arms(made) if one.case.gamma == 4)
     assert found.n_valid == 0 and found.n_invalid == 4 and found.ratio is not None and found.verdict == "diverged"
 
@@ -181,9 +181,9 @@ def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_ope
 
 
 def test_what_is_not_valid_pays_nowhere_and_takes_no_time() -> None:
-    wrong = {"status": Status.INVALID, "reason": "unchecked"}
+    unchecked = {"status": Status.INVALID, "reason": "unchecked"}
     made = blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
-    made = [(of, msgspec.structs.replace(t, **(wrong if of.gamma else {}))) for of, t in made]
+    made = [(of, msgspec.structs.replace(t, **(unchecked if of.gamma else {}))) for of, t in made]
     (found,) = arms(made, SessionPlan())
     assert found.tok_s is not None
     assert (found.request_s, found.pays_from) == (None, None)
