@@ -57,8 +57,8 @@ def store_errors(path: Path) -> Iterator[None]:
         # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         message, hint = _FAILURES.get(code, _ANY_FAILURE)
-        kind = DatabaseLockedError if message == _LOCKED[0] else StoreError
-        raise kind(message.format(path=path, error=error, limit=LOCK_S.words), hint=hint) from error
+        kind, limit = (DatabaseLockedError, LOCK_S.words) if message == _LOCKED[0] else (StoreError, "")
+        raise kind(message.format(path=path, error=error, limit=limit), hint=hint) from error
 
 
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:

@@ -455,9 +455,8 @@ def _result(
 ) -> ArmResult:
     own = counting(rows)
     timed = [one for one in own if speed(one.trial) is not None]
-    base = (
-        {} if name is None else {_place(one): one for one in plain if one.trial.valid and speed(one.trial) is not None}
-    )
+    beside = [] if name is None else [one for one in plain if one.trial.valid and speed(one.trial) is not None]
+    base = {_place(one): one for one in beside}
     pairs = [TrialPair(base[place], one) for one in timed if (place := _place(one)) in base]  # the one pairing
     standing = None if decision is None or name is None else decision.of(name)
     shown = [pair.own for pair in pairs] or timed
