@@ -1,17 +1,4 @@
-"""The tables of a study database and its history; one step of SQL from each version to the next.
-
-History (`PRAGMA user_version`):
-    1  run, model, case, trial, round, warning
-    2  calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
-    3  trial.retired: a success that was measured again on purpose stays, but no longer counts
-    4  stream_read, known_pass: what the memory gives
-    5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
-    6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
-    7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft
-    8  trial.disturbed, which was the beginning of invalid_reason
-    9  block, and trial.block_id: trials of different runs are never in one block; one status and one reason of a trial;
-       its rounds are one column, and their sums are stored; round became a view; imported stays where it is, unread
-   10  trial.prompt_sha256: the tokens that the target read
+"""The tables of a study database and their history: a step of SQL from each version (`user_version`) to the next.
 
 A released step never changes: a new shape is a new step, and `tests/store/databases/later.sql` gets rows of it. Only
 the views of today are made here: those of before step 9 (`OLD_VIEWS`) are dropped by it, whatever they say.
@@ -20,7 +7,12 @@ the views of today are made here: those of before step 9 (`OLD_VIEWS`) are dropp
 FROM_RECORD = "record"  # in the plan of a run that came with a record: nobody measured it into this file
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
 
-_VERSION_1 = """
+_SUMS = ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+# Step i leads from version i to version i + 1; a new database takes all of them.
+MIGRATIONS: tuple[str, ...] = (
+    # 1: run, model, case, trial, round, warning
+    """
 CREATE TABLE run (
     id INTEGER PRIMARY KEY, status TEXT NOT NULL CHECK (status IN ('started', 'finished', 'interrupted')),
     started_at TEXT NOT NULL, ended_at TEXT, seed INTEGER NOT NULL, environment_key TEXT NOT NULL,
@@ -63,9 +55,9 @@ CREATE TABLE warning (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), case_id TEXT REFERENCES "case" (id),
     code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL
 );
-"""
-
-_VERSION_2 = """
+""",
+    # 2: calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
+    """
 CREATE TABLE calibration (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL,
     kind TEXT NOT NULL CHECK (kind IN ('target_pass', 'draft_step', 'prefill', 'rollback', 'checkpoint', 'sample')),
@@ -91,18 +83,18 @@ CREATE TABLE imported (
     format TEXT NOT NULL, row INTEGER NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL,
     UNIQUE (source_sha256, format, row)
 );
-"""
-
-_VERSION_3 = """
+""",
+    # 3: trial.retired: a success that was measured again on purpose stays, but no longer counts
+    """
 ALTER TABLE trial ADD COLUMN retired INTEGER NOT NULL DEFAULT 0;
 DROP INDEX trial_once;
 DROP INDEX trial_key;
 CREATE UNIQUE INDEX trial_once ON trial (environment_key, case_id, block, repeat, position)
     WHERE status = 'ok' AND NOT retired;
 CREATE INDEX trial_key ON trial (environment_key, case_id, block, repeat, status, retired);
-"""
-
-_VERSION_4 = """
+""",
+    # 4: stream_read, known_pass: what the memory gives
+    """
 CREATE TABLE stream_read (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), n_threads INTEGER NOT NULL,
     repeat INTEGER NOT NULL, gb_s REAL NOT NULL, UNIQUE (run_id, n_threads, repeat)
@@ -112,18 +104,18 @@ CREATE TABLE known_pass (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), quant TEXT NOT NULL,
     n_bytes INTEGER NOT NULL, block INTEGER NOT NULL, ms REAL NOT NULL, UNIQUE (run_id, quant, n_bytes, block)
 );
-"""
-
-_VERSION_5 = """
+""",
+    # 5: draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
+    """
 CREATE TABLE draft_distance (
     target_key TEXT NOT NULL, drafting_key TEXT NOT NULL, text_sha256 TEXT NOT NULL, n_tokens INTEGER NOT NULL,
     measured_at TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (target_key, drafting_key, text_sha256, n_tokens)
 ) WITHOUT ROWID;
 
 ALTER TABLE trial ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]';
-"""
-
-_VERSION_6 = """
+""",
+    # 6: pass_share (profiled passes); times of a trial whose times are not its method's are not there
+    """
 CREATE TABLE pass_share (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL, drafting_key TEXT,
     rows INTEGER NOT NULL, depth INTEGER NOT NULL, record TEXT NOT NULL
@@ -131,9 +123,9 @@ CREATE TABLE pass_share (
 CREATE INDEX pass_share_model ON pass_share (model_key, drafting_key);
 
 UPDATE trial SET decode_ns = NULL WHERE json_extract(stats, '$.timed') = 0;
-"""
-
-_VERSION_7 = """
+""",
+    # 7: trial.timed and trial.fell_back, which stood in stats and in rollback_draft
+    """
 ALTER TABLE trial ADD COLUMN timed INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE trial ADD COLUMN fell_back TEXT;
 
@@ -144,17 +136,16 @@ UPDATE trial SET
     fell_back = substr(rollback_draft, instr(rollback_draft, ', not sync: ') + length(', not sync: '))
 WHERE instr(rollback_draft, ', not sync: ');
 UPDATE trial SET stats = json_remove(stats, '$.timed', '$.sync_fallback');
-"""
-
-_VERSION_8 = """
+""",
+    # 8: trial.disturbed, which was the beginning of invalid_reason
+    """
 ALTER TABLE trial ADD COLUMN disturbed INTEGER NOT NULL DEFAULT 0;
 UPDATE trial SET disturbed = 1 WHERE NOT valid AND invalid_reason LIKE 'disturbed%';
-"""
-
-_SUMS = ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
-
-# A block of before is what one run measured of it; of what was superseded each trial is a block by itself.
-_VERSION_9 = f"""
+""",
+    # 9: block, and trial.block_id: trials of different runs are never in one block; a trial has one status and reason;
+    # its rounds are one column, and their sums are stored; round became a view; imported stays where it is, unread.
+    # A block of before is what one run measured of it; of what was superseded each trial is a block by itself.
+    f"""
 DROP VIEW IF EXISTS trial_summary;
 DROP VIEW IF EXISTS current_trial;
 
@@ -267,16 +258,10 @@ SELECT
     {", ".join(f"CASE WHEN trial.decode_ns IS NOT NULL THEN trial.{name} END AS {name}" for name in _SUMS[4:])}
 FROM current_trial AS trial
 JOIN "case" ON "case".id = trial.case_id;
-"""
-
-_VERSION_10 = "ALTER TABLE trial ADD COLUMN prompt_sha256 TEXT;"
-
-MIGRATIONS: tuple[str, ...] = (
-    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8, _VERSION_9,
-    _VERSION_10,
-)  # fmt: skip
-"""Step i leads from version i to version i + 1; a new database takes all of them."""
-
+""",
+    # 10: trial.prompt_sha256: the tokens that the target read
+    "ALTER TABLE trial ADD COLUMN prompt_sha256 TEXT;",
+)
 OLD_VIEWS = ("view current_trial", "view trial_summary")
 WITH_BLOCKS = 9  # the version from which on a block, not a trial, says of which run it is
 CURRENT_VERSION = len(MIGRATIONS)
