@@ -135,20 +135,17 @@ class DatabaseFile:
 
     def __init__(self, path: Path) -> None:
         names = (path.absolute(), Path(f"{path.absolute()}-wal"))
-        self._files = {name: self._identity(name) for name in names}
-
-    @staticmethod
-    def _identity(name: Path) -> tuple[int, int] | None:
-        try:
-            status = name.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
+        self._files: dict[Path, tuple[int, int] | None] = dict.fromkeys(names)
+        self.check()
 
     def check(self) -> None:
         """Raises: StoreError when the database, or its write-ahead log, is not the file that was opened."""
         for name, known in self._files.items():
-            now = self._identity(name)
+            try:
+                status = name.stat()
+                now = status.st_dev, status.st_ino
+            except OSError:
+                now = None
             if known is None:
                 self._files[name] = now
             elif now != known:
