@@ -94,10 +94,7 @@ def free_bytes(folder: Path) -> int:
 
 def unwritable(path: Path, error: OSError) -> InputError:
     """What the user is told of a file or folder that the system does not let us write."""
-    return InputError(
-        f"{error.filename or path} cannot be written: {error.strerror or error}.",
-        hint=_NAME_OTHERS,
-    )
+    return InputError(f"{error.filename or path} cannot be written: {error.strerror or error}.", hint=_NAME_OTHERS)
 
 
 @contextmanager

@@ -229,14 +229,9 @@ class DraftDistance(Record, frozen=True, kw_only=True):
 
 def environment_key(environment: Environment) -> str:
     """Equal for two runs exactly when host, backend, device, llama.cpp build and a Mac's settings are the same."""
-    parts = (
-        environment.host,
-        environment.backend,
-        environment.device,
-        environment.llama_cpp_build,
-        environment.llama_cpp_python_version,
-    )
-    return _digest(parts if environment.speed_settings is None else (*parts, environment.speed_settings))
+    one = environment
+    parts = (one.host, one.backend, one.device, one.llama_cpp_build, one.llama_cpp_python_version)
+    return _digest(parts if one.speed_settings is None else (*parts, one.speed_settings))
 
 
 def comparability_key(case: Case, environment_key: str) -> str:

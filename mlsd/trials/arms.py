@@ -5,17 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.records import (
-    DRAFT_MODEL,
-    NO_DRAFTER,
-    ArmKind,
-    Case,
-    DrafterSpec,
-    ModelRef,
-    Record,
-    Sampling,
-    Source,
-)
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, ModelRef, Record, Sampling, Source
 
 PLAIN = "plain"
 
@@ -31,19 +21,14 @@ class Arm(Record, frozen=True, kw_only=True):
     source: Source = "engine"
 
     @property
-    def kind(self) -> ArmKind:
-        return "ar" if self.method == NO_DRAFTER else "sd"
-
-    @property
     def name(self) -> str:
         """For people, where the gamma stands beside it: a draft model goes by its own name, options in brackets."""
-        if self.kind == "ar":
+        if self.method == NO_DRAFTER:
             return PLAIN
         draft = "" if self.draft is None else self.draft.id
         name = draft if draft and self.method == DRAFT_MODEL else f"{self.method} {draft}".rstrip()
-        return name + (
-            f" ({', '.join(f'{key} {value}' for key, value in self._values.items())})" if self.options else ""
-        )
+        chosen = ", ".join(f"{key} {value}" for key, value in self._values.items())
+        return f"{name} ({chosen})" if chosen else name
 
     @property
     def adapts(self) -> bool:
@@ -64,14 +49,8 @@ class Arm(Record, frozen=True, kw_only=True):
 def arm_of(case: Case) -> Arm:
     """The arm of a case."""
     spec = case.drafter
-    return Arm(
-        method=spec.name,
-        draft=spec.draft,
-        options=options_text(spec),
-        gamma=case.gamma,
-        sampling=case.sampling,
-        source=case.source,
-    )
+    return Arm(method=spec.name, draft=spec.draft, options=options_text(spec), gamma=case.gamma,
+               sampling=case.sampling, source=case.source)  # fmt: skip
 
 
 def arm_named(method: str, draft: str | None = None, options: str = "", gamma: int = 0) -> Arm:
