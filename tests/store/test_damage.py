@@ -135,6 +135,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
         ("UPDATE model SET key = x'00ff'", "its key is no text"),
         ("UPDATE \"case\" SET record = json_remove(record, '$.target')", "case "),
         ("UPDATE \"case\" SET record = 'x'", "case "),
+        ("UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4", "trial 1: In the results database case"),
         ("UPDATE trial SET started_at = 'text'", "trial 1"),
         ("UPDATE calibration SET span_ns = 0", "span_ns"),
         ("UPDATE coverage SET \"distinct\" = '{}'", "coverage of run 1"),

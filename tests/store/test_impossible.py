@@ -136,13 +136,7 @@ def test_what_was_read_is_read_again_once_somebody_has_written(path: Path) -> No
         assert len(list(reader.trials(rounds=False))) == before + 1 and len(reader.runs()) == 2
 
 
-def test_a_case_whose_columns_say_something_else_takes_its_trials_with_it(path: Path) -> None:
-    edit(path, "UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4")
-    with Store.open(path, read_only=True) as store:
-        assert "columns" in store.impossible[1].sentence and set(store.impossible) == {1}
-
-
-def test_a_sound_study_loses_no_trial(tmp_path: Path) -> None:
+def test_a_whole_study_loses_no_trial(tmp_path: Path) -> None:
     whole_study(tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
         assert store.impossible == {}
