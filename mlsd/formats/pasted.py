@@ -102,17 +102,12 @@ class PastedRow(Record, frozen=True, kw_only=True):
     broken: str = ""  # what is wrong with the line as a whole
 
 
-class Pasted(Record, frozen=True, kw_only=True):
-    """The rows of a text, the columns beside theirs that nothing here reads, and what was taken from around them."""
+def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
+    """Rows of every table and log in a text, and notes: what was taken from around them, and what is not read.
 
-    rows: tuple[PastedRow, ...]
-    unused: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-def read_pasted(data: bytes, source: str) -> Pasted:
-    """Rows of every table and log in a text. Raises: TableError where there are none, or a table is not whole."""
-    text = text_of(data, source)
+    Raises: TableError where there are none, or a table is not whole.
+    """
+    text = _text_of(data, source)
     lines = text.splitlines()
     logged, skipped = _log_rows(lines)
     found = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged] or list(_delimited(text, source))
@@ -140,10 +135,12 @@ def read_pasted(data: bytes, source: str) -> Pasted:
         more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
         notes.append(f"{len(skipped)} lines of the log were skipped: {first}{more}.")
     rows.sort(key=lambda row: row.line)
-    return Pasted(rows=tuple(rows), unused=tuple(dict.fromkeys(unused)), notes=tuple(notes))
+    if unused:
+        notes.append(f"Columns that no rule uses: {', '.join(dict.fromkeys(unused))}.")
+    return rows, notes
 
 
-def text_of(data: bytes, source: str) -> str:
+def _text_of(data: bytes, source: str) -> str:
     """Raises: TableError for what is not text."""
     try:
         text = data.decode("utf-8-sig")
@@ -153,9 +150,8 @@ def text_of(data: bytes, source: str) -> str:
     if "\0" in text:
         raise TableError(f"{source} holds NUL bytes: it is not text.", hint="Save the table as UTF-8 text.")
     if not text.strip():
-        raise TableError(
-            f"{source} is empty.", hint="Its first line names the columns: model, tok/s, gamma, acceptance, ..."
-        )
+        hint = "Its first line names the columns: model, tok/s, gamma, acceptance, ..."
+        raise TableError(f"{source} is empty.", hint=hint)
     return text
 
 

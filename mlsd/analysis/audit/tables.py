@@ -50,20 +50,17 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
         data, name = sys.stdin.buffer.read(), "standard input"
     else:
         data, name = read_given(path, TableError, "Give the path of a file."), path.name
-    pasted = read_pasted(data, name)
-    notes = list(pasted.notes)
-    if pasted.unused:
-        notes.append(f"Columns that no rule uses: {', '.join(pasted.unused)}.")
+    pasted, notes = read_pasted(data, name)
     found, broken = list[AuditContext](), list[TableError]()
-    for rows in grouped(pasted.rows, lambda row: row.group).values():
+    for rows in grouped(pasted, lambda row: row.group).values():
         try:
             found.append(rows_context(rows, name, assumed))
         except TableError as error:
             broken.append(error)
     if not found:
         raise broken[0]
-    notes += [error.message for error in broken]
-    return [*found[:-1], msgspec.structs.replace(found[-1], notes=(*found[-1].notes, *notes))]
+    notes = [*found[-1].notes, *notes, *(error.message for error in broken)]
+    return [*found[:-1], msgspec.structs.replace(found[-1], notes=tuple(notes))]
 
 
 def one_speed(tok_s: float, assumed: Assumed) -> AuditContext:
