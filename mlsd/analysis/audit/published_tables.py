@@ -66,14 +66,6 @@ class PublishedTable(Record, frozen=True, kw_only=True):
         return result
 
 
-class PublishedDrafting(Record, frozen=True, kw_only=True):
-    """Least drafting time of one round of a method, for each target."""
-
-    drafter: str
-    source: str
-    ms: dict[str, str]  # target -> ms as printed
-
-
 class PublishedStudy(Record, frozen=True, kw_only=True):
     """A published study."""
 
@@ -88,7 +80,7 @@ class PublishedStudy(Record, frozen=True, kw_only=True):
     machine: PublishedMachine | None = None
     models: tuple[PublishedModel, ...] = ()
     tables: tuple[PublishedTable, ...] = ()
-    drafting: tuple[PublishedDrafting, ...] = ()
+    drafting_ms: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)  # method -> target -> least of a round
     notes: tuple[str, ...] = ()
 
     @property
@@ -128,8 +120,7 @@ def contexts(study: PublishedStudy) -> list[AuditContext]:
 
 def context(study: PublishedStudy) -> AuditContext:
     """The rows of all audited tables with what is known of machine and models."""
-    draft_ms = {(one.drafter, target): ms for one in study.drafting for target, ms in one.ms.items()}
-    rows = tuple(row for table in study.tables if table.audited for row in table_rows(table, draft_ms))
+    rows = tuple(row for table in study.tables if table.audited for row in table_rows(table, study.drafting_ms))
     sources = tuple(f"{model.name}: {model.source}" for model in study.models if model.source)
     return AuditContext(
         rows=rows,
@@ -158,7 +149,7 @@ def draft_token_ms(study: PublishedStudy, rows: Iterable[AuditRow]) -> dict[str,
     return result
 
 
-def table_rows(table: PublishedTable, draft_ms: Mapping[tuple[str, str], str] | None = None) -> list[AuditRow]:
+def table_rows(table: PublishedTable, draft_ms: Mapping[str, Mapping[str, str]] | None = None) -> list[AuditRow]:
     """The cells of a table as audit rows; empty cells and N/A are left out.
 
     Columns are those that `cells` reads. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row
@@ -175,7 +166,7 @@ def table_rows(table: PublishedTable, draft_ms: Mapping[tuple[str, str], str] | 
             if model and not own:
                 continue
             one = cells | ({"target": model, **own} if model else {})
-            if drafting := (draft_ms or {}).get((one.get("drafter", ""), one.get("target", ""))):
+            if drafting := (draft_ms or {}).get(one.get("drafter", ""), {}).get(one.get("target", "")):
                 one = {"draft_ms": drafting} | one
             try:
                 rows += rows_of(one, table=table.name, **stated)
