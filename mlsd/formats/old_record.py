@@ -107,11 +107,10 @@ def _with_status(trial: dict[str, Any]) -> dict[str, Any]:
     diverged = (trial.get("losslessness") or {}).get("verdict") == "diverged"
     if trial["status"] == "failed":
         status, reason = Status.FAILED, error or "no reason given"
-    elif disturbed and (diverged or trial.get("failed_native_calls")):
-        status, reason = Status.INVALID, why or "no reason given"
-    elif disturbed:
+    elif disturbed and not (diverged or trial.get("failed_native_calls")):
         status, reason = Status.HOT if trial["valid"] else Status.DISTURBED, why or "passes were slower than before"
+    elif trial["valid"] and not disturbed:
+        status, reason = Status.VALID, why
     else:
-        status = Status.VALID if trial["valid"] else Status.INVALID
-        reason = why if trial["valid"] else why or "no reason given"
+        status, reason = Status.INVALID, why or "no reason given"
     return trial | {"status": status, "reason": reason}
