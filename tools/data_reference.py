@@ -34,7 +34,7 @@ def comments(kind: type) -> dict[str, str]:
     return dict(re.findall(r"^    (\w+)\b.*?  # (.+)$", inspect.getsource(kind), flags=re.MULTILINE))
 
 
-def _columns(columns: Iterable[frames.Column | Field]) -> str:
+def _columns(columns: Iterable[Field]) -> str:
     rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in columns)
     return _rows(("column", "type | meaning"), rows)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.results.frames import STORED
+from mlsd.analysis.results.frames import TRIALS
 from mlsd.errors import InputError, SuiteError
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.plan import plan_bench, prepare_study
@@ -31,7 +31,7 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
     assert (case.suite, case.n_predict, case.gamma, case.prompt.key) == ("X", 8, 4, "code")
     assert (case.target.id, case.drafter.name, case.drafter.options["ngram"]) == ("tiny-moe-q4_0", "pld", 2)
     row = {"suite", "target", "drafter", "gamma", "prompt", "n_predict", "repeat"}
-    assert row <= {column.name for column in STORED}
+    assert row <= {column.name for column in TRIALS}
 
 
 def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
     beside, alone = ([p for p in own if p.target in shares] for own in (paired.draft_models(), paired.plain))
     if not (pairs := beside or alone):
         return None
-    largest = max({p.target for p in pairs}, key=lambda name: shares[name])
+    largest = max(dict.fromkeys(p.target for p in pairs), key=lambda name: shares[name])
     facts, share = paired.models[largest], shares[largest]
     t_one_ms = float(np.median([p.t_one_ms for p in pairs if p.target == largest]))
     would = (facts.weight_bytes or 0) / t_one_ms / 1e6

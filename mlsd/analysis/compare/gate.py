@@ -8,7 +8,8 @@ differ as much as B does.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -89,7 +90,9 @@ def _percent(share: float) -> str:
 def judge(series: Sequence[Series], margin: float = MARGIN, stopping: Stopping = Stopping.FIXED) -> tuple[Finding, ...]:
     """Findings on paired blocks, one for each series."""
     # What does not vary, as an acceptance without sampling, cannot differ by chance.
-    n_noisy = sum(any(_varies(values) for values in differences(one)) for one in series)
+    n_noisy = sum(
+        any(values and max(values) - min(values) > _ROUNDING for values in differences(one)) for one in series
+    )
     # Measures have neither a plain arm nor a unit in common, so each is a question of its own.
     design = Design(n_arms=n_noisy, n_questions=max(1, n_noisy), stopping=stopping)
     return tuple(_finding(one, design, margin) for one in series)
@@ -97,26 +100,25 @@ def judge(series: Sequence[Series], margin: float = MARGIN, stopping: Stopping =
 
 def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
     """Whether every measure that counts is decided, or an effect as large as the margin would have been seen."""
-
-    def would_be_found(found: Finding) -> bool:
-        return found.would_show is not None and found.would_show < margin
-
-    return all(f.verdict != "not decided yet" or would_be_found(f) for f in findings if f.measure.counts)
+    return all(
+        f.verdict != "not decided yet" or (f.would_show is not None and f.would_show < margin)
+        for f in findings
+        if f.measure.counts
+    )
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
 
 
-def _scaled(value: float, measure: Measure) -> float:
-    return float(math.log(value)) if measure.is_ratio else value
-
-
 def _blocks(one: Series) -> list[tuple[float, ...]]:
     """The values of blocks that every side has, as they are compared."""
-    sides = (one.a, one.b, one.control) if one.control else (one.a, one.b)
-    whole = [block for block in zip(*sides, strict=True) if not any(v is None for v in block)]
-    usable = [b for b in whole if not one.measure.is_ratio or min(v for v in b if v is not None) > 0]
-    return [tuple(_scaled(v, one.measure) for v in block if v is not None) for block in usable]
+    ratio, sides = one.measure.is_ratio, (one.a, one.b, one.control) if one.control else (one.a, one.b)
+    found = []
+    for block in zip(*sides, strict=True):
+        known = [value for value in block if value is not None and (value > 0 or not ratio)]
+        if len(known) == len(sides):
+            found.append(tuple(math.log(value) if ratio else value for value in known))
+    return found
 
 
 def differences(one: Series) -> tuple[list[float], list[float]]:
@@ -127,28 +129,42 @@ def differences(one: Series) -> tuple[list[float], list[float]]:
     return [b - a for a, b in blocks], []
 
 
-def _varies(values: Sequence[float]) -> bool:
-    return bool(values) and max(values) - min(values) > _ROUNDING
-
-
 def _finding(one: Series, design: Design, margin: float) -> Finding:
-    own, control = differences(one)
-    sides = [[block[i] for block in _blocks(one)] for i in (0, 1)]
-    if len(own) < 2:
-        return _decided(one.measure, len(own), sides, None, None, 0.0, margin)
-    ratio = one.measure.is_ratio
-    change, noise = _intervals(own, control, design, ratio)
-    floor = 0.0
-    if noise is not None and noise.decided(1.0 if ratio else 0.0):
-        floor = abs(statistics.fmean(control))
-    found = _decided(one.measure, len(own), sides, change, noise, floor, margin)
+    """Beyond the floor on one side, else within the margin on both (two one-sided tests, Schuirmann 1987)."""
+    (own, control), ratio = differences(one), one.measure.is_ratio
+    scaled: Callable[[float], float] = (lambda value: math.log(max(value, 1e-300))) if ratio else float
+    change, noise = _intervals(own, control, design, ratio) if len(own) > 1 else (None, None)
+    floor = abs(statistics.fmean(control)) if noise is not None and noise.decided(1.0 if ratio else 0.0) else 0.0
+    verdict: Verdict = "not decided yet"
+    within = None
+    if change is not None and change.low is not None and change.high is not None:
+        low, high = scaled(change.low), scaled(change.high)
+        within = max(abs(math.expm1(min(end, 700.0)) if ratio else end) for end in (low, high))
+        if low > floor or high < -floor:
+            reach = _reach(noise, scaled)
+            verdict = _WORDS[one.measure.sense][low < 0] if reach < abs(scaled(change.value)) else verdict
+        elif within <= margin:
+            verdict = "same"
+    middles = [statistics.fmean(side) for side in zip(*_blocks(one), strict=True)]
+    a, b, *_ = (math.exp(m) if ratio else m for m in middles) if middles else (None, None)
+    found = Finding(
+        measure=one.measure, n=len(own), a=a, b=b, change=change, control=noise, verdict=verdict, within=within
+    )
     if len(own) < LEAST_BLOCKS:
         return msgspec.structs.replace(found, verdict="not decided yet")
-    if found.verdict not in ("same", "not decided yet") and noise is not None and _reaches(noise, change, ratio):
-        found = msgspec.structs.replace(found, verdict="not decided yet")
-    if found.verdict != "not decided yet":
-        return found
-    return _promise(found, own, control, floor, design, margin)
+    return _promise(found, own, control, floor, design, margin) if verdict == "not decided yet" else found
+
+
+_WORDS: dict[Sense, tuple[Verdict, Verdict]] = {
+    "rate": ("faster", "slower"), "time": ("slower", "faster"), "level": ("higher", "lower"),
+}  # fmt: skip  # of what is more and less than A's
+
+
+def _reach(noise: Interval | None, scaled: Callable[[float], float]) -> float:
+    """How much the control may differ; nothing without one."""
+    if noise is None:
+        return 0.0
+    return math.inf if noise.low is None or noise.high is None else max(abs(scaled(noise.low)), abs(scaled(noise.high)))
 
 
 def _intervals(
@@ -165,39 +181,6 @@ def _intervals(
     return found[0], alone
 
 
-def _reaches(noise: Interval, change: Interval, ratio: bool) -> bool:
-    if noise.low is None or noise.high is None:
-        return True
-    to = (lambda value: math.log(max(value, 1e-300))) if ratio else float
-    return max(abs(to(noise.low)), abs(to(noise.high))) >= abs(to(change.value))
-
-
-def _decided(
-    measure: Measure,
-    n: int,
-    sides: Sequence[Sequence[float]],
-    change: Interval | None,
-    noise: Interval | None,
-    floor: float,
-    margin: float,
-) -> Finding:
-    """Beyond the floor on one side, else within the margin on both (two one-sided tests, Schuirmann 1987)."""
-    verdict: Verdict = "not decided yet"
-    within = None
-    if change is not None and change.low is not None and change.high is not None:
-        ends = [math.log(max(e, 1e-300)) if measure.is_ratio else e for e in (change.low, change.high)]
-        within = max(abs(math.expm1(min(end, 700.0)) if measure.is_ratio else end) for end in ends)
-        if min(ends) > floor or max(ends) < -floor:
-            up = min(ends) > floor
-            words = {"rate": ("faster", "slower"), "time": ("slower", "faster"), "level": ("higher", "lower")}
-            verdict = words[measure.sense][0 if up else 1]  # type: ignore[assignment]
-        elif within <= margin:
-            verdict = "same"
-    middle = [statistics.fmean(side) if side else None for side in sides]
-    a, b = (None if m is None else math.exp(m) if measure.is_ratio else m for m in middle)
-    return Finding(measure=measure, n=n, a=a, b=b, change=change, control=noise, verdict=verdict, within=within)
-
-
 def _promise(
     found: Finding, own: Sequence[float], control: Sequence[float], floor: float, design: Design, margin: float
 ) -> Finding:
@@ -211,16 +194,12 @@ def _promise(
         other = math.sqrt(0.75) * statistics.stdev(control)
         if spread < _MORE_SCATTER * other:
             spread, freedom = math.sqrt((spread**2 + other**2) / 2), 2 * freedom
-
         spread *= _BEYOND_CONTROL
 
     def needed(effect: float) -> int | None:
-        size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
-        per_block = 2 if control else 1
+        size, per_block = (math.log1p(effect) if found.measure.is_ratio else effect) - floor, 2 if control else 1
+        limit = partial(quantile, design, alpha=FALSE_ALARM)
         return groups_needed(size, spread, freedom, limit, POWER, _MOST_BLOCKS, per_block) if size > 0 else None
-
-    def limit(n: int, freedom: float) -> float:
-        return quantile(design, n, freedom, FALSE_ALARM)
 
     n = needed(margin)
     while n is not None and n <= found.n:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -48,7 +48,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     @property
     def answer(self) -> str:
         changed = [f for f in self.findings if f.verdict not in ("same", "not decided yet")]
-        clauses = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
+        clauses = _changes(changed, n_passes=sum(f.measure.name.startswith(_PASS) for f in self.findings))
         open_ = sum(f.verdict == "not decided yet" for f in self.findings)
         same = len(self.findings) - len(changed) - open_
         clauses += [f"{same} of {len(self.findings)} measures are the same"] if same else []
@@ -60,17 +60,13 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     def slower(self, share: float) -> tuple[Finding, ...]:
         """What is decided to be slower, and by so much or more as far as is known."""
-        worse = [f for f in self.findings if f.verdict == "slower" and f.change is not None]
-        return tuple(f for f in worse if _slowdown(f) >= share)
-
-
-def _is_pass(finding: Finding) -> bool:
-    return finding.measure.name.startswith(_PASS)
+        worse = [(f, f.change.value) for f in self.findings if f.verdict == "slower" and f.change is not None]
+        return tuple(f for f, b in worse if 1.0 - (1.0 / b if f.measure.sense == "time" else b) >= share)
 
 
 def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
     """What changed, largest first; many passes of like verdict in one clause."""
-    passes = [f for f in changed if _is_pass(f)]
+    passes = [f for f in changed if f.measure.name.startswith(_PASS)]
     together = passes if len(passes) > _NAMED else []
     alone = sorted((f for f in changed if f not in together), key=lambda f: -abs(f.percent or 0.0))
     clauses = [f"{f.measure.name} is {f.words}" for f in alone]
@@ -159,7 +155,11 @@ def _session(
         plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         build = str(run.plan.get("build"))
         sides[role] = ComparedSide(
-            role=role, build=build, run_id=run.id, environment=run.environment, settings=_settings_of(plain)
+            role=role,
+            build=build,
+            run_id=run.id,
+            environment=run.environment,
+            settings=_settings_of(plain) if plain else "",
         )
         blocks[role] = _blocks(trials, points.get(run.id, ()))
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
@@ -174,17 +174,10 @@ def _session(
     return ComparisonSession(name=name, stopping=stopping, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
-def _settings_of(case: Case | None) -> str:
-    if case is None:
-        return ""
+def _settings_of(case: Case) -> str:
     usual = msgspec.structs.asdict(EngineOptions())
     changed = [(name, value) for name, value in msgspec.structs.asdict(case.engine).items() if value != usual[name]]
     return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed)])
-
-
-def _slowdown(found: Finding) -> float:
-    assert found.change is not None
-    return 1.0 - (1.0 / found.change.value if found.measure.sense == "time" else found.change.value)
 
 
 def _place(measure: Measure) -> tuple[object, ...]:
@@ -201,29 +194,26 @@ def _place(measure: Measure) -> tuple[object, ...]:
 
 def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ()) -> dict[int, Values]:
     """What each block measured. A block in which an arm lacks a valid trial of some prompt has no value of that arm."""
-    whole = {name: {one.case.prompt.key for one in own} for name, own in grouped(trials, _name).items()}
+    by_arm = grouped(trials, lambda one: _ONE_BLOCK.name(one.case))
     passes: dict[int, Values] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
         if measure := _pass_measure(point):
             passes[point.repeat][measure] = point.span_ns / 1e6
-    blocks = grouped(trials, lambda one: one.trial.repeat)
-    return {block: {**_values(own, whole), **passes[block]} for block, own in blocks.items()}
+    found = {}
+    for block in dict.fromkeys(one.trial.repeat for one in trials):
+        whole = list[Measured]()
+        for arm in by_arm.values():
+            own = [one for one in arm if one.trial.repeat == block]
+            valid = {one.case.prompt.key for one in own if one.trial.valid and one.trial.decode_ns}
+            whole += own if valid == {one.case.prompt.key for one in arm} else []
+        found[block] = {**_values(whole), **passes[block]}
+    return found
 
 
-def _name(one: Measured) -> str | None:
-    return _ONE_BLOCK.name(one.case)
-
-
-def _values(block: Sequence[Measured], whole: Mapping[str | None, Container[str]]) -> Values:
-    """Of its arms with a valid trial of all prompts; speeds and speedups are geometric means over prompts."""
-    own = [
-        one
-        for name, trials in grouped(block, _name).items()
-        if {one.case.prompt.key for one in trials if one.trial.valid and one.trial.decode_ns} == whole[name]
-        for one in trials
-    ]
+def _values(trials: Sequence[Measured]) -> Values:
+    """Of the arms of a block; speeds and speedups are geometric means over prompts."""
     values: Values = {}
-    for arm in arm_results(own, _ONE_BLOCK):
+    for arm in arm_results(trials, _ONE_BLOCK):
         name, speedup = arm.arm.setting, None if arm.ratio is None else arm.ratio.value
         found = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
         if arm.is_plain:
@@ -232,7 +222,7 @@ def _values(block: Sequence[Measured], whole: Mapping[str | None, Container[str]
             found |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
             found[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate
         values |= {measure: value for measure, value in found.items() if value is not None}
-    if peaks := [one.trial.peak_rss_bytes for one in own if one.trial.peak_rss_bytes]:
+    if peaks := [one.trial.peak_rss_bytes for one in trials if one.trial.peak_rss_bytes]:
         values[_level("memory", "MiB")] = max(peaks) / 2**20
     return values
 

@@ -14,6 +14,7 @@ import msgspec
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Case, Environment, ModelFacts, ModelRef
+from mlsd.stats import grouped
 from mlsd.store.rows import MeasuredCase, Run, environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import Measured, settings_of
@@ -45,24 +46,23 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
 
     Raises AnalysisError for a key that fits nothing or several machines, and where nothing at all was measured.
     """
-    runs, measured, cases = store.runs(), store.measured_cases(), store.cases()
-    key = _machine(measured, runs, machine, str(store.path), left_out(store))
+    runs, measured, cases, left = store.runs(), store.measured_cases(), store.cases(), left_out(store)
+    key = _machine(measured, runs, machine, str(store.path), left)
     own = [m for m in measured if m.environment_key == key]
     auto = _auto_threads(own, runs, cases)
-    kept, left = _usual_settings(own, cases, auto, settings)
-    files, other_files = _usual_drafts(kept, cases)
+    usual, other_kinds = _usual_settings(own, cases, auto, settings)
+    usual, other_files = _usual_drafts(usual, cases)
+    chosen = {m.case_id: cases[m.case_id] for m in usual}
     known = store.models()
-    used = (ref for case_id in files for ref in (cases[case_id].target, cases[case_id].drafter.draft) if ref)
-    named = {ref.id: known.get(ref.key) for ref in used}
-    calibrations, other_settings = _other_calibrations(runs, [cases[case_id] for case_id in files], key, auto)
-    if not own:
-        named = {facts.ref.id: facts for facts in known.values()}
+    used = (ref for case in chosen.values() for ref in (case.target, case.drafter.draft) if ref)
+    models = {ref.id: known[ref.key] for ref in used if ref.key in known}
+    calibrations, other_settings = _other_calibrations(runs, list(chosen.values()), key, auto)
     return Chosen(
         environment_key=key,
         runs=tuple(run for run in runs if environment_key(run.environment) == key),
-        cases={case_id: cases[case_id] for case_id in files},
-        models={name: facts for name, facts in named.items() if facts is not None},
-        notes=(*left_out(store), *_other_machines(measured, runs, key), *left, *other_files, *other_settings),
+        cases=chosen,
+        models=models if own else {facts.ref.id: facts for facts in known.values()},
+        notes=(*left, *_other_machines(measured, runs, key), *other_kinds, *other_files, *other_settings),
         other_calibrations=calibrations,
     )
 
@@ -149,45 +149,49 @@ def _usual_settings(
     measured: Iterable[MeasuredCase], cases: Mapping[str, Case], auto: int | None, wanted: str | None
 ) -> tuple[list[MeasuredCase], list[str]]:
     """The measured cases of each target's chosen kind, and a line for each other kind."""
-    targets: dict[tuple[str, str], dict[Kind, list[MeasuredCase]]] = {}
-    for m in measured:
-        case = cases[m.case_id]
-        kind = (case.target.key, settings_key(case, auto))
-        targets.setdefault((case.target.id, case.source), {}).setdefault(kind, []).append(m)
-    kept: list[MeasuredCase] = []
-    notes = []
-    for (target, _), kinds in targets.items():
+
+    def kind_of(m: MeasuredCase) -> Kind:
+        return cases[m.case_id].target.key, settings_key(cases[m.case_id], auto)
+
+    usual, notes, every = list[MeasuredCase](), list[str](), set[str]()
+    by_target = grouped(measured, lambda m: (cases[m.case_id].target.id, cases[m.case_id].source))
+    for (target, _), own in by_target.items():
+        kinds = grouped(own, kind_of)
+        every |= {key for _, key in kinds}
         open_ = [kind for kind in kinds if wanted is None or any(key.startswith(wanted) for key in kind)]
         chosen = max(open_, key=lambda kind: _weight(kinds[kind]), default=None)
-        kept += kinds[chosen] if chosen is not None else ()
-        for other, group in kinds.items():
-            if other != chosen:
-                usual = None if chosen is None else cases[kinds[chosen][0].case_id]
-                notes.append(_other_kind(target, other, group, cases[group[0].case_id], auto, chosen, usual))
-    if wanted is not None and not kept:
-        keys = sorted({kind[1] for kinds in targets.values() for kind in kinds})
-        raise AnalysisError(f"No trials have settings {wanted!r}.", hint=f"Choose from {', '.join(keys)}.")
-    return kept, notes
+        usual += kinds[chosen] if chosen is not None else ()
+        for (file, key), group in kinds.items():
+            if (file, key) == chosen:
+                continue
+            named, how = key, "other settings than those asked for"
+            if chosen is not None:
+                said = _differences(*(_settings(cases[some[0].case_id], auto) for some in (kinds[chosen], group)))
+                if file != chosen[0]:
+                    named = file[:_KEY_DIGITS] if key == chosen[1] else key
+                    said = ", ".join(filter(None, (f"another file ({file[:_KEY_DIGITS]})", said)))
+                how = said or how
+            notes.append(
+                f"{_count(group)} trials of {target} are left out ({how}): times of different files or settings do not "
+                f"compare. Read them with --settings {named}."
+            )
+    if wanted is not None and not usual:
+        raise AnalysisError(f"No trials have settings {wanted!r}.", hint=f"Choose from {', '.join(sorted(every))}.")
+    return usual, notes
 
 
-def _usual_drafts(
-    measured: Sequence[MeasuredCase], cases: Mapping[str, Case]
-) -> tuple[dict[str, MeasuredCase], list[str]]:
+def _usual_drafts(measured: Sequence[MeasuredCase], cases: Mapping[str, Case]) -> tuple[list[MeasuredCase], list[str]]:
     """Without the cases of another file of a draft than most trials with it have."""
-    drafts: dict[str, dict[str, list[MeasuredCase]]] = {}
-    for m in measured:
-        draft = cases[m.case_id].drafter.draft
-        if draft is not None:
-            drafts.setdefault(draft.id, {}).setdefault(draft.key, []).append(m)
-    kept = {m.case_id: m for m in measured}
-    notes = []
-    for draft_id, files in drafts.items():
+    drafts = [(draft, m) for m in measured if (draft := cases[m.case_id].drafter.draft) is not None]
+    left, notes = set[str](), []
+    for draft_id, own in grouped(drafts, lambda one: one[0].id).items():
+        files = {key: [m for _, m in some] for key, some in grouped(own, lambda one: one[0].key).items()}
         chosen = max(files, key=lambda key: _weight(files[key]))
         for other, group in files.items():
             if other != chosen:
-                kept = {case_id: m for case_id, m in kept.items() if m not in group}
+                left |= {m.case_id for m in group}
                 notes.append(f"{_count(group)} trials with another file of the draft {draft_id} are left out.")
-    return kept, notes
+    return [m for m in measured if m.case_id not in left], notes
 
 
 def _other_calibrations(
@@ -219,29 +223,12 @@ def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:
     return sum(m.n_valid for m in group), max(m.last_trial for m in group)
 
 
-def _other_kind(
-    target: str,
-    kind: Kind,
-    group: Sequence[MeasuredCase],
-    case: Case,
-    auto: int | None,
-    chosen: Kind | None,
-    usual: Case | None,
-) -> str:
-    (file, key), how = kind, "other settings than those asked for"
-    if chosen is not None and usual is not None:
-        apart = [f"another file ({file[:_KEY_DIGITS]})"] if file != chosen[0] else []
-        key = file[:_KEY_DIGITS] if apart and key == chosen[1] else key
-        how = ", ".join(filter(None, (*apart, _differences(_settings(usual, auto), _settings(case, auto))))) or how
-    return (
-        f"{_count(group)} trials of {target} are left out ({how}): times of different files or settings do not "
-        f"compare. Read them with --settings {key}."
-    )
-
-
 def _differences(usual: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    def word(value: object) -> str:
+        return "auto" if value is None else str(value)
+
     names = (name for name in {**usual, **own} if own.get(name) != usual.get(name))
-    return ", ".join(f"{name} {_word(own.get(name))} instead of {_word(usual.get(name))}" for name in names)
+    return ", ".join(f"{name} {word(own.get(name))} instead of {word(usual.get(name))}" for name in names)
 
 
 def _settings(case: Case, auto: int | None) -> dict[str, Any]:
@@ -251,10 +238,6 @@ def _settings(case: Case, auto: int | None) -> dict[str, Any]:
     blank = dict.fromkeys(("top_k", "top_p", "seed"))
     server = {} if case.server is None else {"server": case.server}
     return {**blank, **sampling, **engine, **server}
-
-
-def _word(value: object) -> str:
-    return "auto" if value is None else str(value)
 
 
 def _count(group: Sequence[MeasuredCase]) -> int:

@@ -17,6 +17,10 @@ class DeepArm(NamedTuple):
     plain_ms: float | None  # mean pass of plain decoding
     verify_ms: float  # mean verification of the arm
 
+    @property
+    def of_plain(self) -> float | None:
+        return self.verify_ms / self.plain_ms if self.plain_ms else None
+
 
 def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
     """Every arm of prompts that were also measured behind other text (``code@1024``), by depth; none where none was."""

@@ -5,102 +5,97 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Container, Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from mlsd.errors import AnalysisError
 from mlsd.formats.tables import rows_of
 from mlsd.store.rows import Run
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
+from mlsd.trials.fields import Field, Kind
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import PARTS
-
-
-class Column(NamedTuple):
-    """A column of a frame; units stand in the name."""
-
-    name: str
-    dtype: Any
-    meaning: str
-
-
-_TEXT: Any = "string"
-_COUNT: Any = "Int64"
-_NUMBER: Any = "float64"
-_FLAG: Any = "boolean"
-
-STORED: tuple[Column, ...] = (
-    Column("trial_id", _COUNT, "row in the table trial"),
-    Column("run_id", _COUNT, "invocation that measured it"),
-    Column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
-    Column("case_id", _TEXT, "content hash of the configuration"),
-    Column("suite", _TEXT, "suite it was planned by"),
-    Column("arm", _TEXT, "ar or sd"),
-    Column("target", _TEXT, "id of the target"),
-    Column("drafter", _TEXT, "drafting method"),
-    Column("draft", _TEXT, "id of the draft model, where the method has one"),
-    Column("gamma", _COUNT, "most tokens proposed a round"),
-    Column("prompt", _TEXT, "name of the prompt"),
-    Column("n_predict", _COUNT, "output tokens asked for"),
-    Column("block_id", _COUNT, "the block: what one process measured together; its trials are compared, no others"),
-    Column("block", _COUNT, "number of the planned block"),
-    Column("repeat", _COUNT, "repeat of the block"),
-    Column("position", _COUNT, "place within the block"),
-    Column("status", _TEXT, "valid, hot (valid, and marked), disturbed (its time is not used), invalid or failed"),
-    Column("valid", _FLAG, "valid or hot: every call succeeded, rollback is exact, output is lossless"),
-    Column("reason", _TEXT, "why it is not simply valid"),
-    Column("started_at", _TEXT, "ISO 8601, UTC"),
-    Column("n_prompt", _COUNT, "prompt tokens"),
-    Column("n_tokens", _COUNT, "output tokens, the first included"),
-    Column("prefill_ns", _COUNT, "target prefill, up to the first output token"),
-    Column("decode_ns", _COUNT, "from the first output token to the last"),
-    Column("rollback_target", _TEXT, "how the target forgets"),
-    Column("rollback_draft", _TEXT, "how the draft forgets"),
-    Column("fell_back", _TEXT, "why the draft worked in another way than was asked for"),
-    Column("failed_native_calls", _COUNT, "llama.cpp calls that returned failure"),
-    Column("verdict", _TEXT, "lossless, near_tie, not_judged or diverged"),
-    Column("tolerance", _NUMBER, "gap up to which noise explains a token that differs"),
-    Column("worst_gap", _NUMBER, "largest gap between the best and the emitted token, when single tokens are decoded"),
-    Column("differences_per_1000", _NUMBER, "output tokens in a thousand that single tokens would not have chosen"),
-    Column("peak_rss_bytes", _COUNT, "peak resident memory of the worker; what only the GPU maps is not in it"),
-    Column("rounds", _COUNT, "rounds"),
-    Column("proposed", _COUNT, "drafted tokens sent to verification"),
-    Column("accepted", _COUNT, "proposed tokens that matched"),
-    Column("committed", _COUNT, "tokens the rounds added to the output"),
-    Column("draft_ns", _COUNT, "sum over rounds: drafting"),
-    Column("verify_ns", _COUNT, "sum over rounds: target passes"),
-    Column("rollback_ns", _COUNT, "sum over rounds: forgetting rejected tokens"),
-    Column("sample_ns", _COUNT, "sum over rounds: reading tokens, acceptance rule"),
-    Column("other_ns", _COUNT, "sum over rounds: bookkeeping"),
-)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DERIVED: tuple[Column, ...] = (
-    Column("prompt_key", _TEXT, "content and exact length of the prompt"),
-    Column("workload", _TEXT, "kind of text: factual, code, ..."),
-    Column("options", _TEXT, "options of the drafter, as JSON"),
-    Column("source", _TEXT, "engine: mlsd's own; server: somebody's, over HTTP"),
-    Column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
-    Column("acceptance_rate", _NUMBER, "accepted / proposed"),
-    Column("accepted_of_output", _NUMBER, "accepted / committed, as mlx_lm counts: 1 - 1 / MGL"),
-    Column("mgl", _NUMBER, "committed / rounds"),
-    Column("parts_ns", _COUNT, "draft + verify + rollback + sample + other"),
+
+_TEXT: Kind = "string"
+_COUNT: Kind = "Int64"
+_NUMBER: Kind = "float64"
+_FLAG: Kind = "boolean"
+
+
+def _column(name: str, dtype: Kind, meaning: str) -> Field:
+    """Of rows by name; units stand in the name."""
+    return Field(name, dtype=dtype, meaning=meaning, get=itemgetter(name))
+
+
+TRIALS: tuple[Field, ...] = (
+    _column("trial_id", _COUNT, "row in the table trial"),
+    _column("run_id", _COUNT, "invocation that measured it"),
+    _column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
+    _column("case_id", _TEXT, "content hash of the configuration"),
+    _column("suite", _TEXT, "suite it was planned by"),
+    _column("arm", _TEXT, "ar or sd"),
+    _column("target", _TEXT, "id of the target"),
+    _column("drafter", _TEXT, "drafting method"),
+    _column("draft", _TEXT, "id of the draft model, where the method has one"),
+    _column("gamma", _COUNT, "most tokens proposed a round"),
+    _column("prompt", _TEXT, "name of the prompt"),
+    _column("n_predict", _COUNT, "output tokens asked for"),
+    _column("block_id", _COUNT, "the block: what one process measured together; its trials are compared, no others"),
+    _column("block", _COUNT, "number of the planned block"),
+    _column("repeat", _COUNT, "repeat of the block"),
+    _column("position", _COUNT, "place within the block"),
+    _column("status", _TEXT, "valid, hot (valid, and marked), disturbed (its time is not used), invalid or failed"),
+    _column("valid", _FLAG, "valid or hot: every call succeeded, rollback is exact, output is lossless"),
+    _column("reason", _TEXT, "why it is not simply valid"),
+    _column("started_at", _TEXT, "ISO 8601, UTC"),
+    _column("n_prompt", _COUNT, "prompt tokens"),
+    _column("n_tokens", _COUNT, "output tokens, the first included"),
+    _column("prefill_ns", _COUNT, "target prefill, up to the first output token"),
+    _column("decode_ns", _COUNT, "from the first output token to the last"),
+    _column("rollback_target", _TEXT, "how the target forgets"),
+    _column("rollback_draft", _TEXT, "how the draft forgets"),
+    _column("fell_back", _TEXT, "why the draft worked in another way than was asked for"),
+    _column("failed_native_calls", _COUNT, "llama.cpp calls that returned failure"),
+    _column("verdict", _TEXT, "lossless, near_tie, not_judged or diverged"),
+    _column("tolerance", _NUMBER, "gap up to which noise explains a token that differs"),
+    _column("worst_gap", _NUMBER, "largest gap between the best and the emitted token, when single tokens are decoded"),
+    _column("differences_per_1000", _NUMBER, "output tokens in a thousand that single tokens would not have chosen"),
+    _column("peak_rss_bytes", _COUNT, "peak resident memory of the worker; what only the GPU maps is not in it"),
+    _column("rounds", _COUNT, "rounds"),
+    _column("proposed", _COUNT, "drafted tokens sent to verification"),
+    _column("accepted", _COUNT, "proposed tokens that matched"),
+    _column("committed", _COUNT, "tokens the rounds added to the output"),
+    _column("draft_ns", _COUNT, "sum over rounds: drafting"),
+    _column("verify_ns", _COUNT, "sum over rounds: target passes"),
+    _column("rollback_ns", _COUNT, "sum over rounds: forgetting rejected tokens"),
+    _column("sample_ns", _COUNT, "sum over rounds: reading tokens, acceptance rule"),
+    _column("other_ns", _COUNT, "sum over rounds: bookkeeping"),
+    _column("prompt_key", _TEXT, "content and exact length of the prompt"),
+    _column("workload", _TEXT, "kind of text: factual, code, ..."),
+    _column("options", _TEXT, "options of the drafter, as JSON"),
+    _column("source", _TEXT, "engine: mlsd's own; server: somebody's, over HTTP"),
+    _column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
+    _column("acceptance_rate", _NUMBER, "accepted / proposed"),
+    _column("accepted_of_output", _NUMBER, "accepted / committed, as mlx_lm counts: 1 - 1 / MGL"),
+    _column("mgl", _NUMBER, "committed / rounds"),
+    _column("parts_ns", _COUNT, "draft + verify + rollback + sample + other"),
 )
 
-TRIALS = STORED + DERIVED
-
-OUTCOMES: tuple[Column, ...] = (
-    Column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
-    Column("case_id", _TEXT, "content hash of the configuration"),
-    Column("repeat", _COUNT, "repeat of the block"),
-    Column("proposed", _COUNT, "tokens proposed in such a round"),
-    Column("accepted", _COUNT, "of them accepted"),
-    Column("rounds", _COUNT, "rounds that ended so"),
-    Column("committed", _COUNT, "sum over them: tokens added to the output"),
-    *(Column(part, _COUNT, f"sum over them: {part.removesuffix('_ns')}") for part in PARTS),
+OUTCOMES: tuple[Field, ...] = (
+    _column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
+    _column("case_id", _TEXT, "content hash of the configuration"),
+    _column("repeat", _COUNT, "repeat of the block"),
+    _column("proposed", _COUNT, "tokens proposed in such a round"),
+    _column("accepted", _COUNT, "of them accepted"),
+    _column("rounds", _COUNT, "rounds that ended so"),
+    _column("committed", _COUNT, "sum over them: tokens added to the output"),
+    *(_column(part, _COUNT, f"sum over them: {part.removesuffix('_ns')}") for part in PARTS),
 )
 
 
@@ -111,35 +106,36 @@ def trials(store: Store) -> pd.DataFrame:
 
 def of_trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
     """The same of some of them."""
-    return typed_frame(_trial_rows(stored, rows_of(stored, runs)), TRIALS)
 
-
-def _trial_rows(stored: Sequence[Measured], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    for one, row in zip(stored, rows, strict=True):
+    def derived(one: Measured, row: dict[str, Any]) -> dict[str, Any]:
         case, parts = one.case, [row[part] for part in PARTS]
-        row |= {
+        return row | {
             "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
             "workload": case.prompt.workload or case.prompt.key,
             "options": options_text(case.drafter),
             "source": case.source,
             "parts_ns": None if None in parts else sum(parts),
         }
-        yield tuple(row[column.name] for column in TRIALS)
+
+    return made(map(derived, stored, rows_of(stored, runs)), TRIALS)
 
 
 def outcomes(store: Store, of: Container[int] | None = None) -> pd.DataFrame:
     """How the rounds of each case and repeat ended: columns `OUTCOMES`. Of these trials, else of all valid ones."""
     valid = {one.id for one in store.trials(rounds=False) if one.trial.valid} if of is None else of
-    return typed_frame(store.round_outcomes(valid), OUTCOMES)
+    names = [field.name for field in OUTCOMES]
+    return made((dict(zip(names, row, strict=True)) for row in store.round_outcomes(valid)), OUTCOMES)
 
 
-def typed_frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
-    """A frame of exactly these columns and types."""
+def made(rows: Iterable[Any], fields: Iterable[Field]) -> pd.DataFrame:
+    """The frame of these rows, of exactly these columns and types."""
     import pandas as pd
 
-    types = {column.name: column.dtype for column in columns}
+    chosen = list(fields)
+    types: dict[Any, Any] = {field.name: field.dtype for field in chosen}
+    records = [tuple(field.get(row) for field in chosen) for row in rows]
     try:
-        return pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(types)).astype(types)
+        return pd.DataFrame.from_records(records, columns=list(types)).astype(types)
     except (TypeError, ValueError) as error:
         raise AnalysisError(
             f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results --check."

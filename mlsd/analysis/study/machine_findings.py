@@ -34,6 +34,17 @@ class Bandwidth(Record, frozen=True, kw_only=True):
         """The faster of a plain read on as many threads as the passes had, and of llama.cpp's fastest quantization."""
         return max(self.stream[self.n_threads].value, self.lines[0].bandwidth_gb_s.value)
 
+    @property
+    def reads(self) -> list[Pass]:
+        """The passes of known bytes, then plain reads."""
+        known = [(one.quant, one.n_bytes, one.ms) for one in self.passes]
+        found = [
+            Pass(model=quant, source="known bytes", gb_s=n / ms / 1e6, ms=Interval(value=ms), read_bytes=n)
+            for quant, n, ms in known
+        ]
+        plain = {f"numpy, {n} threads": speed.value for n, speed in self.stream.items()}
+        return found + [Pass(model=name, source="plain read", gb_s=gb_s) for name, gb_s in plain.items()]
+
 
 def bandwidth_findings(
     reads: Sequence[StreamRead], passes: Sequence[TimedPass], n_threads: int, measured_at: str

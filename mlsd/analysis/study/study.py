@@ -5,7 +5,7 @@ One machine and build at a time; `notes` name what is left out. Draws and render
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,6 @@ from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
-from mlsd.analysis.predict.costs import Costs
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
@@ -79,8 +78,7 @@ class Study:
     @cached_property
     def profile(self) -> str | None:
         """The profile of the latest run, which binds roles of the study to models."""
-        named = [run.plan.get("profile") for run in self.runs if run.plan.get("profile")]
-        return str(named[-1]) if named else None
+        return next((str(profile) for run in reversed(self.runs) if (profile := run.plan.get("profile"))), None)
 
     @cached_property
     def _rows(self) -> AuditContext:
@@ -98,15 +96,18 @@ class Study:
         return list(judged(self.stored, self.refuted))
 
     @cached_property
-    def sessions(self) -> list[SessionTrials]:
-        """Whose decisions these are."""
+    def _sessions(self) -> list[SessionTrials]:
         return sessions_of(self.judged, self.runs)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What was left out, and how to choose it."""
-        refuted = [comparability.refuted_words(len(self.refuted), self.source)] if self.refuted else []
-        return (*self.left_out, *_not_judged(self.stored), *refuted)
+        found = list(self.left_out)
+        if n := sum(one.trial.status in (Status.INVALID, Status.DISTURBED) for one in self.stored):
+            found.append(f"{n} invalid trials stand in no speedup, fit or claim.")
+        if self.refuted:
+            found.append(comparability.refuted_words(len(self.refuted), self.source))
+        return tuple(found)
 
     @cached_property
     def anchors(self) -> dict[str, Points]:
@@ -116,19 +117,18 @@ class Study:
     @cached_property
     def results(self) -> list[ArmResult]:
         """Every arm of every question, by target; of what several sessions measured the latest."""
-        return self._in_order(latest(one for session in self.sessions for one in session.results()))
+        return self._in_order(latest(one for session in self._sessions for one in session.results()))
 
     @cached_property
     def pooled(self) -> list[ArmResult]:
         """The same with the workloads of a suite as one."""
-        return self._in_order(latest(one for session in self.sessions for one in session.pooled()))
+        return self._in_order(latest(one for session in self._sessions for one in session.pooled()))
 
     def _in_order(self, found: list[ArmResult]) -> list[ArmResult]:
         questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in found))
-        place = {question: i for i, question in enumerate(questions)}
 
         def key(one: ArmResult) -> tuple[Any, ...]:
-            where = place[one.question.suite, one.text, one.question.n_predict]
+            where = questions.index((one.question.suite, one.text, one.question.n_predict))
             return self.targets.index(one.case.target.id), where, *order(one)
 
         return sorted(found, key=key)
@@ -145,19 +145,16 @@ class Study:
     @cached_property
     def paired(self) -> PairedTrials:
         """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
+        known = {case: distance.ratio for case, distance in self.distances.items() if self.cases[case].arm == "sd"}
+        memory, _ = attempt(lambda: self.machine.bandwidth)
         return pair_trials(
             self.results,
             models=self.facts,
-            perplexity_ratios=self._ratios,
+            perplexity_ratios={one.id: known[case] for one in self.stored if (case := one.trial.case_id) in known},
             place=self.place,
             profile=self.profile,
-            memory_gb_s=None if (memory := attempt(lambda: self.machine.bandwidth)[0]) is None else memory.best_gb_s,
+            memory_gb_s=None if memory is None else memory.best_gb_s,
         )
-
-    @property
-    def _ratios(self) -> dict[int, float]:
-        known = {case: distance.ratio for case, distance in self.distances.items() if self.cases[case].arm == "sd"}
-        return {one.id: known[one.trial.case_id] for one in self.stored if one.trial.case_id in known}
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
@@ -188,12 +185,8 @@ class Study:
     @cached_property
     def predictions(self) -> list[Equations]:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
-        known = self.machine.known
-
-        def costs(arm: ArmResult) -> Costs | None:
-            return known.costs(self.machine.key, arm.case.target, arm.case.drafter.draft)
-
-        return equations(self.pooled, costs)
+        known, key = self.machine.known, self.machine.key
+        return equations(self.pooled, lambda arm: known.costs(key, arm.case.target, arm.case.drafter.draft))
 
     @cached_property
     def timed_rounds(self) -> list[TimedRound]:
@@ -202,9 +195,12 @@ class Study:
 
     @cached_property
     def read_passes(self) -> list[Pass]:
-        """What plain tokens and timed passes read of memory."""
+        """What plain tokens, timed passes and `mlsd calibrate --memory` read, and what this machine gives at most."""
         curves, _ = attempt(lambda: self.machine.timed_passes)
-        return plain_tokens(self.pooled, self.facts) + (curves or [])
+        memory, _ = attempt(lambda: self.machine.bandwidth)
+        roof, _ = attempt(lambda: self.machine.roof)
+        found = [*plain_tokens(self.pooled, self.facts), *(curves or ()), *(memory.reads if memory else ())]
+        return [msgspec.structs.replace(one, roof=roof) for one in found]
 
     # --- the same as frames; docs/data.md has every column ---
 
@@ -224,7 +220,7 @@ class Study:
     def arms(self) -> pd.DataFrame:
         """Each arm on each text, then over all texts of a suite."""
         pooled = [one for one in self.pooled if len(one.workloads) > 1]
-        return study_frames.made([*self.results, *pooled], ARM)
+        return frames.made([*self.results, *pooled], ARM)
 
     @cached_property
     def passes(self) -> pd.DataFrame:
@@ -235,9 +231,7 @@ class Study:
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """What each pass reads, how fast, and what memory gave."""
-        memory, _ = attempt(lambda: self.machine.bandwidth)
-        roof, _ = attempt(lambda: self.machine.roof)
-        return study_frames.made(study_frames.traffic(self.read_passes, memory, roof), study_frames.BANDWIDTH)
+        return frames.made(self.read_passes, study_frames.BANDWIDTH)
 
     @cached_property
     def experts(self) -> pd.DataFrame:
@@ -249,12 +243,12 @@ class Study:
     def claims(self) -> pd.DataFrame:
         """Every published claim with its decision here."""
         verdicts, _ = attempt(lambda: self.verdicts)
-        return study_frames.made(verdicts or (), study_frames.CLAIMS)
+        return frames.made(verdicts or (), study_frames.CLAIMS)
 
     @cached_property
     def equations(self) -> pd.DataFrame:
         """Speedups that the study's equations give with measured inputs, beside measured ones."""
-        return study_frames.made(self.predictions, study_frames.EQUATIONS)
+        return frames.made(self.predictions, study_frames.EQUATIONS)
 
     @cached_property
     def audit(self) -> Audit:
@@ -304,9 +298,3 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
             if key != chosen.environment_key
         ),
     )
-
-
-def _not_judged(trials: Iterable[Measured]) -> list[str]:
-    """What no speedup, fit or claim counts."""
-    n_invalid = sum(one.trial.status in (Status.INVALID, Status.DISTURBED) for one in trials)
-    return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []

@@ -6,25 +6,15 @@ Fields are declared as those of an arm (`trials.fields`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mlsd.analysis.experts.coverage import CoverageRow, Mixture
 from mlsd.analysis.fits.calibration import PassTime
-from mlsd.analysis.results.frames import Column, typed_frame
-from mlsd.analysis.study.machine_findings import Bandwidth
-from mlsd.analysis.study.traffic import Pass, Roof
-from mlsd.stats import Interval
+from mlsd.analysis.results.frames import made
 from mlsd.trials.fields import ARM, Field, Get, count, ends, number, text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def made(rows: Iterable[Any], fields: Iterable[Field]) -> pd.DataFrame:
-    """The frame of these rows."""
-    chosen = list(fields)
-    columns = tuple(Column(field.name, field.dtype, field.meaning) for field in chosen)
-    return typed_frame((tuple(field.get(row) for field in chosen) for row in rows), columns)
 
 
 class TimedPass(NamedTuple):
@@ -47,58 +37,24 @@ PASSES: tuple[Field, ...] = (  # of a `TimedPass`
 )
 
 
-class Traffic(NamedTuple):
-    """Something that read memory, whatever it was."""
-
-    source: str
-    name: str
-    ms: Interval | None
-    read_bytes: float | None
-    gb_s: float
-    of: Pass | None = None
-    roof: Roof | None = None
-
-    @property
-    def of_stated(self) -> float | None:
-        return self.gb_s / self.roof.stated_gb_s if self.roof and self.roof.stated_gb_s else None
-
-
-def _of_pass(name: str) -> Get:
-    return lambda t: getattr(t.of, name, None)
-
-
-BANDWIDTH: tuple[Field, ...] = (  # of a `Traffic`
-    text("source", "plain decoding, timed passes, known bytes (calibrate --memory), plain read", lambda t: t.source),
-    text("model", "id of the model, quantization, or threads of a plain read", lambda t: t.name),
-    count("k", "positions in the pass", _of_pass("k")),
-    *ends("ms", "time of the pass", lambda t: t.ms),
-    number("read_gb", "10^9 bytes of the tensors it needs; experts as counted", lambda t: _giga(t.read_bytes)),
-    number("weights_gb", "10^9 bytes of all tensors", lambda t: t.of and _giga(t.of.weight_bytes)),
-    number("gb_s", "read_gb over the time", lambda t: t.gb_s),
-    number("claimed_gb_s", "weights_gb over the time, as the study computes it", _of_pass("claimed_gb_s")),
-    number("of_measured", "gb_s over what memory gave here", lambda t: t.roof and t.gb_s / t.roof.gb_s),
-    number("of_stated", "gb_s over the published peak", lambda t: t.of_stated),
-    number("experts", "distinct experts of a layer, counted", _of_pass("experts")),
-    number("time_a_token", "T(k) / (k T(1)): the measured amortization", _of_pass("time_a_token")),
-    number("bytes_a_token", "read_gb(k) / (k read_gb(1))", _of_pass("bytes_a_token")),
-    number("claimed_a_token", "1 / k: all weights loaded once for k positions", lambda t: t.of and 1 / t.of.k),
-    number("gflop_s", "two operations a weight and position, over the time", _of_pass("gflop_s")),
-    number("intensity", "operations a byte", _of_pass("intensity")),
+BANDWIDTH: tuple[Field, ...] = (  # of a `Pass`
+    text("source", "plain decoding, timed passes, known bytes (calibrate --memory), plain read", lambda p: p.source),
+    text("model", "id of the model, quantization, or threads of a plain read", lambda p: p.model),
+    count("k", "positions in the pass", lambda p: p.k),
+    *ends("ms", "time of the pass", lambda p: p.ms),
+    number("read_gb", "10^9 bytes of the tensors it needs; experts as counted", lambda p: _giga(p.read_bytes)),
+    number("weights_gb", "10^9 bytes of all tensors", lambda p: _giga(p.weight_bytes)),
+    number("gb_s", "read_gb over the time", lambda p: p.gb_s),
+    number("claimed_gb_s", "weights_gb over the time, as the study computes it", lambda p: p.claimed_gb_s),
+    number("of_measured", "gb_s over what memory gave here", lambda p: p.roof and p.gb_s / p.roof.gb_s),
+    number("of_stated", "gb_s over the published peak", lambda p: p.of_stated(p.gb_s)),
+    number("experts", "distinct experts of a layer, counted", lambda p: p.experts),
+    number("time_a_token", "T(k) / (k T(1)): the measured amortization", lambda p: p.time_a_token),
+    number("bytes_a_token", "read_gb(k) / (k read_gb(1))", lambda p: p.bytes_a_token),
+    number("claimed_a_token", "1 / k: all weights loaded once for k positions", lambda p: p.k and 1 / p.k),
+    number("gflop_s", "two operations a weight and position, over the time", lambda p: p.gflop_s),
+    number("intensity", "operations a byte", lambda p: p.intensity),
 )
-
-
-def traffic(passes: Iterable[Pass], memory: Bandwidth | None, roof: Roof | None) -> list[Traffic]:
-    """Passes of models, then what `mlsd calibrate --memory` read."""
-    found = [Traffic(one.source, one.model, one.ms, one.read_bytes, one.gb_s, one, roof) for one in passes]
-    if memory is not None:
-        for known in memory.passes:
-            ms = Interval(value=known.ms)
-            found.append(
-                Traffic("known bytes", known.quant, ms, known.n_bytes, known.n_bytes / known.ms / 1e6, None, roof)
-            )
-        for n, gb_s in memory.stream.items():
-            found.append(Traffic("plain read", f"numpy, {n} threads", None, None, gb_s.value, None, roof))
-    return found
 
 
 def of_passes(timed: Mapping[str, Iterable[PassTime]]) -> pd.DataFrame:

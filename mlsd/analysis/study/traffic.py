@@ -5,7 +5,6 @@ The study takes all weights for every pass; both stand here side by side. GB and
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 from mlsd.analysis.experts.coverage import CoverageRow
 from mlsd.analysis.fits.calibration import TargetCurve
@@ -13,41 +12,7 @@ from mlsd.records import ModelFacts, Record
 from mlsd.stats import Interval
 from mlsd.trials.results import ArmResult
 
-Source = Literal["plain decoding", "timed passes"]
 ENOUGH = 4  # rows of a pass that may count as wide
-
-
-class Pass(Record, frozen=True, kw_only=True):
-    """A pass over k positions of one model."""
-
-    model: str
-    source: Source
-    k: int
-    ms: Interval
-    read_bytes: float  # of weights, by the tensors that it needs
-    weight_bytes: int  # of all tensors, which the study takes every pass to read
-    gflop: float  # two operations a weight and position
-    experts: float | None  # distinct ones of a layer, counted; None: dense, or a plain token, which chooses so many
-    time_a_token: float | None  # T(k) / (k T(1)): 1 saves nothing, 1/k is a pass that costs one token
-    bytes_a_token: float  # bytes(k) / (k bytes(1))
-
-    @property
-    def gb_s(self) -> float:
-        return self.read_bytes / self.ms.value / 1e6
-
-    @property
-    def claimed_gb_s(self) -> float:
-        """As the study computes it: all weights over the time."""
-        return self.weight_bytes / self.ms.value / 1e6
-
-    @property
-    def gflop_s(self) -> float:
-        return 1e3 * self.gflop / self.ms.value
-
-    @property
-    def intensity(self) -> float:
-        """Operations a byte (Williams, Waterman, Patterson, CACM 2009)."""
-        return 1e9 * self.gflop / self.read_bytes
 
 
 class Roof(Record, frozen=True, kw_only=True):
@@ -63,6 +28,33 @@ class Roof(Record, frozen=True, kw_only=True):
     def ridge(self) -> float | None:
         """Operations a byte from which arithmetic is the limit."""
         return None if self.gflop_s is None else self.gflop_s / self.gb_s
+
+
+class Pass(Record, frozen=True, kw_only=True):
+    """Something that read memory: a pass over k positions of a model, or a plain read."""
+
+    model: str  # its id, the quantization of known bytes, or the threads of a plain read
+    source: str  # plain decoding, timed passes, known bytes, plain read
+    gb_s: float  # what it reads over its time
+    k: int | None = None
+    ms: Interval | None = None
+    read_bytes: float | None = None  # of weights, by the tensors that it needs
+    weight_bytes: float | None = None  # of all tensors, which the study takes every pass to read
+    gflop_s: float | None = None  # two operations a weight and position, over the time
+    intensity: float | None = None  # operations a byte (Williams, Waterman, Patterson, CACM 2009)
+    experts: float | None = None  # distinct ones of a layer, counted; None: dense, or a plain token
+    time_a_token: float | None = None  # T(k) / (k T(1)): 1 saves nothing, 1/k is a pass that costs one token
+    bytes_a_token: float | None = None  # bytes(k) / (k bytes(1))
+    roof: Roof | None = None  # of the machine it ran on
+
+    @property
+    def claimed_gb_s(self) -> float | None:
+        """As the study computes it: all weights over the time."""
+        return self.weight_bytes / self.ms.value / 1e6 if self.weight_bytes and self.ms else None
+
+    def of_stated(self, gb_s: float | None) -> float | None:
+        """Such a speed over the published peak."""
+        return gb_s / self.roof.stated_gb_s if gb_s is not None and self.roof and self.roof.stated_gb_s else None
 
 
 # llama.cpp discussion 4167 (audit/published/mac-plain.toml): 1401.85 tok/s of Llama-2-7B F16 over 512 positions, two
@@ -85,7 +77,7 @@ def plain_tokens(arms: list[ArmResult], models: Mapping[str, ModelFacts]) -> lis
             continue
         ms, spread = 1e3 / tok_s, arm.spread or 0.0
         span = Interval(value=ms, low=ms / (1 + spread), high=ms * (1 + spread), n=arm.n_valid)
-        found.append(_pass(arm.case.target.id, facts, "plain decoding", 1, span, None, None))
+        found.append(_pass(arm.case.target.id, facts, "plain decoding", 1, span))
     return found
 
 
@@ -100,14 +92,13 @@ def timed_passes(
         row = (counted or {}).get(timed.rows)
         if facts.n_experts and (row is None or row.bytes_ratio is None) and timed.rows > 1:
             continue
-        share = curve.per_row[timed.rows]
-        found.append(_pass(name, facts, "timed passes", timed.rows, timed.ms, share, row))
+        found.append(_pass(name, facts, "timed passes", timed.rows, timed.ms, curve.per_row[timed.rows], row))
     return found
 
 
 def compute_roof(passes: list[Pass]) -> float | None:
     """GFLOP/s of the fastest wide pass: what arithmetic gave, where memory can hardly have been the limit."""
-    return max((one.gflop_s for one in passes if one.k >= ENOUGH), default=None)
+    return max((one.gflop_s for one in passes if (one.k or 0) >= ENOUGH and one.gflop_s is not None), default=None)
 
 
 def _known(facts: ModelFacts) -> bool:
@@ -115,17 +106,26 @@ def _known(facts: ModelFacts) -> bool:
 
 
 def _pass(
-    name: str, facts: ModelFacts, source: Source, k: int, ms: Interval, share: float | None, row: CoverageRow | None
+    name: str,
+    facts: ModelFacts,
+    source: str,
+    k: int,
+    ms: Interval,
+    share: float | None = None,
+    row: CoverageRow | None = None,
 ) -> Pass:
     ratio = 1.0 if row is None or row.bytes_ratio is None else row.bytes_ratio
+    n_bytes, gflop = (facts.active_bytes or 0) * ratio, 2e-9 * (facts.n_parameters_active or 0) * k
     return Pass(
         model=name,
         source=source,
+        gb_s=n_bytes / ms.value / 1e6,
         k=k,
         ms=ms,
-        read_bytes=(facts.active_bytes or 0) * ratio,
-        weight_bytes=facts.weight_bytes or 0,
-        gflop=2e-9 * (facts.n_parameters_active or 0) * k,
+        read_bytes=n_bytes,
+        weight_bytes=facts.weight_bytes,
+        gflop_s=1e3 * gflop / ms.value,
+        intensity=1e9 * gflop / n_bytes,
         experts=None if row is None else row.text,
         time_a_token=share,
         bytes_a_token=ratio / k,

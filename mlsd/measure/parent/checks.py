@@ -121,14 +121,14 @@ def _others_cores(conditions: Sequence[Conditions], at_rest: bool) -> float | No
 Points = dict[str, list[tuple[float, float]]]  # of each case: when in s, ln of a speed
 
 
-def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
-    """The trend of the AR arm over the run, all its cases together; see `drift_of`."""
+def plain_points(trials: Iterable[Trial]) -> Points:
+    """Decode tok/s of the AR arm over the run, by case."""
     points: Points = defaultdict(list)
     for trial in trials:
         own = speed(trial) if trial.arm == "ar" else None
         if own is not None:
             points[trial.case_id].append((_seconds(trial.started_at), math.log(own)))
-    return drift_of(points)
+    return points
 
 
 def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
@@ -234,7 +234,7 @@ def _scattered(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
             sentence = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
             advice = "Add repeats (--repeats), or find out what disturbs the machine."
             yield _warning("wide_spread", sentence, advice, case_id)
-    if words := _trend_words("Plain decoding", baseline_drift(trials)):
+    if words := _trend_words("Plain decoding", drift_of(plain_points(trials))):
         yield _warning("baseline_drift", words, _SETTLE)
     for width, points in anchor_points(trials).items():
         if words := _trend_words(f"Passes over {width}, timed between blocks,", drift_of(points)):

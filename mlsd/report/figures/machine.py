@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.compare.sessions import Comparison
@@ -93,21 +94,22 @@ def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
 
 def roofline(bandwidth: pd.DataFrame) -> Figure:
     """Every target at every k under the roofs of memory and arithmetic, and where an M2 Ultra's roofs lie."""
-    if not bandwidth["intensity"].notna().any():
-        raise AnalysisError("No pass of known bytes was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
-    figure, (ax,) = plot.canvas(3.8)
-    draw.roofline(bandwidth, ax)
-    plot.legend((ax,), 1)
-    return figure
+    return _of_passes(bandwidth, "intensity", draw.roofline, 3.8, 1)
 
 
 def amortization(bandwidth: pd.DataFrame) -> Figure:
     """What a position of a wider pass costs of a plain one in time and in bytes; the study says 1/k."""
-    if not bandwidth["time_a_token"].notna().any():
+    return _of_passes(bandwidth, "time_a_token", draw.amortization, 3.4, 2)
+
+
+def _of_passes(
+    frame: pd.DataFrame, column: str, draw_on: Callable[..., Axes], height_in: float, legend_columns: int
+) -> Figure:
+    if not frame[column].notna().any():
         raise AnalysisError("No pass of known bytes was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
-    figure, (ax,) = plot.canvas()
-    draw.amortization(bandwidth, ax)
-    plot.legend((ax,))
+    figure, axes = plot.canvas(height_in)
+    draw_on(frame, *axes)
+    plot.legend(axes, legend_columns)
     return figure
 
 

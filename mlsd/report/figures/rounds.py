@@ -3,8 +3,8 @@
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
 
-import datetime
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
-from mlsd.measure.parent.checks import Drift, Points, drift_of
+from mlsd.measure.parent.checks import Points, drift_of, plain_points
 from mlsd.report.figures import draw
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
@@ -22,7 +22,7 @@ _MOST_PAIRS = 9  # targets with a draft in one figure
 
 def baseline_drift(study: Study) -> Figure:
     """Each AR trial, and each pass timed between blocks, relative to the mean of its kind; and the trends of both."""
-    series = {"a plain trial": drift_points(study)}
+    series = {"a plain trial": centred(plain_points(one.trial for one in study.judged))}
     series |= {f"a pass over {width}": centred(points) for width, points in study.anchors.items()}
     series = {name: points for name, points in series.items() if sum(map(len, points.values())) >= 3}
     if not series:
@@ -39,7 +39,9 @@ def baseline_drift(study: Study) -> Figure:
             continue
         first, middle = min(t for t, _ in flat) / 60, sum(t for t, _ in flat) / len(flat) / 60
         minutes = np.array([first, first + trend.span_s / 60])
-        for change, label in ((trend.change, f"{name}: {trend_words(trend)}"), (trend.low, ""), (trend.high, "")):
+        word = "changed" if trend.decided else "not decided yet:"
+        own = f"{name}: {word} {100 * trend.change:+.1f} % over the run"
+        for change, label in ((trend.change, own), (trend.low, ""), (trend.high, "")):
             slope = math.log1p(change) / max(trend.span_s / 60, 1e-9)
             line: dict[str, Any] = {
                 "color": plot.color(2 * place + 1),
@@ -53,30 +55,10 @@ def baseline_drift(study: Study) -> Figure:
     return figure
 
 
-def drift_points(study: Study) -> Points:
-    """(time in s, ln of decode tok/s over the case's geometric mean) of the AR trials of each repeated case."""
-    plain = study.trials[(study.trials["arm"] == "ar") & study.trials["decode_tok_s"].notna()]
-    points: Points = {}
-    for case_id, started_at, rate in plain[["case_id", "started_at", "decode_tok_s"]].itertuples(index=False):
-        when = datetime.datetime.fromisoformat(started_at).timestamp()
-        points.setdefault(str(case_id), []).append((when, math.log(rate)))
-    return centred(points)
-
-
 def centred(points: Points) -> Points:
     """Logs of speeds over the geometric mean of each case that was measured more than once."""
-    found = {}
-    for case, pairs in points.items():
-        if len(pairs) > 1:
-            middle = sum(y for _, y in pairs) / len(pairs)
-            found[case] = [(t, y - middle) for t, y in pairs]
-    return found
-
-
-def trend_words(trend: Drift) -> str:
-    """The drift over the whole run in words."""
-    word = "changed" if trend.decided else "not decided yet:"
-    return f"{word} {100 * trend.change:+.1f} % over the run"
+    middles = {case: statistics.fmean(y for _, y in pairs) for case, pairs in points.items() if len(pairs) > 1}
+    return {case: [(t, y - middle) for t, y in points[case]] for case, middle in middles.items()}
 
 
 def equation_curves(study: Study) -> Figure:

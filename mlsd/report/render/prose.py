@@ -1,4 +1,4 @@
-"""Sentences of a page from templates: analysis gives the numbers, `templates/prose/NAME.j2` the words."""
+"""Templates of pages and of their sentences: analysis gives the numbers, `templates/` the words."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,19 +12,20 @@ from mlsd.units import format_bytes, format_percent, quoted
 
 
 def prose(name: str, **values: Any) -> tuple[str, ...]:
-    """The sentences of a template, one for each of its lines that says something."""
-    lines = _environment().get_template(f"prose/{name}.j2").render(**values).splitlines()
+    """The sentences of ``prose/NAME.j2``, one for each of its lines that says something."""
+    lines = environment(escape=False).get_template(f"prose/{name}.j2").render(**values).splitlines()
     return tuple(text for line in lines if (text := " ".join(line.split())))
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment(*, escape: bool = True) -> Environment:
+    """The templates; with `escape` for HTML, else for plain text, which whoever shows it escapes."""
+    made = Environment(
         loader=PackageLoader("mlsd.report.render"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # plain text; whoever shows it escapes it
+        autoescape=escape,
     )
     filters: dict[str, Callable[..., str]] = {
         "num": significant,
@@ -33,8 +34,8 @@ def _environment() -> Environment:
         "ends": _ends,
         "shell": quoted,
     }
-    environment.filters.update(filters)
-    return environment
+    made.filters |= filters
+    return made
 
 
 def _ends(estimate: Interval, digits: int = 2) -> str:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.study.equations import Equations, TimedRound, equation_1
-from mlsd.analysis.study.study import Study, attempt
-from mlsd.analysis.study.traffic import M2_ULTRA, Pass, Roof
+from mlsd.analysis.study.study import Study
+from mlsd.analysis.study.traffic import M2_ULTRA, Pass
 from mlsd.errors import AnalysisError
 from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, words
@@ -119,57 +119,40 @@ def _printed() -> list[_Printed]:
 # --- section 5.2 --------------------------------------------------------------------------------------------------
 
 
-class _Read(NamedTuple):
-    """A pass of ours, or a plain token as the study printed it."""
-
-    model: str
-    source: str
-    k: int
-    ms: Interval
-    read_bytes: float
-    claimed_gb_s: float | None
-    roof: Roof | None
-    own: Pass | None = None
-
-    @property
-    def gb_s(self) -> float:
-        return self.read_bytes / self.ms.value / 1e6
-
-
 def traffic_table(study: Study) -> Table:
     """What a plain token and a verification read, how fast, and what of it memory gives. Raises AnalysisError."""
-    passes, (roof, _) = shown_passes(study), attempt(lambda: study.machine.roof)
+    passes = shown_passes(study)
     if not passes:
         raise AnalysisError(
             "No pass of known bytes was timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(study.source)}."
         )
-    rows = [_Read(p.model, p.source, p.k, p.ms, p.read_bytes, p.claimed_gb_s, roof, p) for p in passes]
+
+    def size(p: Pass) -> Cell:
+        return Cell(text=format_bytes(round(p.read_bytes or 0)), sort=p.read_bytes)
+
+    def of_measured(p: Pass) -> float | None:
+        return p.gb_s / p.roof.gb_s if p.roof is not None and p.roof is not M2_ULTRA else None
+
     return table(
         "Bandwidth (section 5.2): bytes, time, GB/s",
-        [*rows, *printed_reads()],
-        words("model", lambda r: r.model),
-        words("from", lambda r: r.source),
-        numbers("k", lambda r: r.k, "positions of the pass"),
-        numbers("reads", lambda r: Cell(text=format_bytes(round(r.read_bytes)), sort=r.read_bytes), "of weights"),
-        numbers("ms", lambda r: number(r.ms.value, 3)),
-        numbers("GB/s", lambda r: number(r.gb_s, 1), "what it reads over its time"),
-        numbers("of measured", lambda r: percent(r.gb_s / r.roof.gb_s if r.roof and r.own else None, 0)),
-        numbers("of the peak", lambda r: percent(_of_peak(r, r.gb_s), 0), "as published for the chip"),
-        numbers("all weights, GB/s", lambda r: number(r.claimed_gb_s, 1), "as the study computes it"),
-        numbers("of the peak, so", lambda r: percent(_of_peak(r, r.claimed_gb_s), 0), "of that", detail=True),
-        numbers("time a token", lambda r: number(r.own.time_a_token if r.own else None, 3), "T(k) / (k T(1))"),
-        numbers(
-            "bytes a token", lambda r: number(r.own.bytes_a_token if r.own else None, 3), "bytes(k) / (k bytes(1))"
-        ),
-        numbers("the study: 1/k", lambda r: number(1 / r.k, 3), "all weights loaded once for k positions"),
-        numbers("GFLOP/s", lambda r: number(r.own.gflop_s if r.own else None, 1), detail=True),
+        [*passes, *printed_reads()],
+        words("model", lambda p: p.model),
+        words("from", lambda p: p.source),
+        numbers("k", lambda p: p.k, "positions of the pass"),
+        numbers("reads", size, "of weights"),
+        numbers("ms", lambda p: number(p.ms.value if p.ms else None, 3)),
+        numbers("GB/s", lambda p: number(p.gb_s, 1), "what it reads over its time"),
+        numbers("of measured", lambda p: percent(of_measured(p), 0)),
+        numbers("of the peak", lambda p: percent(p.of_stated(p.gb_s), 0), "as published for the chip"),
+        numbers("all weights, GB/s", lambda p: number(p.claimed_gb_s, 1), "as the study computes it"),
+        numbers("of the peak, so", lambda p: percent(p.of_stated(p.claimed_gb_s), 0), "of that", detail=True),
+        numbers("time a token", lambda p: number(p.time_a_token, 3), "T(k) / (k T(1))"),
+        numbers("bytes a token", lambda p: number(p.bytes_a_token, 3), "bytes(k) / (k bytes(1))"),
+        numbers("the study: 1/k", lambda p: number(p.k and 1 / p.k, 3), "all weights loaded once for k positions"),
+        numbers("GFLOP/s", lambda p: number(p.gflop_s, 1), detail=True),
         id="traffic",
         note="Where all weights over the time exceed the memory, they were not all read, or stay in a cache.",
     )
-
-
-def _of_peak(row: _Read, gb_s: float | None) -> float | None:
-    return gb_s / row.roof.stated_gb_s if gb_s is not None and row.roof and row.roof.stated_gb_s else None
 
 
 def shown_passes(study: Study) -> list[Pass]:
@@ -178,37 +161,45 @@ def shown_passes(study: Study) -> list[Pass]:
     for model in dict.fromkeys(one.model for one in study.read_passes):
         own = [one for one in study.read_passes if one.model == model]
         plain = [one for one in own if one.source == "plain decoding"]
-        found += [max(plain, key=lambda one: one.ms.n)] if plain else [one for one in own if one.k == 1][:1]
+        found += (
+            [max(plain, key=lambda one: one.ms.n if one.ms else 0)] if plain else [one for one in own if one.k == 1][:1]
+        )
         found += [one for one in own if one.source == "timed passes" and one.k in SHOWN]
     return found
 
 
-def printed_reads() -> list[_Read]:
+def printed_reads() -> list[Pass]:
     """Plain tokens of the study: what routing makes them read, over the printed time."""
     study = published.load("study")
-    pass_bytes = {model.id: model.pass_bytes for model in study.models}
-    claimed = {cells["target"]: float(cells["gb_claimed"]) for cells in study.table("section 4.1").cells}
-    found = []
-    for cells in study.table("table 4").cells:
-        tok_s, n_bytes = float(cells["tok_s"].split()[0]), pass_bytes[cells["target"]]
-        if n_bytes:
-            of_all = claimed[cells["target"]] * tok_s if cells["target"] in claimed else None
-            ms = Interval(value=1e3 / tok_s)
-            found.append(_Read(cells["target"], "printed, M2 Ultra", 1, ms, n_bytes, of_all, M2_ULTRA))
-    return found
+    n_bytes = {model.id: model.pass_bytes for model in study.models if model.pass_bytes}
+    claimed = {cells["target"]: 1e9 * float(cells["gb_claimed"]) for cells in study.table("section 4.1").cells}
+    speeds = {cells["target"]: float(cells["tok_s"].split()[0]) for cells in study.table("table 4").cells}
+    return [
+        Pass(
+            model=target,
+            source="printed, M2 Ultra",
+            gb_s=n_bytes[target] * tok_s / 1e9,
+            k=1,
+            ms=Interval(value=1e3 / tok_s),
+            read_bytes=n_bytes[target],
+            weight_bytes=claimed.get(target),
+            roof=M2_ULTRA,
+        )
+        for target, tok_s in speeds.items()
+        if target in n_bytes
+    ]
 
 
 def traffic_sentences(study: Study) -> tuple[str, ...]:
     """The same in words: what a plain token reads, what a verification saves, and the study's figure."""
-    passes, (roof, _) = shown_passes(study), attempt(lambda: study.machine.roof)
-    timed = [one for one in passes if one.source == "timed passes" and one.k > 1]
-    wide = {one.model: one for one in timed if one.k <= 5} if timed else {}
+    passes = shown_passes(study)
+    wide = {one.model: one for one in passes if one.source == "timed passes" and 1 < (one.k or 0) <= 5}
     printed = next(one for one in printed_reads() if one.model == "moe_q4")
     return prose(
         "bandwidth",
         plain=[one for one in passes if one.source == "plain decoding"],
         wide=list(wide.values()),
-        roof=roof,
+        roof=next((one.roof for one in passes), None),
         ultra=M2_ULTRA,
         printed_bytes=printed.read_bytes,
         printed_gb_s=printed.gb_s,

@@ -1,6 +1,6 @@
 """Tables of what was found: settings by workload, gammas, fits, claims."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ from mlsd.units import quoted
 
 def best_table(found: Sequence[Answer]) -> Table:
     """What to use for each target and text."""
+
+    def more_blocks(a: Answer) -> int | None:
+        return a.best.standing.more_blocks if a.best and a.best.standing else None
+
     return table(
         "Which setting for which text",
         found,
@@ -39,11 +43,7 @@ def best_table(found: Sequence[Answer]) -> Table:
         words("why", lambda a: a.reason or None),
         *of_their_arms(attrgetter("best"), "speedup [95 % CI]", "effect"),
         numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
-        numbers(
-            "more blocks",
-            lambda a: a.best.standing.more_blocks if a.best and a.best.standing else None,
-            "that would decide it, if it is as it looks",
-        ),
+        numbers("more blocks", more_blocks, "that would decide it, if it is as it looks"),
         *of_their_arms(attrgetter("best"), "blocks"),
         id="best",
     )
@@ -51,15 +51,10 @@ def best_table(found: Sequence[Answer]) -> Table:
 
 def arms_table(arms: Sequence[ArmResult], title: str) -> Table:
     """Every arm of a database, what is decided of it first."""
-    what = [name for name in ("target", "suite") if len({_PLACES[name](one) for one in arms}) > 1]
+    places = {"target": {one.case.target.id for one in arms}, "suite": {one.question.suite for one in arms}}
+    what = [name for name, found in places.items() if len(found) > 1]
     head = ("setting", "text", "speedup", "95 % CI", "decision", "tok/s", "plain tok/s", "acceptance", "MGL")
     return table(title, arms, *of_arms(*what, *head, "blocks", "valid trials"))
-
-
-_PLACES: dict[str, Callable[[ArmResult], str]] = {
-    "target": lambda arm: arm.case.target.id,
-    "suite": lambda arm: arm.question.suite,
-}
 
 
 def speedup_table(found: Iterable[ArmResult]) -> Table:
@@ -82,11 +77,7 @@ def depth_table(study: Study) -> Table:
         words("prompt", lambda row: row.prompt),
         numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
         numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
-        numbers(
-            "T(k)/T(1)",
-            lambda row: number(row.verify_ms / row.plain_ms if row.plain_ms else None),
-            "mean pass of the arm's verifications over it",
-        ),
+        numbers("T(k)/T(1)", lambda row: number(row.of_plain), "mean pass of the arm's verifications over it"),
         *of_their_arms(attrgetter("found"), *RESULT, "verdict"),
         id="depth",
         note=" ".join(depth_sentences(study.results)),
@@ -99,59 +90,53 @@ _ERROR = "root mean square of log errors of predictions for rows that the fit di
 class _Fitted(NamedTuple):
     of: str
     fit: Fit
-    error: HeldOut | None  # held-out gamma or k
-    prompt: HeldOut | None
-    measured: Mapping[str, float]
-    best: str | None  # predicts best
     chosen: str | None
+    held_out: Sequence[HeldOut]  # gamma or k, best predictor first
+    prompts: Sequence[HeldOut] = ()
+    measured: Mapping[str, float] = {}
+
+    def error(self, of: Sequence[HeldOut]) -> Cell:
+        return percent(next((one.error for one in of if one.model == self.fit.model), None))
+
+    @property
+    def choice(self) -> Cell:
+        best = self.held_out[0].model if self.held_out else None
+        if self.fit.model == self.chosen:
+            return text("predicts best" if best == self.chosen else "as good within noise, simpler: used", "good")
+        return text("predicts best" if self.fit.model == best else None)
+
+    @property
+    def known(self) -> str | None:
+        return "; ".join(f"{n} {v:.3f}" for n, v in self.measured.items() if n in self.fit.estimates) or None
 
 
 def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
     """Cost models and curves with their estimates, what was measured of them, and errors of prediction."""
-    rows, doubts = list[_Fitted](), list[str]()
-    for found in pairs:
-        errors, prompts = ({e.model: e for e in own} for own in (found.held_out_gamma, found.held_out_prompt))
-        best = found.held_out_gamma[0].model if found.held_out_gamma else None
-        doubts += [f"{found.pair}: {found.doubt}."] if found.doubt else []
-        for fit in found.fits:
-            own = {name: value for name, value in found.measured.items() if name in fit.estimates}
-            error, prompt = errors.get(fit.model), prompts.get(fit.model)
-            rows.append(_Fitted(found.pair, fit, error, prompt, own, best, found.chosen))
+    rows, notes = list[_Fitted](), list[str]()
+    for pair in pairs:
+        errors = pair.held_out_gamma, pair.held_out_prompt
+        rows += [_Fitted(pair.pair, fit, pair.chosen, *errors, pair.measured) for fit in pair.fits]
+        notes += [f"{pair.pair}: {pair.doubt}."] if pair.doubt else []
     for curve in curves:
-        errors = {e.model: e for e in curve.held_out}
-        best = curve.held_out[0].model if curve.held_out else None
+        about = f"T(k) of {curve.target}"
+        rows += [_Fitted(about, fit, curve.chosen, curve.held_out) for fit in curve.fits]
         if curve.doubt is not None:
             widths = ",".join(map(str, curve.time_next))
-            doubts.append(
-                f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {quoted(curve.target)} --rows {widths}."
-            )
-        about = f"T(k) of {curve.target}"
-        rows += [_Fitted(about, fit, errors.get(fit.model), None, {}, best, curve.chosen) for fit in curve.fits]
+            notes.append(f"{about}: {curve.doubt}; mlsd calibrate {quoted(curve.target)} --rows {widths}.")
+    estimated = "least squares on log ratios; interval from a jackknife over blocks; not identified: others fit as well"
     return table(
         "Fitted models",
         rows,
         words("of", lambda row: row.of),
         words("model", lambda row: Cell(text=row.fit.model, sort=row.fit.model, note=row.fit.formula)),
-        words(
-            "estimates",
-            lambda row: _estimates(row.fit),
-            "least squares on log ratios; interval from a jackknife over blocks; not identified: others fit as well",
-        ),
-        words("measured", lambda row: "; ".join(f"{n} {v:.3f}" for n, v in row.measured.items()) or None, detail=True),
-        numbers(
-            "held-out error", lambda row: percent(row.error.error if row.error else None), f"of gamma or k; {_ERROR}"
-        ),
-        numbers("held-out prompt", lambda row: percent(row.prompt.error if row.prompt else None), _ERROR, detail=True),
-        words("choice", _choice, "of models that predict as well as the best the simplest is used"),
+        words("estimates", lambda row: _estimates(row.fit), estimated),
+        words("measured", lambda row: row.known, detail=True),
+        numbers("held-out error", lambda row: row.error(row.held_out), f"of gamma or k; {_ERROR}"),
+        numbers("held-out prompt", lambda row: row.error(row.prompts), _ERROR, detail=True),
+        words("choice", lambda row: row.choice, "of models that predict as well as the best the simplest is used"),
         id="fits",
-        note=" ".join(doubts),
+        note=" ".join(notes),
     )
-
-
-def _choice(row: _Fitted) -> Cell:
-    if row.fit.model == row.chosen:
-        return text("predicts best" if row.best == row.chosen else "as good within noise, simpler: used", "good")
-    return text("predicts best" if row.fit.model == row.best else None)
 
 
 def _estimates(fit: Fit) -> str:

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from mlsd.measure.parent.blocks import disturbed
-from mlsd.measure.parent.checks import baseline_drift, check_run, condition_warnings
+from mlsd.measure.parent.checks import Drift, check_run, condition_warnings, drift_of, plain_points
 from mlsd.records import Anchors, Conditions, Losslessness, Status, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
@@ -38,6 +38,10 @@ def codes(*trials: Trial) -> list[str]:
 
 def condition_codes(*conditions: Conditions, at_rest: bool = True) -> list[str]:
     return [warning.code for warning in condition_warnings(conditions, EIGHT_CORES, at_rest=at_rest)]
+
+
+def baseline_drift(trials: list[Trial]) -> Drift | None:
+    return drift_of(plain_points(trials))
 
 
 def test_a_clean_run_and_an_empty_one_raise_no_doubt() -> None:
