@@ -27,6 +27,12 @@ class Interval(Record, frozen=True, kw_only=True):
     high: float | None = None
     n: int = 1
 
+    def words(self, digits: int = 2, unit: str = "", ends: str = "({} to {})") -> str:
+        """The value, and its ends where they are known."""
+        bounds = () if self.low is None or self.high is None else (self.low, self.high)
+        said = f" {ends.format(*(f'{end:.{digits}f}' for end in bounds))}" if bounds else ""
+        return f"{self.value:.{digits}f}{unit}{said}"
+
     @property
     def too_wide(self) -> bool:
         return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low

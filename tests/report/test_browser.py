@@ -40,13 +40,6 @@ def pages(study: Study, page: Page, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.fixture
-def bench(tab: Tab, pages: Path) -> Iterator[Tab]:
-    tab.open(pages / "bench.html")
-    yield tab
-    tab.open(pages / "study.html")
-
-
 def brightness(tab: Tab) -> tuple[float, float]:
     """Of the paper and of the ink, 0 to 255."""
     style = "getComputedStyle(document.body).{}.match(/[\\d.]+/g).slice(0, 3).map(Number)"
@@ -93,39 +86,31 @@ def test_the_filter_keeps_rows_that_hold_all_words_and_counts_them(tab: Tab) -> 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_of_a_study_has_its_verdict_and_the_claims(tab: Tab, width: int, scheme: str) -> None:
+def test_the_first_screen_has_the_verdict_and_claims_or_the_answer_one_chart_and_the_flags(
+    tab: Tab, pages: Path, width: int, scheme: str
+) -> None:
     tab.resize(width, 844)
     tab.media(scheme=scheme)
+    place, words = "document.querySelector('{}').getBoundingClientRect()", "document.querySelector('h1').textContent"
     try:
-        assert len(tab.js("document.querySelector('h1').textContent").split()) <= 15
-        assert tab.js("document.querySelector('#scoreboard-t').getBoundingClientRect().top") < 200
+        assert len(tab.js(words).split()) <= 15
+        assert tab.js(f"{place.format('#scoreboard-t')}.top") < 200
         assert tab.js("document.documentElement.scrollWidth") <= width
-    finally:
-        tab.media(scheme="light")
-        tab.resize(1200)
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_has_the_answer_one_chart_and_the_flags(bench: Tab, width: int, scheme: str) -> None:
-    tab = bench
-    tab.resize(width, 844)
-    tab.media(scheme=scheme)
-    try:
-        assert len(tab.js("document.querySelector('h1').textContent").split()) <= 15
-        place = "document.querySelector('{}').getBoundingClientRect()"
+        tab.open(pages / "bench.html")
+        assert len(tab.js(words).split()) <= 15
         chart, aside = (tab.js(f"{place.format(name)}.toJSON()") for name in (".first figure", "aside"))
         assert chart["top"] < 150 and tab.js("document.documentElement.scrollWidth") <= width
         assert (aside["left"] > chart["right"] - 1) if width == 1280 else (aside["top"] > chart["bottom"] - 1)
         drawn = "[...document.querySelectorAll('#figure-answer svg')].filter(one => one.getClientRects().length)"
         assert tab.js(f"{drawn}.length") == 1
-        letters = f"[...{drawn}[0].querySelectorAll('text')].map(one => one.getBoundingClientRect().height)"
-        assert min(tab.js(letters)) >= 10  # px
-        ends = f"[...{drawn}[0].querySelectorAll('text')].map(one => one.getBoundingClientRect().right)"
-        assert max(tab.js(ends)) <= width
+        boxes = f"[...{drawn}[0].querySelectorAll('text')].map(one => one.getBoundingClientRect().toJSON())"
+        letters = tab.js(boxes)
+        assert min(one["height"] for one in letters) >= 10  # px
+        assert max(one["right"] for one in letters) <= width
     finally:
         tab.media(scheme="light")
         tab.resize(1200)
+        tab.open(pages / "study.html")
 
 
 def test_the_rest_is_folded_and_unfolds(tab: Tab) -> None:

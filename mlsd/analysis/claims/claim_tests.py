@@ -175,7 +175,7 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
     more = _mean(firsts, [pair.speedup / smallest.speedup for pair, smallest, _ in used], 2)
     less = _mean(firsts, [largest.speedup / pair.speedup for pair, _, largest in used], 2)
     decision = _all([_above(more.effect, 1.0), _above(less.effect, 1.0)])
-    detail = f"The largest dense target's over it: {_text(less.effect)}."
+    detail = f"The largest dense target's over it: {less.effect.words(3)}."
     meaning = "speedup of the mixture over that of the smallest dense target"
     return TestOutcome(decision, more.effect, meaning, 1.0, _flat(used), more.visible, detail)
 
@@ -325,7 +325,7 @@ def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
         decision = "holds here"
     elif gains == "holds here" or would_gain == "does not hold here":
         decision = "does not hold here"
-    detail, meaning = f"Measured speedup {_text(speedup)}.", "speedup if drafting took no time"
+    detail, meaning = f"Measured speedup {speedup.words(3)}.", "speedup if drafting took no time"
     return TestOutcome(decision, free.effect, meaning, 1.0, tuple(pairs), free.visible, detail)
 
 
@@ -505,8 +505,3 @@ def _active(paired: PairedTrials, pair: Pair) -> float:
 def _parameters(paired: PairedTrials, model: str | None) -> float:
     facts = paired.models.get(model or "")
     return float((facts.n_parameters or 0) if facts else 0)
-
-
-def _text(effect: Interval) -> str:
-    bounds = "" if effect.low is None or effect.high is None else f" ({effect.low:.3f} to {effect.high:.3f})"
-    return f"{effect.value:.3f}{bounds}"

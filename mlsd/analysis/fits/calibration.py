@@ -94,9 +94,3 @@ def target_curve(points: Sequence[CalibrationPoint], depth: int | None = None) -
         per_row={rows: ms / (rows * by_rows[1]) for rows, ms in by_rows.items()},
         steps=steps,
     )
-
-
-def not_timed(curves: Iterable[TargetCurve], depth: int, widths: Iterable[int]) -> tuple[int, ...]:
-    """Widths that were asked for at a depth and not timed."""
-    timed = {row.rows for curve in curves if curve.depth == depth for row in curve.passes}
-    return tuple(width for width in widths if width not in timed)

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from mlsd.records import Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.plan import SERVERS
-from mlsd.stats import Interval, Percentiles, grouped, percentiles
+from mlsd.stats import Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
+
+_ENDS = "({} .. {})"
 
 
 def row_name(arm: ArmResult) -> str:
@@ -66,13 +68,10 @@ def server_costs(trials: Sequence[Measured]) -> list[str]:
         for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
             found = speed_over(pools["engine", arm], pools["server", arm], of)
             if found is not None:
-                lines.append(f"The server's {words} runs at {_interval(found)} of our loop's speed by {clock}.")
+                lines.append(
+                    f"The server's {words} runs at {found.words(2, 'x', '({} .. {})')} of our loop's speed by {clock}."
+                )
     return lines + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
-
-
-def _interval(found: Interval) -> str:
-    bounds = "" if found.low is None else f" ({found.low:.2f} .. {found.high:.2f})"
-    return f"{found.value:.2f}x{bounds}"
 
 
 def _rounds_apart(engine: Sequence[Measured], server: Sequence[Measured]) -> list[str]:
@@ -135,11 +134,11 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
         if arm.standing is None and any(map(is_unusable, (*first.trials, *arm.trials))):
             lines.append(f"{name} against {base} is not decided yet: not every answer can be used.")
         elif arm.ratio is None or arm.effect == "not decided yet":
-            how = "" if arm.ratio is None else f": {_interval(arm.ratio)} of its tok/s"
+            how = "" if arm.ratio is None else f": {arm.ratio.words(2, 'x', '({} .. {})')} of its tok/s"
             lines.append(f"{name} against {base} is not decided yet{how}.")
         else:
             effect = f"is {arm.effect}" if arm.effect != "no difference" else "does not differ by more than 3 %"
-            lines.append(f"{name} {effect}: {_interval(arm.ratio)} of the tok/s of {base}.")
+            lines.append(f"{name} {effect}: {arm.ratio.words(2, 'x', '({} .. {})')} of the tok/s of {base}.")
     for arm in alone:
         parts = [
             f"{100 * rate:.0f} % of {of}"

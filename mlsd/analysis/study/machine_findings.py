@@ -6,7 +6,7 @@ from functools import cached_property
 
 from mlsd.analysis.experts.coverage import Mixture, coverage_table, mixture
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
-from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
+from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, pass_times, target_curve
 from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
@@ -109,9 +109,10 @@ class Machine:
                 table = coverage_table(coverage, facts, self.loads.get(key, ()))
                 found.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
         if not found:
+            some = next((facts.ref.id for facts in self.known.models.values() if facts.n_experts), "tiny-moe")
             raise AnalysisError(
                 "No expert of a mixture was counted.",
-                hint=f"Count them: mlsd calibrate {quoted(self._some_mixture())} --db {quoted(self.source)}.",
+                hint=f"Count them: mlsd calibrate {quoted(some)} --db {quoted(self.source)}.",
             )
         return tuple(found)
 
@@ -159,10 +160,6 @@ class Machine:
             return key[:12]
         same = [other for other in self.known.models.values() if other.ref.id == facts.ref.id]
         return facts.ref.id if len(same) == 1 else f"{facts.ref.id} [{key[:6]}]"
-
-    def _some_mixture(self) -> str:
-        mixtures = (facts for facts in self.known.models.values() if facts.n_experts)
-        return next((facts.ref.id for facts in mixtures), "tiny-moe")
 
 
 def read_machine(store: Store, chosen: Chosen) -> Machine:
@@ -212,7 +209,10 @@ def calibration_findings(result: CalibrationResult, rows: Sequence[int], depths:
         curves=curves,
         costs={name: [p for p in pass_times(own) if p.kind != "target_pass"] for name, own in points.items()},
         mixture=None if table is None else mixture(facts.ref.id, table, facts, result.target_points),
-        not_timed={depth: not_timed(curves, depth, rows) for depth in asked},
+        not_timed={
+            depth: tuple(k for k in rows if not any(k in curve.per_row for curve in curves if curve.depth == depth))
+            for depth in asked
+        },
     )
 
 

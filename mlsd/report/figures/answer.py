@@ -16,7 +16,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.stats import Interval, grouped
+from mlsd.stats import grouped
 from mlsd.trials.arms import PLAIN
 from mlsd.trials.results import ArmResult
 
@@ -42,12 +42,13 @@ def gains(study: Study, *, narrow: bool = False) -> Figure:
     ]
     for place, label, arm in zip(places, labels, rows, strict=True):
         assert arm.ratio is not None
-        color, ends = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK), _ends(arm.ratio)
-        if ends is not None:
+        color = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK)
+        ends = [end for end in (arm.ratio.low, arm.ratio.high) if end is not None]
+        if ends:
             ax.plot(ends, [place, place], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
         word = "a bound" if arm.control else arm.effect
         ax.plot([arm.ratio.value], [place], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
-        value = f"{arm.ratio.value:.2f}x" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else " (one block)")
+        value = arm.ratio.words(2, "x") + ("" if ends else " (one block)")
         look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
         if narrow:  # both stand above the bar
             ax.text(0.0, place + 0.5, label, ha="left", **look)
@@ -118,10 +119,6 @@ def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
     return [
         arm for own in groups.values() for arm in sorted(own, key=lambda a: -(a.ratio.value if a.ratio else 0))[:share]
     ]
-
-
-def _ends(ratio: Interval) -> tuple[float, float] | None:
-    return None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
 
 
 ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=partial(gains, narrow=True))

@@ -30,7 +30,7 @@ _GREY = plot.INK
 def _targets(study: Study, arms: Sequence[ArmResult]) -> dict[str, int]:
     """Model of the study -> number of the first of these arms with our target in its place."""
     numbers = {arm.case.target.id: i for i, arm in reversed(list(enumerate(arms)))}
-    return {model: numbers[ours] for model, ours in models_of(study.profile).items() if ours in numbers}
+    return {model: numbers[ours] for model, ours in models_of(study).items() if ours in numbers}
 
 
 def _decided(arms: Iterable[ArmResult], what: str) -> list[ArmResult]:
@@ -151,7 +151,7 @@ def _over_gamma(
     labels = arm_labels([line[0] for line in found], _label)
     figure, parts = plot.panels(dict(zip(labels, found, strict=True)), by=lambda line: _draft(line[0]))
     published_lines = grouped(study_rows(study), lambda row: (row.cells["target"], row.cells["draft"]))
-    models = models_of(study.profile)
+    models = models_of(study)
     for (ax,), own in parts:
         for index, (label, line) in enumerate(own):
             plot.series(ax, [arm.case.gamma for arm in line], list(map(of, line)), label, index, len(own))

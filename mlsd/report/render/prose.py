@@ -7,7 +7,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mlsd.report.render.table import significant
-from mlsd.stats import Interval
 from mlsd.units import format_bytes, format_percent, quoted
 
 
@@ -31,15 +30,8 @@ def environment(*, escape: bool = True) -> Environment:
         "num": significant,
         "pct": lambda share, digits=0: format_percent(share, digits),
         "size": lambda n: format_bytes(round(n)),
-        "ends": _ends,
+        "ends": lambda estimate, digits=2: estimate.words(digits, ends="(95 % {} to {})"),
         "shell": quoted,
     }
     made.filters |= filters
     return made
-
-
-def _ends(estimate: Interval, digits: int = 2) -> str:
-    """``0.62 (95 % 0.51 to 0.75)``, or the value alone."""
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.{digits}f}"
-    return f"{estimate.value:.{digits}f} (95 % {estimate.low:.{digits}f} to {estimate.high:.{digits}f})"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from mlsd.analysis.claims.claim_tests import Decision
 from mlsd.analysis.claims.claims import Claim, ClaimVerdict
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.errors import SuiteError
-from mlsd.planning.suite import Profile, find_profile, load_suites
+from mlsd.planning.suite import load_suites
 from mlsd.report.render.table import Cell, Table, Tone, significant, table, text, words
+from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
 from mlsd.units import quoted
 
@@ -58,7 +58,7 @@ def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
         changes, suites = max(by_changes.items(), key=lambda item: sum(map(open_.__getitem__, item[1])))
         own = study.trials[study.trials["suite"].isin(suites)]
         return f"mlsd run {' '.join(suites)}{changes} --repeats {2 * (1 + int(own['repeat'].max()))}{where}"
-    roles, here = _profile(study), set(study.trials["suite"])
+    roles, here = profile_of(study), set(study.trials["suite"])
     for claim in (one.claim for one in verdicts if one.decision == "not measured" and one.claim.command):
         names, changed = _suites(claim)
         done = not changed and all(name in here and not _changes(study, name) for name in names)
@@ -73,17 +73,10 @@ def _suites(claim: Claim) -> tuple[list[str], bool]:
     return names.split(), bool(options)
 
 
-def _profile(study: Study) -> Profile | None:
-    try:
-        return find_profile(study.profile) if study.profile else None
-    except SuiteError:  # of somebody else's checkout
-        return None
-
-
 def _changes(study: Study, name: str) -> str:
     """What trials of a suite have that the suite does not say, as options."""
     own = study.trials[study.trials["suite"] == name]
-    (suite,) = load_suites([name], _profile(study))
+    (suite,) = load_suites([name], profile_of(study))
     written = {
         "prompt": {prompt for part in suite.parts for prompt in part.prompts},
         "gamma": {gamma for part in suite.parts for gamma in part.gammas},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.study.equations import Equations, TimedRound, equation_1
@@ -91,16 +91,7 @@ def _span(values: Iterable[float]) -> tuple[float, float]:
     return known[0], known[-1]
 
 
-class _Printed(NamedTuple):
-    name: str
-    gamma: int
-    alpha: float
-    c: float
-    eq1: float
-    printed: str
-
-
-def _printed() -> list[_Printed]:
+def _printed() -> list[dict[str, Any]]:
     """Equation 1 with the study's own acceptance and throughputs."""
     study = published.load("study")
     plain = {cells["target"]: float(cells["tok_s"].split()[0]) for cells in study.table("table 4").cells}
@@ -111,8 +102,9 @@ def _printed() -> list[_Printed]:
         if place in _PRINTED:
             gamma, alpha = int(cells["gamma"]), float(cells["acceptance_percent"]) / 100
             c = plain[cells["target"]] / plain[timed_as[cells["draft"]] or ""]
+            own = {"alpha": alpha, "c": c, "gamma": gamma}
             name = f"{cells['target']} with {cells['draft']}"
-            found.append(_Printed(name, gamma, alpha, c, equation_1(alpha, c, gamma), cells["speedup"]))
+            found.append({"name": name, **own, "eq1": equation_1(**own), "printed": cells["speedup"]})
     return found
 
 

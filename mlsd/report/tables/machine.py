@@ -86,8 +86,9 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         for n, stream in found.stream.items()
     ]
     for line in found.lines:
-        cells = _fixed(line.bandwidth_gb_s, 1), _fixed(line.fixed_ms, 3)
-        rows.append((f"llama.cpp, {line.quant}", found.n_threads, line.bandwidth_gb_s, *cells, line.n_passes))
+        shown = ((line.bandwidth_gb_s, 1), (line.fixed_ms, 3))  # whose interval may begin at nothing
+        speed, fixed = (Cell(text=one.words(digits, ends="[{}, {}]"), sort=one.value) for one, digits in shown)
+        rows.append((f"llama.cpp, {line.quant}", found.n_threads, line.bandwidth_gb_s, speed, fixed, line.n_passes))
     return table(
         "Memory bandwidth",
         rows,
@@ -176,11 +177,3 @@ def _tone(share: Interval | None) -> Tone:
     if share is None or share.low is None or share.high is None:
         return ""
     return "good" if share.high < 1 else "bad" if share.low > 1 else "doubt"
-
-
-def _fixed(estimate: Interval, digits: int) -> Cell:
-    """An estimate whose interval may begin at nothing."""
-    if estimate.low is None or estimate.high is None:
-        return number(estimate.value, digits)
-    span = f"[{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
-    return Cell(text=f"{estimate.value:.{digits}f} {span}", sort=estimate.value)

@@ -13,7 +13,7 @@ from mlsd.analysis.audit.rows import RowAudit
 from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError, SuiteError
-from mlsd.planning.suite import find_profile
+from mlsd.planning.suite import Profile, find_profile
 from mlsd.records import Record
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, table, text, words
 from mlsd.report.tables.columns import ARM, effect_cell, experts, millions, of_their_arms
@@ -52,12 +52,18 @@ class StudyRow(Record, frozen=True, kw_only=True):
         return f"{self.cells['target']} + {self.cells['draft']}"
 
 
-def models_of(profile: str | None) -> dict[str, str]:
-    """Which of our models stands in the place of each of the study's; empty without a known profile."""
+def profile_of(study: Study) -> Profile | None:
+    """What binds roles to the models of its latest run, where it is known."""
     try:
-        roles = find_profile(profile).roles if profile else {}
-    except SuiteError:  # a profile of somebody else's checkout
-        return {}
+        return find_profile(study.profile) if study.profile else None
+    except SuiteError:  # of somebody else's checkout
+        return None
+
+
+def models_of(study: Study) -> dict[str, str]:
+    """Which of our models stands in the place of each of the study's; empty without a known profile."""
+    profile = profile_of(study)
+    roles = profile.roles if profile else {}
     return {model: roles[role] for model, role in ROLES.items() if role in roles}
 
 
@@ -80,7 +86,7 @@ def study_rows(study: Study) -> list[StudyRow]:
         draft = arm.case.drafter.draft
         return arm.case.target.id, draft.id if draft else None, arm.case.gamma, arm.question.suite
 
-    ours, arms = models_of(study.profile), grouped((arm for arm in study.pooled if not arm.is_plain), place_of)
+    ours, arms = models_of(study), grouped((arm for arm in study.pooled if not arm.is_plain), place_of)
     rows = []
     for row in printed_rows("table 5"):
         suite = "B" if row.cells["target"].startswith("moe") else "D"
@@ -120,7 +126,7 @@ def table_1(study: Study) -> Table:
 
 def table_2(study: Study) -> Table:
     """The study's models beside ours in their places."""
-    ours, note = models_of(study.profile), _other_models(study)
+    ours, note = models_of(study), _other_models(study)
     return table(
         "Table 2: models",
         [(row.cells, study.facts.get(ours.get(row.cells["id"], ""))) for row in printed_rows("table 2")],
@@ -167,7 +173,7 @@ def table_3(study: Study) -> Table:
 
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
-    ours, note = models_of(study.profile), _other_models(study)
+    ours, note = models_of(study), _other_models(study)
     plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
     by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
     rows: list[tuple[dict[str, str], str | None, ArmResult | None]] = []
@@ -292,9 +298,10 @@ def _other_models(study: Study) -> str:
     """Which models stand in the place of the study's. Raises: AnalysisError where none does."""
     if study.profile == "study":
         return ""
-    if not models_of(study.profile):
+    profile = profile_of(study)
+    if profile is None or not models_of(study):
         raise AnalysisError("No profile binds these models to the study's roles.", hint="mlsd run B D --profile tiny")
-    why = grouped(find_profile(study.profile or "").left_out.items(), lambda left: left[1])
+    why = grouped(profile.left_out.items(), lambda left: left[1])
     left_out = "".join(f" No {', '.join(role for role, _ in own)}: {reason}." for reason, own in why.items())
     return (
         f"Profile {study.profile}: other models than the study's in the same roles, on another machine. Compare the "

@@ -173,7 +173,7 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
         numbers("trial", whole("trial_id"), detail=True),
         words("suite", lambda row: row["suite"], detail=True),
         words("target", lambda row: row["target"]),
-        words("arm", _arm),
+        words("arm", lambda row: arm_named(str(row["drafter"]), row["draft"], row.get("options") or "").name),
         numbers("gamma", whole("gamma")),
         words("prompt", lambda row: row["prompt"], detail=True),
         numbers("repeat", whole("repeat"), detail=True),
@@ -193,16 +193,17 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     )
 
 
-def _arm(row: Mapping[str, Any]) -> str:
-    return arm_named(row["drafter"], row["draft"], row.get("options") or "").name
-
-
 _OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judged": "bad", "near_tie": "doubt"}
 
 
 def _output(row: Mapping[str, Any]) -> Cell:
+    """The verdict, and what decided about an output that differs from plain decoding."""
     output = "failed" if row["status"] == "failed" else row["verdict"] or "not greedy"
-    return text(output, _OUTPUT_TONES.get(output, ""), _tie(row))
+    rate, gap, tolerance = (_real(row.get(name)) for name in ("differences_per_1000", "worst_gap", "tolerance"))
+    why = ""
+    if rate is not None and gap is not None and tolerance is not None:
+        why = f"{rate:.1f} of 1,000 tokens differ, by up to {gap:.3g} logits; noise explains {tolerance:.3g}"
+    return text(output, _OUTPUT_TONES.get(output, ""), why)
 
 
 def _valid(row: Mapping[str, Any]) -> Cell:
@@ -212,14 +213,6 @@ def _valid(row: Mapping[str, Any]) -> Cell:
     if row["status"] == "disturbed":
         return text("disturbed", "doubt", reason)
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
-
-
-def _tie(value: Mapping[Any, Any]) -> str:
-    """What decided about an output that differs from plain decoding."""
-    rate, gap, tolerance = (_real(value.get(name)) for name in ("differences_per_1000", "worst_gap", "tolerance"))
-    if rate is None or gap is None or tolerance is None:
-        return ""
-    return f"{rate:.1f} of 1,000 tokens differ, by up to {gap:.3g} logits; noise explains {tolerance:.3g}"
 
 
 def _real(value: object) -> float | None:
