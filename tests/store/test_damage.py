@@ -228,7 +228,7 @@ def test_a_comparison_that_lost_a_side_is_left_out(path: Path) -> None:
     with Store.open(path) as store:
         for role in ("0", "1"):
             store.begin_run(ENVIRONMENT, {"command": "compare", "session": "s", "role": role, "build": "b"}, seed=7)
-        assert [one.name for one in sessions(store)] == ["s"]
+        assert [one.session for one in sessions(store)] == ["s"]
     edit(path, "UPDATE run SET plan = json_remove(plan, '$.role') WHERE id = 2")
     with Store.open(path, read_only=True) as store:
         assert sessions(store) == ()

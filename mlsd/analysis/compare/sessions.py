@@ -9,7 +9,7 @@ import msgspec
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
 from mlsd.measure.parent.compare import COMMAND, CONTROL, OUTPUT
-from mlsd.records import Case, EngineOptions, Environment, Record
+from mlsd.records import EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.store.store import Store
@@ -76,105 +76,81 @@ def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
     return clauses
 
 
-class ComparisonSession(Record, frozen=True, kw_only=True):
-    """What was measured in one session, by role and block."""
-
-    name: str
-    stopping: Stopping
-    sides: dict[str, ComparedSide]
-    blocks: dict[str, dict[int, Values]]  # role -> block -> values
-    outputs: dict[str, tuple[tuple[str, str], ...]]  # role -> (code, message) of what its output differs in
-    invalid: dict[str, tuple[str, ...]]
-
-    def _series(self) -> tuple[Series, ...]:
-        """Every measure in the blocks that hold both sides; the control where it is in all."""
-        a, b, control = (self.blocks.get(one, {}) for one in ("0", "1", CONTROL))
-        shared = sorted(a.keys() & b.keys())
-        has_control = bool(shared) and all(block in control for block in shared)
-        return tuple(
-            Series(
-                measure=measure,
-                a=tuple(a[block].get(measure) for block in shared),
-                b=tuple(b[block].get(measure) for block in shared),
-                control=tuple(control[block].get(measure) for block in shared) if has_control else (),
-            )
-            for measure in sorted({m for block in shared for m in b[block]}, key=_place)
-            if any(measure in a[block] for block in shared)
-        )
-
-    def comparison(self, margin: float = MARGIN) -> Comparison:
-        series = self._series()
-        outputs = self.outputs.get("1", ())
-        return Comparison(
-            session=self.name,
-            a=self.sides["0"],
-            b=self.sides["1"],
-            n_blocks=max((len(one.a) for one in series), default=0),
-            findings=judge(series, margin, self.stopping),
-            outputs=tuple(message for _, message in outputs),
-            changed_model=any(code == f"{OUTPUT}diverged" for code, _ in outputs),
-            invalid=tuple(dict.fromkeys(r for one in ("0", "1", CONTROL) for r in self.invalid.get(one, ()))),
-        )
-
-
-def sessions(store: Store, named: str | None = None) -> tuple[ComparisonSession, ...]:
-    """Every session of `mlsd compare`, oldest first; or the one of that name."""
-    found: dict[str, list[Run]] = {}
+def sessions(store: Store, named: str | None = None, margin: float = MARGIN) -> tuple[Comparison, ...]:
+    """Every session of `mlsd compare` of two builds, oldest first; or the one of that name."""
+    found: dict[str, dict[str, Run]] = {}
     for run in store.runs():
         name = str(run.plan.get("session"))
         if run.plan.get("command") == COMMAND and named in (None, name):
-            found.setdefault(name, []).append(run)
-    both = {"0", "1"}  # a run that cannot be read leaves one side
-    compared = {name: runs for name, runs in found.items() if both <= set(map(_role, runs))}
-    points: dict[int, list[CalibrationPoint]] = defaultdict(list)
-    for run_id, point in store.figures(CalibrationPoint) if compared else ():
-        points[run_id].append(point)
-    return tuple(_session(store, name, runs, points) for name, runs in compared.items())
+            found.setdefault(name, {})[str(run.plan.get("role"))] = run
+    # A run that cannot be read leaves one side.
+    compared = {name: runs for name, runs in found.items() if {"0", "1"} <= runs.keys() <= {"0", "1", CONTROL}}
+    points = grouped(store.figures(CalibrationPoint) if compared else (), lambda one: one[0])
+    timed = {run_id: [point for _, point in own] for run_id, own in points.items()}
+    return tuple(_comparison(store, name, runs, timed, margin) for name, runs in compared.items())
 
 
-def newest(store: Store, session: str | None = None) -> ComparisonSession:
+def newest(store: Store, session: str | None = None, margin: float = MARGIN) -> Comparison:
     """The session of that name, else the latest. Raises: AnalysisError without one."""
-    found = sessions(store, session)
+    found = sessions(store, session, margin)
     if not found:
         raise AnalysisError(f"{store.path} contains no comparison.", hint="Run one: mlsd compare A B TARGET.")
     return found[-1]
 
 
-def _role(run: Run) -> str:
-    return str(run.plan.get("role"))
-
-
-def _session(
-    store: Store, name: str, runs: Sequence[Run], points: Mapping[int, Sequence[CalibrationPoint]]
-) -> ComparisonSession:
-    warnings = store.warnings()
-    sides, blocks, outputs, invalid = {}, {}, {}, {}
-    for run in runs:
-        role = _role(run)
-        trials = list(store.trials(TrialFilter(run_id=run.id), rounds=False))
-        plain = next((one.case for one in trials if one.case.arm == "ar"), None)
-        build = str(run.plan.get("build"))
-        sides[role] = ComparedSide(
+def _comparison(
+    store: Store, name: str, runs: Mapping[str, Run], points: Mapping[int, Sequence[CalibrationPoint]], margin: float
+) -> Comparison:
+    trials = {role: list(store.trials(TrialFilter(run_id=run.id), rounds=False)) for role, run in runs.items()}
+    settings = {role: _settings_of(own) for role, own in trials.items()}
+    differ = any(own not in ("", settings["0"]) for own in settings.values())
+    a, b = (
+        ComparedSide(
             role=role,
-            build=build,
-            run_id=run.id,
-            environment=run.environment,
-            settings=_settings_of(plain) if plain else "",
+            build=str(runs[role].plan.get("build")),
+            run_id=runs[role].id,
+            environment=runs[role].environment,
+            settings=settings[role] if differ else "",
         )
-        blocks[role] = _blocks(trials, points.get(run.id, ()))
-        outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
-        invalid[role] = tuple(
-            dict.fromkeys(one.trial.reason or "no reason given" for one in trials if not one.trial.valid)
-        )
-    base = sides["0"].settings
-    if all(side.settings in ("", base) for side in sides.values()):
-        sides = {role: msgspec.structs.replace(side, settings="") for role, side in sides.items()}
-    fixed = all(run.plan.get("looks") == "end" for run in runs)
-    stopping = Stopping.FIXED if fixed else Stopping.SEQUENTIAL
-    return ComparisonSession(name=name, stopping=stopping, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
+        for role in ("0", "1")
+    )
+    blocks = {role: _blocks(trials[role], points.get(run.id, ())) for role, run in runs.items()}
+    series = _series(blocks["0"], blocks["1"], blocks.get(CONTROL, {}))
+    outputs = [w for w in store.warnings() if w.run_id == runs["1"].id and w.code.startswith(OUTPUT)]
+    invalid = [one.trial for role in ("0", "1", CONTROL) for one in trials.get(role, ()) if not one.trial.valid]
+    fixed = all(run.plan.get("looks") == "end" for run in runs.values())
+    return Comparison(
+        session=name,
+        a=a,
+        b=b,
+        n_blocks=max((len(one.a) for one in series), default=0),
+        findings=judge(series, margin, Stopping.FIXED if fixed else Stopping.SEQUENTIAL),
+        outputs=tuple(warning.message for warning in outputs),
+        changed_model=any(warning.code == f"{OUTPUT}diverged" for warning in outputs),
+        invalid=tuple(dict.fromkeys(trial.reason or "no reason given" for trial in invalid)),
+    )
 
 
-def _settings_of(case: Case) -> str:
+def _series(a: Mapping[int, Values], b: Mapping[int, Values], control: Mapping[int, Values]) -> tuple[Series, ...]:
+    """Every measure in the blocks that hold both sides; the control where it is in all."""
+    shared = sorted(a.keys() & b.keys())
+    has_control = bool(shared) and all(block in control for block in shared)
+    return tuple(
+        Series(
+            measure=measure,
+            a=tuple(a[block].get(measure) for block in shared),
+            b=tuple(b[block].get(measure) for block in shared),
+            control=tuple(control[block].get(measure) for block in shared) if has_control else (),
+        )
+        for measure in sorted({m for block in shared for m in b[block]}, key=_place)
+        if any(measure in a[block] for block in shared)
+    )
+
+
+def _settings_of(trials: Sequence[Measured]) -> str:
+    case = next((one.case for one in trials if one.case.arm == "ar"), None)
+    if case is None:
+        return ""
     usual = msgspec.structs.asdict(EngineOptions())
     changed = [(name, value) for name, value in msgspec.structs.asdict(case.engine).items() if value != usual[name]]
     return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed)])

@@ -291,7 +291,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         cases=dict(chosen.cases),
         impossible=store.impossible,
         distances=predictors.case_distances(store.distances(), chosen.cases),
-        comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
+        comparisons=sessions(store),
         other_machines=tuple(
             read_study(store, key, others=False)
             for key in (comparability.machines(store) if others else ())

@@ -115,15 +115,15 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
         sides = ("0", "1") if options["no_control"] else ("0", "control", "1")
         if options["until"] is None or n_blocks < _FIRST:
             return sides
-        return None if precise_enough(newest(store, session).comparison(margin).findings, margin) else sides
+        return None if precise_enough(newest(store, session, margin).findings, margin) else sides
 
     with make_watcher(None if options["until"] is None else request.budget_s) as watcher:
         done = run_compare(request, next_block, options["db"], watcher)
     with Store.open(Path(done.database), read_only=True) as store:
         note_left_out(store)
-        found = newest(store, done.session)
+        found = newest(store, done.session, margin)
     say_warnings(done.warnings)
-    _report(ctx, found.comparison(margin), options, as_json, done)
+    _report(ctx, found, options, as_json, done)
 
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
