@@ -48,55 +48,37 @@ class RoundSplit(Record, frozen=True, kw_only=True):
 def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> RoundSplit:
     """The split over all rounds of trials of one arm; at least one round.
 
-    `rounds` are sums of rounds that are alike in whether they proposed; without them such kinds are not told apart.
+    `rounds` are sums of rounds of which all proposed or none did; without them such kinds are not told from each other.
     """
-    whole, first, totals = total(one.whole for one in trials), trials[0].trial, stat_totals(trials)
-    ms = whole.ms_per_round
-    found, not_found = _round_kinds(rounds, totals)
+    whole, first, totals = total(one.whole for one in trials), trials[0].trial, defaultdict[str, float](float)
+    for one in trials:
+        for name, value in one.trial.stats.items():
+            totals[name] += value
+    ms, found, not_found = whole.ms_per_round, None, None
+    if LOOKED_UP in totals:
+        kinds = grouped(rounds, lambda one: one.proposed > 0)
+        found = _kind(total(kinds.get(True, ())), totals, "match")
+        not_found = _kind(total(kinds.get(False, ())), totals, "no_match")
+    inside: dict[str, dict[str, float]] = {}
+    for name, (part, label) in _INSIDE.items():
+        if name in totals:
+            own = f"draft's {first.rollback_draft}" if label == "draft" else label
+            inside.setdefault(part, {})[own] = totals[name] / whole.rounds / NS_PER_MS
+    looked_up = [totals[n] for n in ("match_propose_ns", "no_match_propose_ns") if n in totals]
+    if looked_up and "search_ns" not in totals:
+        inside.setdefault("draft", {})["look-up"] = sum(looked_up) / whole.rounds / NS_PER_MS
+    if first.rollback_target is not None:  # what is neither synchronisation nor the draft's is the target's own
+        rest = ms["rollback"] - sum(inside.get("rollback", {}).values())
+        inside.setdefault("rollback", {})[f"target's {first.rollback_target}"] = max(0.0, rest)
     return RoundSplit(
         rounds=whole.rounds,
         ms_per_round=ms,
-        inside_ms=_inside(totals, ms["rollback"], whole.rounds, first.rollback_target, first.rollback_draft),
+        inside_ms=inside,
         found=found,
         not_found=not_found,
         timed=all(one.trial.timed for one in trials),
         fallbacks=tuple(sorted({one.trial.fell_back for one in trials if one.trial.fell_back is not None})),
     )
-
-
-def stat_totals(trials: Iterable[Measured]) -> dict[str, float]:
-    """The sums over trials of what a method counts and times itself."""
-    totals = defaultdict[str, float](float)
-    for one in trials:
-        for name, value in one.trial.stats.items():
-            totals[name] += value
-    return dict(totals)
-
-
-def _inside(
-    totals: Mapping[str, float], rollback_ms: float, rounds: int, target: str | None, draft: str | None
-) -> dict[str, dict[str, float]]:
-    """By part, ms a round. What of rollback is neither synchronisation nor the draft's is the target's own."""
-    known: dict[str, dict[str, float]] = {}
-    for name, (part, label) in _INSIDE.items():
-        if name in totals:
-            own = f"draft's {draft}" if label == "draft" else label
-            known.setdefault(part, {})[own] = totals[name] / rounds / NS_PER_MS
-    looked_up = [totals[n] for n in ("match_propose_ns", "no_match_propose_ns") if n in totals]
-    if looked_up and "search_ns" not in totals:
-        known.setdefault("draft", {})["look-up"] = sum(looked_up) / rounds / NS_PER_MS
-    if target is not None:
-        rest = rollback_ms - sum(known.get("rollback", {}).values())
-        known.setdefault("rollback", {})[f"target's {target}"] = max(0.0, rest)
-    return known
-
-
-def _round_kinds(rounds: Iterable[Sums], totals: Mapping[str, float]) -> tuple[RoundKind | None, RoundKind | None]:
-    """With and without a proposal; None where there were none of a kind, or the method looks nothing up."""
-    if LOOKED_UP not in totals:
-        return None, None
-    kinds = grouped(rounds, lambda one: one.proposed > 0)
-    return _kind(total(kinds.get(True, ())), totals, "match"), _kind(total(kinds.get(False, ())), totals, "no_match")
 
 
 def _kind(own: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | None:

@@ -50,14 +50,9 @@ def _by(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[str, pd.DataFrame]
 
 
 def _intervals(frame: pd.DataFrame, name: str) -> list[Interval]:
-    def end(row: Any, side: str) -> float | None:
-        value = getattr(row, f"{name}_{side}")
-        return None if value != value else float(value)
-
-    return [
-        Interval(value=float(getattr(row, name)), low=end(row, "low"), high=end(row, "high"))
-        for row in frame.itertuples()
-    ]
+    columns = (frame[f"{name}{end}"].astype(float) for end in ("", "_low", "_high"))
+    known = [[None if value != value else value for value in row] for row in zip(*columns, strict=True)]
+    return [Interval(value=value or 0.0, low=low, high=high) for value, low, high in known]
 
 
 def _line(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[str, Any]) -> None:

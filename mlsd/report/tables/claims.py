@@ -7,7 +7,7 @@ from mlsd.analysis.claims.claim_tests import Decision
 from mlsd.analysis.claims.claims import Claim, ClaimVerdict
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.planning.suite import load_suites
-from mlsd.report.render.table import Cell, Table, Tone, significant, table, text, words
+from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text, words
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
 from mlsd.units import quoted
@@ -108,13 +108,8 @@ def _deciding(verdict: ClaimVerdict) -> Cell:
     effect = verdict.effect
     if effect is None:
         return text(None, "quiet", verdict.sentence)
-    span = "" if effect.low is None or effect.high is None else f" [{_short(effect.low)}, {_short(effect.high)}]"
-    shown = f"{verdict.meaning}: {_short(effect.value)}{span}, against {_short(verdict.against or 0.0)}"
+    shown = f"{verdict.meaning}: {interval(effect).text}, against {significant(verdict.against or 0.0)}"
     return Cell(text=shown, sort=shown, note=verdict.sentence)
-
-
-def _short(value: float) -> str:
-    return significant(value, 2)
 
 
 def claim_table(study: Study) -> Table:
