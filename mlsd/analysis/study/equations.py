@@ -6,7 +6,7 @@ the tokens that a round commits.
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from mlsd.analysis.fits.calibration import TargetCurve
@@ -129,33 +129,28 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
 
 def _of_times(arm: ArmResult, pairs: list[Pair], inputs: Inputs, times: list[Times]) -> Equations:
     """`times` are T_seq, T_draft, T_verify and the rest, in ms, for each pair."""
-    groups, measured, whole = groups_of(pairs), [pair.speedup for pair in pairs], arm.whole
-    named: dict[str, list[float]] = {"eq1": [], "eq2": [], "corrected": []}
-    for pair, (seq, draft, verify, rest) in zip(pairs, times, strict=True):
-        gamma = pair.proposed / pair.rounds
-        proposed = gamma if inputs == "rounds" else float(arm.case.gamma)
-        named["eq1"].append(equation_1(pair.accepted / pair.proposed, draft / proposed / seq, proposed))
-        named["eq2"].append(equation_2(seq, draft, verify, proposed))
-        named["corrected"].append(corrected(seq, draft + verify + rest, pair.mgl))
-    means = [sum(each) / len(pairs) for each in zip(*times, strict=True)]
-    rounds = whole.proposed / whole.rounds if inputs == "rounds" else float(arm.case.gamma)
+    whole, gamma = arm.whole, float(arm.case.gamma)
+    proposed = [pair.proposed / pair.rounds if inputs == "rounds" else gamma for pair in pairs]
+    rows = list(zip(pairs, proposed, times, strict=True))
+
+    def prediction(values: list[float]) -> Prediction:
+        groups, off = groups_of(pairs), [value / pair.speedup for value, pair in zip(values, pairs, strict=True)]
+        return Prediction(speedup=mean_over(values, groups, ratio=True).value, off=mean_over(off, groups, ratio=True))
+
+    t_seq_ms, t_draft_ms, t_verify_ms, t_rest_ms = (sum(each) / len(pairs) for each in zip(*times, strict=True))
+    a_round = whole.proposed / whole.rounds if inputs == "rounds" else gamma
     return Equations(
         arm=arm,
         inputs=inputs,
         alpha=whole.accepted / whole.proposed,
         mgl=whole.mgl or 1.0,
-        proposed_per_round=rounds,
-        c=means[1] / rounds / means[0],
-        t_seq_ms=means[0],
-        t_draft_ms=means[1],
-        t_verify_ms=means[2],
-        t_rest_ms=means[3],
-        eq1=_prediction(named["eq1"], measured, groups),
-        eq2=_prediction(named["eq2"], measured, groups),
-        corrected=_prediction(named["corrected"], measured, groups),
+        proposed_per_round=a_round,
+        c=t_draft_ms / a_round / t_seq_ms,
+        t_seq_ms=t_seq_ms,
+        t_draft_ms=t_draft_ms,
+        t_verify_ms=t_verify_ms,
+        t_rest_ms=t_rest_ms,
+        eq1=prediction([equation_1(p.accepted / p.proposed, t[1] / n / t[0], n) for p, n, t in rows]),
+        eq2=prediction([equation_2(*t[:3], n) for _, n, t in rows]),
+        corrected=prediction([corrected(t[0], sum(t[1:]), p.mgl) for p, _, t in rows]),
     )
-
-
-def _prediction(values: list[float], measured: list[float], groups: Sequence[Hashable]) -> Prediction:
-    off = [value / known for value, known in zip(values, measured, strict=True)]
-    return Prediction(speedup=mean_over(values, groups, ratio=True).value, off=mean_over(off, groups, ratio=True))

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from mlsd.analysis.study.traffic import M2_ULTRA, Roof
+from mlsd.analysis.study.traffic import ENOUGH, M2_ULTRA, Roof
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.stats import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ENOUGH = 4  # rows of a pass from which it counts as wide, as in `traffic`
 
 
 def _drawing(draw: Callable[..., None]) -> Callable[..., Axes]:
@@ -164,7 +163,7 @@ def experts(frame: pd.DataFrame, ax: Axes) -> None:
     ax.plot(k, frame["uniform"], color=plot.INK, linestyle="--", label="independent uniform (MoESD)")
     ax.plot(k, frame["correlated"], color=plot.color(2), linestyle="-.", label="one correlation r, fitted")
     ax.set(xlabel="k, consecutive tokens", ylabel="distinct experts a layer", ylim=(0, 1.05 * frame["uniform"].max()))
-    ax.xaxis.set_major_locator(plot.whole_ticks())
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 @_drawing
@@ -178,4 +177,4 @@ def equations(frame: pd.DataFrame, ax: Axes) -> None:
         ax.plot(own["gamma"].astype(float), own[name], label=label, **look)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
     ax.set(xlabel="gamma", ylabel="speedup", ylim=(0, None))
-    ax.xaxis.set_major_locator(plot.whole_ticks())
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
 from mlsd.records import Record
@@ -177,13 +178,19 @@ def marker(index: int) -> str:
 
 
 def render(draw: Callable[[], Figure], name: str) -> str:
-    """The figure as an SVG element for a page; see `for_page`."""
+    """The figure as an SVG element for use inside a page: its ink follows the page, its ids are unique."""
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
-        figure = draw()
+        figure, file = draw(), io.StringIO()
         shown = tips.mark(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return for_page(tips.add(text.getvalue(), shown), name)
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = tips.add(file.getvalue(), shown)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # A hundredth of a point is finer than any screen; the further digits are half of the file.
+    text = re.sub(r' [dxy]="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
+    for color, own in {INK: "ink", FAINT: "rule", FASTER: "faster", SLOWER: "slower", OPEN: "open"}.items():
+        text = text.replace(color, f"var(--{own}, {color})")
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
 
 
 def png(draw: Callable[[], Figure]) -> bytes:
@@ -194,21 +201,8 @@ def png(draw: Callable[[], Figure]) -> bytes:
     return pixels.getvalue()
 
 
-def for_page(text: str, name: str) -> str:
-    """The SVG element of a file, for use inside a page: its ink follows the page, its ids are unique."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    # A hundredth of a point is finer than any screen; the further digits are half of the file.
-    text = re.sub(r' [dxy]="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
-    names = {INK: "ink", FAINT: "rule", FASTER: "faster", SLOWER: "slower", OPEN: "open"}
-    for color, own in names.items():
-        text = text.replace(color, f"var(--{own}, {color})")
-    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
-
-
 def standalone(svg: str) -> str:
-    """An SVG of `for_page` as a file of its own, on white."""
+    """An SVG of `render` as a file of its own, on white."""
     head = '<?xml version="1.0" encoding="utf-8"?>\n'
     return head + svg.replace("<svg ", '<svg style="background: white" ', 1)
 
@@ -222,18 +216,9 @@ def scatter(ax: Axes, xs: Sequence[float], ys: Sequence[float], label: str, **lo
 
 def plain_ticks(*axes: Any) -> None:
     """Logarithmic axes with plain numbers at 1, 2 and 5 times powers of ten, or at powers alone where many fit."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     for axis in axes:
         low, high = axis.get_view_interval()
         wide = high / max(low, 1e-300) > 100
         axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_locator(NullLocator())
-
-
-def whole_ticks() -> Any:
-    """Ticks at whole numbers."""
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator("auto", integer=True)

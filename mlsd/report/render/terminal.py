@@ -53,7 +53,12 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     shown_once = cache(_shown)  # most cells of a long table stand in it more than once
     cells = [[shown_once(cell.text) for cell in row] for row in table.rows]
     sizes = [_size(head, [heads[i], *(row[i] for row in cells)]) for i, head in enumerate(table.heads)]
-    leaving = sorted(range(1, len(table.heads)), key=lambda i: _worth(table.heads[i], i))
+
+    def worth(i: int) -> tuple[bool, int, int]:
+        head = table.heads[i]
+        return not head.detail, -WORTH.index(head.label) if head.label in WORTH else -len(WORTH), -i
+
+    leaving = sorted(range(1, len(table.heads)), key=worth)
     shown = list(range(len(table.heads)))
     while leaving and sum(sizes[i].least + _GAP for i in shown) > width:
         shown.remove(leaving.pop(0))
@@ -70,11 +75,6 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     for line in filter(None, (table.remark, more)):
         console.print(Text(_shown(line)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
-
-
-def _worth(head: Head, place: int) -> tuple[bool, int, int]:
-    named = WORTH.index(head.label) if head.label in WORTH else len(WORTH)
-    return not head.detail, -named, -place
 
 
 class _Size(NamedTuple):
