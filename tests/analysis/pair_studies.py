@@ -1,27 +1,13 @@
-"""A study database with trials of simulated honest loops, written through the real store."""
+"""A study database of many drafters on many targets, whose loops are simulated as those of `studies`."""
 
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-
-import numpy as np
-from msgspec.structs import replace
 
 from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.analysis.study import study as whole
-from mlsd.records import (
-    Case,
-    DrafterSpec,
-    Environment,
-    ModelFacts,
-    ModelRef,
-    OptionValue,
-    PromptRef,
-    Round,
-    Sampling,
-    Trial,
-)
+from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, OptionValue, PromptRef
 from mlsd.store.store import Store
-from mlsd.trials.sums import PARTS
 from tests.analysis import studies
 
 HOST = Environment(host="h", os="Linux", machine="x86_64", peak_bandwidth_gb_s=100.0)
@@ -39,7 +25,6 @@ class Arm:
     t_one_ms: float = 10.0
     per_row: float = 0.02
     gammas: tuple[int, ...] = (2, 4, 8)
-    temperature: float = 0.0
     options: dict[str, OptionValue] = field(default_factory=dict)  # of the drafter
 
 
@@ -65,25 +50,18 @@ class Study:
     repeats: int = 3
     n_predict: int = 65
     noise: float = 0.01
-    seed: int = 0
 
 
 def write_study(path: Path, study: Study) -> Path:
     """Write the trials of a study."""
-    rng = np.random.default_rng(study.seed)
-    with Store.open(path) as store:
-        run = store.begin_run(HOST, {}, 0)
-        store.add_models(_facts(name) for name in FACTS)
-        block = 0
-        for arm in study.arms:
-            for repeat in range(study.repeats):
-                for prompt in study.prompts:
-                    block += 1
-                    made = [_trial(study, arm, prompt, gamma, rng) for gamma in (0, *arm.gammas)]
-                    store.add_cases(run, [case for case, _ in made])
-                    store.add(run, [replace(trial, block=block, repeat=repeat) for _, trial in made])
-        store.end_run(run)
-    return path
+    made = []
+    for block, (arm, repeat, prompt) in enumerate(product(study.arms, range(study.repeats), study.prompts), 1):
+        loop, noise = studies.Loop(arm.t_one_ms, arm.t_one_ms * arm.per_row, arm.draft_ms), study.noise
+        for place, case in enumerate(_case(study, arm, prompt, gamma) for gamma in (0, *arm.gammas)):
+            n_prompt = study.lengths.get(prompt, 32)
+            one = studies.trial(case, block, repeat, place, arm.alpha, noise, loop, n_prompt=n_prompt)
+            made.append((case, one))
+    return studies.write(path, made, HOST, map(_facts, FACTS), profile=None)
 
 
 def read_study(path: Path) -> PairedTrials:
@@ -101,34 +79,13 @@ def _facts(name: str) -> ModelFacts:
     )  # fmt: skip
 
 
-def _trial(study: Study, arm: Arm, prompt: str, gamma: int, rng: np.random.Generator) -> tuple[Case, Trial]:
+def _case(study: Study, arm: Arm, prompt: str, gamma: int) -> Case:
     draft = ModelRef(id=arm.draft, sha256=arm.draft * 8) if gamma and arm.draft else None
-    case = Case(
+    return Case(
         suite="B",
         target=ModelRef(id=arm.target, sha256=arm.target * 8),
         prompt=PromptRef(key=prompt, sha256=prompt),
         n_predict=study.n_predict,
         drafter=DrafterSpec(name=arm.drafter, draft=draft, options=arm.options) if gamma else DrafterSpec(),
         gamma=gamma,
-        sampling=Sampling(temperature=arm.temperature),
-    )
-    # The output is greedy, so acceptance is the same in every repeat; times are not.
-    tokens = np.random.default_rng([study.seed, gamma, sum(map(ord, prompt + arm.target + (arm.draft or "")))])
-    speed = rng.lognormal(0, study.noise)
-    rounds, left = list[Round](), study.n_predict - 1
-    while left > 0:
-        k = min(gamma, left - 1)
-        accepted = 0
-        while accepted < k and tokens.random() < arm.alpha:
-            accepted += 1
-        left -= accepted + 1
-        verify = arm.t_one_ms * (1 + arm.per_row * k) * speed
-        parts = zip(PARTS, (k * arm.draft_ms * speed, verify, 0.05 * (k > 0), 0.02, 0.01), strict=True)
-        times = {name: int(1e6 * ms) for name, ms in parts}
-        rounds.append(Round(proposed=k, accepted=accepted, committed=accepted + 1, rows=1 + k, **times))
-    return case, replace(
-        studies.trial(case, 0, 0, gamma),
-        n_prompt=study.lengths.get(prompt, 32),
-        decode_ns=sum(r.wall_ns for r in rounds),
-        rounds=tuple(rounds),
     )

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -67,8 +67,21 @@ def case(
     return msgspec.structs.replace(base, **more)
 
 
-def rounds(n_committed: int, gamma: int, alpha: float, seed: str, slow: float = 1.0) -> tuple[Round, ...]:
-    """Rounds until that many tokens are committed; T(k) = 9 + k ms on the target, 1 ms a drafted token.
+class Loop(NamedTuple):
+    """Times of a loop: T(k) = t_one + per_row (k - 1), and what drafting a token takes."""
+
+    t_one_ms: float = 10.0
+    per_row_ms: float = 1.0
+    draft_ms: float = 1.0
+
+
+LOOP = Loop()
+
+
+def rounds(
+    n_committed: int, gamma: int, alpha: float, seed: str, slow: float = 1.0, loop: Loop = LOOP
+) -> tuple[Round, ...]:
+    """Rounds until that many tokens are committed.
 
     Which output positions a draft gets right depends on the seed alone, as in greedy decoding.
     """
@@ -86,8 +99,8 @@ def rounds(n_committed: int, gamma: int, alpha: float, seed: str, slow: float = 
                 accepted=accepted,
                 committed=accepted + 1,
                 rows=1 + proposed,
-                draft_ns=int(proposed * MS * slow),
-                verify_ns=int((10 + proposed) * MS * slow),
+                draft_ns=int(proposed * loop.draft_ms * MS * slow),
+                verify_ns=int((loop.t_one_ms + loop.per_row_ms * proposed) * MS * slow),
                 rollback_ns=int(0.1 * MS * slow) if proposed else 0,
                 sample_ns=int(0.05 * MS * slow),
                 other_ns=int(0.01 * MS * slow),
@@ -98,11 +111,18 @@ def rounds(n_committed: int, gamma: int, alpha: float, seed: str, slow: float = 
 
 
 def trial(
-    of: Case, block: int, repeat: int, position: int, alpha: float = 0.5, noise: float = 0.0, **more: Any
+    of: Case,
+    block: int,
+    repeat: int,
+    position: int,
+    alpha: float = 0.5,
+    noise: float = 0.0,
+    loop: Loop = LOOP,
+    **more: Any,
 ) -> Trial:
     """A valid trial of a case; the same block, repeat and case give the same trial again."""
     slow = 1.0 + random.Random(f"{of.id} {block} {repeat}").gauss(0, noise) if noise else 1.0
-    done = rounds(of.n_predict - 1, of.gamma, alpha, f"{of.target.id} {of.prompt.key}", slow)
+    done = rounds(of.n_predict - 1, of.gamma, alpha, f"{of.target.id} {of.prompt.key}", slow, loop)
     base = Trial(
         case_id=of.id,
         arm=of.arm,
@@ -143,11 +163,17 @@ def failed(of: Case, block: int, repeat: int = 0, reason: str = "the worker was 
     )  # fmt: skip
 
 
-def write(path: Path, trials: list[tuple[Case, Trial]], environment: Environment = MACHINE, **plan: Any) -> Path:
+def write(
+    path: Path,
+    trials: list[tuple[Case, Trial]],
+    environment: Environment = MACHINE,
+    models: Iterable[ModelFacts] = (MOE, DENSE, DRAFT),
+    **plan: Any,
+) -> Path:
     """A run of these trials in the database at `path`."""
     with Store.open(path) as store:
         run = store.begin_run(environment, {"profile": "tiny", **plan}, seed=1)
-        store.add_models([MOE, DENSE, DRAFT])
+        store.add_models(models)
         store.add_cases(run, [each for each, _ in trials])
         store_trials(store, run, [each for _, each in trials])
         store.end_run(run)
