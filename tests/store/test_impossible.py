@@ -69,8 +69,8 @@ def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, s
         assert [stored.id for stored in store.trials(TrialFilter(superseded=True))] == [2, 3]
         assert {row["trial_id"] for row in trial_rows(store)} == {2, 3}
         assert sum(one.n_trials for one in store.measured_cases()) == 2
-        assert len(frames.trials(store)) == 2
-        assert len(frames.outcomes(store)) == 1
+        assert len(frames.trials(list(store.trials(rounds=False)), store.runs())) == 2
+        assert len(frames.outcomes(store, {2, 3})) == 1
         assert write_record(store, path.with_name("x.record.gz")) == 2
         assert any("trial 1: " in problem for problem in store.check())
 

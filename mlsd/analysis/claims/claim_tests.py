@@ -2,7 +2,7 @@
 
 A test returns None where the study does not hold what its population asks for. Intervals are over prompts, of one
 prompt over blocks (`paired_trials.groups_of`); those of the best or worst of several hold together (Dunnett 1955).
-What texts too different for a common mean say alike, each by itself, is decided as well (an intersection-union test,
+What each of some texts too different for a common mean says by itself is decided as well (an intersection-union test,
 Berger 1982), so that further texts that agree never undo a decision.
 """
 

@@ -26,7 +26,7 @@ def pooled(texts: Sequence[Counts], n_choices: int = 1) -> Interval:
     Simulated over Beta-binomial texts (400 sessions a cell) it covers 83 % or more, mostly 94, where the tokens of a
     text are nearly independent (correlation 0.02), but 26 to 100 % at a correlation of 0.2, worst where few texts hold
     most of what is accepted (mean 0.002 or 0.995). A Beta-binomial likelihood holds there, too, and leaves 0 to 0.6 of
-    any four texts: nothing would be decided, so each text is asked by itself as well (`claim_tests`).
+    any four texts: nothing would be decided, so each text decides by itself as well (`claim_tests`).
     """
     alpha, m = _ALPHA / n_choices, len(texts)
     n = sum(text.n for text in texts)

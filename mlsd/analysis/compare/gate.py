@@ -20,11 +20,11 @@ from mlsd.trials.decisions import Design, Stopping, estimate, intervals, quantil
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "not decided yet"]
-FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
+FALSE_ALARM = 0.005  # chance that any finding of a comparison is untrue
 POWER = 0.98  # chance with which a promised number of blocks shows an effect
-MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
+MARGIN = 0.02  # what counts as the same, and what a promise is about, unless a caller says another
 LEAST_BLOCKS = 4  # below it the spread is hardly known, and nothing is decided
-_CONTROL = 0.01  # chance that a control's interval is wrong
+_CONTROL = 0.01  # chance that a control's interval misses
 _ROUNDING = 1e-12  # of logarithms
 _MOST_BLOCKS = 1_000  # that are worth promising
 _BEYOND_CONTROL = 1.5  # of the spread, that an effect reaches beyond what the control may be; by simulation

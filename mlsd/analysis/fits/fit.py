@@ -267,7 +267,7 @@ def select(
 
     Not worse: by at most 1.5 standard errors over labels or 2 over blocks, after the one-standard-error rule of Breiman
     et al., "Classification and Regression Trees" (1984). Differences are taken on the same blocks and labels, which
-    removes what models share, the noise of the measurement. Labels are asked too, where there are five or more, as one
+    removes what models share, the noise of the measurement. Labels count too, where there are five or more, as one
     fit predicts all blocks.
     """
     errors = [held_out(model, data, labels, never=never, n_folds=n_folds) for model in models]

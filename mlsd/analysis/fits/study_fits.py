@@ -168,7 +168,7 @@ def fit_curve(
     )
 
 
-# Every width where a kernel changes somewhere, and enough between for a ridge: they tell all curves apart.
+# Every width where a kernel changes somewhere, and enough between for a ridge: they tell every curve from the others.
 _DECIDING = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 31, 32, 33)
 _BEYOND_NOISE, _LEAST_MISFIT = 3.0, 0.02
 

@@ -201,8 +201,8 @@ def _other_calibrations(
     engines = {_engine(msgspec.to_builtins(case.engine), auto): case for case in cases}
     found, notes = set(), []
     for run in runs if engines else ():
-        asked = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
-        if asked is None or environment_key(run.environment) != key or (own := _engine(asked, auto)) in engines:
+        options = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
+        if options is None or environment_key(run.environment) != key or (own := _engine(options, auto)) in engines:
             continue
         found.add(run.id)
         how = _differences(dict(next(iter(engines))), dict(own))

@@ -47,8 +47,8 @@ def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
         known = [row for row in group if row.found.standing is not None or row.found.n_invalid]
         words = [(row.depth, _word(row.found)) for row in known]
         if len({depth for depth, _ in words}) > 1:
-            alike = groupby(words, key=lambda pair: pair[1])
-            said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in alike)
+            by_word = groupby(words, key=lambda pair: pair[1])
+            said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in by_word)
             sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text{_reach(known)}.")
     return sentences
 

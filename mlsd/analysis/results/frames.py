@@ -99,13 +99,8 @@ OUTCOMES: tuple[Field, ...] = (
 )
 
 
-def trials(store: Store) -> pd.DataFrame:
-    """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
-    return of_trials(list(store.trials(rounds=False)), store.runs())
-
-
-def of_trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
-    """The same of some of them."""
+def trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
+    """Trials with the sums of their rounds: columns `TRIALS`, one row a trial."""
 
     def derived(one: Measured, row: dict[str, Any]) -> dict[str, Any]:
         case, parts = one.case, [row[part] for part in PARTS]
@@ -120,11 +115,10 @@ def of_trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
     return made(map(derived, stored, rows_of(stored, runs)), TRIALS)
 
 
-def outcomes(store: Store, of: Container[int] | None = None) -> pd.DataFrame:
-    """How the rounds of each case and repeat ended: columns `OUTCOMES`. Of these trials, else of all valid ones."""
-    valid = {one.id for one in store.trials(rounds=False) if one.trial.valid} if of is None else of
+def outcomes(store: Store, of: Container[int]) -> pd.DataFrame:
+    """How the rounds of each case and repeat of these trials ended: columns `OUTCOMES`."""
     names = [field.name for field in OUTCOMES]
-    return made((dict(zip(names, row, strict=True)) for row in store.round_outcomes(valid)), OUTCOMES)
+    return made((dict(zip(names, row, strict=True)) for row in store.round_outcomes(of)), OUTCOMES)
 
 
 def made(rows: Iterable[Any], fields: Iterable[Field]) -> pd.DataFrame:

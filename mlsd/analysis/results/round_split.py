@@ -85,12 +85,12 @@ def _kind(own: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | No
     if not own.rounds:
         return None
     parts = own.ms_per_round
-    looked = totals.get(f"{prefix}_rounds", 0.0)
+    n_looked_up = totals.get(f"{prefix}_rounds", 0.0)
     inside: dict[str, float] = {}
-    if looked:
+    if n_looked_up:
         whole, search = totals[f"{prefix}_propose_ns"], totals.get(f"{prefix}_search_ns")
         if search is None:
-            inside = {"look-up": whole / looked / NS_PER_MS}
+            inside = {"look-up": whole / n_looked_up / NS_PER_MS}
         else:
-            inside = {"search": search / looked / NS_PER_MS, "tree": (whole - search) / looked / NS_PER_MS}
+            inside = {"search": search / n_looked_up / NS_PER_MS, "tree": (whole - search) / n_looked_up / NS_PER_MS}
     return RoundKind(rounds=own.rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts})

@@ -71,10 +71,10 @@ def server_costs(trials: Sequence[Measured]) -> list[str]:
                 lines.append(
                     f"The server's {words} runs at {found.words(2, 'x', '({} .. {})')} of our loop's speed by {clock}."
                 )
-    return lines + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
+    return lines + _round_differences(pools["engine", "sd"], pools["server", "sd"])
 
 
-def _rounds_apart(engine: Sequence[Measured], server: Sequence[Measured]) -> list[str]:
+def _round_differences(engine: Sequence[Measured], server: Sequence[Measured]) -> list[str]:
     """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
 
     def setting(one: Measured) -> str:

@@ -195,15 +195,15 @@ class CalibrationFindings(Record, frozen=True, kw_only=True):
     curves: tuple[TargetCurve, ...]  # by depth
     costs: dict[str, list[PassTime]]  # everything timed but T(k), of "target" and "draft"
     mixture: Mixture | None  # what verification saves on experts; None where none were counted
-    not_timed: dict[int, tuple[int, ...]]  # k asked for and not reached, by depth
+    not_timed: dict[int, tuple[int, ...]]  # k wanted and not reached, by depth
 
 
 def calibration_findings(result: CalibrationResult, rows: Sequence[int], depths: Sequence[int]) -> CalibrationFindings:
-    """What a calibration that was asked for these k and depths says."""
+    """What a calibration of these k and depths says."""
     points, facts = {"target": result.target_points, "draft": result.draft_points}, result.models[0]
     timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
-    asked = sorted(set(depths))
-    curves = tuple(target_curve(result.target_points, depth) for depth in asked if depth in timed)
+    wanted = sorted(set(depths))
+    curves = tuple(target_curve(result.target_points, depth) for depth in wanted if depth in timed)
     table = coverage_table(result.coverage, facts, result.loads) if result.coverage else None
     return CalibrationFindings(
         curves=curves,
@@ -211,7 +211,7 @@ def calibration_findings(result: CalibrationResult, rows: Sequence[int], depths:
         mixture=None if table is None else mixture(facts.ref.id, table, facts, result.target_points),
         not_timed={
             depth: tuple(k for k in rows if not any(k in curve.per_row for curve in curves if curve.depth == depth))
-            for depth in asked
+            for depth in wanted
         },
     )
 

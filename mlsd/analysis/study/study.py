@@ -207,7 +207,7 @@ class Study:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row a trial."""
-        return frames.of_trials(self.judged, self.runs)
+        return frames.trials(self.judged, self.runs)
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from mlsd.units import counted
 
 _ORDER = ("impossible", "suspicious", "asked")
 _ARM = ("target", "drafter", "draft", "options", "gamma", "prompt")
-_TONES: dict[str, Tone] = {"possible": "good", "suspicious": "doubt", "impossible": "bad", "not judged": "quiet"}
+_TONES: dict[str, Tone] = {"possible": "good", "suspicious": "caution", "impossible": "bad", "not judged": "quiet"}
 _NAMED = 3  # rows of which the same is said
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _TONES: dict[str, Tone] = {
     "fits": "good",
-    "tight": "doubt",
-    "raise the limit": "doubt",
+    "tight": "caution",
+    "raise the limit": "caution",
     "does not fit": "bad",
     "unknown": "quiet",
 }

@@ -175,8 +175,8 @@ def throughputs(study: Study) -> Figure:
     places = np.arange(len(rows), 0, -1.0)
     figure, (left, right) = plot.canvas(1.4 + 0.34 * len(rows), 2)
     printed = [float(row.cells["tok_s"]) for row, _ in rows]
-    measured, doubt = [arm.tok_s or 0.0 for _, arm in rows], _published([row for row, _ in rows])
-    parts = ((left, printed, "M2 Ultra", f"speculative ({doubt})"), (right, measured, "here", "speculative, here"))
+    measured, print_of = [arm.tok_s or 0.0 for _, arm in rows], _published([row for row, _ in rows])
+    parts = ((left, printed, "M2 Ultra", f"speculative ({print_of})"), (right, measured, "here", "speculative, here"))
     for i, (ax, values, title, label) in enumerate(parts):
         ax.barh(places, values, height=0.7, color=plot.color(i), label=label)
         ax.set(title=title, xlabel="decode tok/s", ylim=(0.4, len(rows) + 0.6))

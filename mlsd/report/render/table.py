@@ -9,7 +9,7 @@ from mlsd.stats import Interval
 
 T = TypeVar("T")
 U = TypeVar("U")
-Tone = Literal["", "good", "bad", "doubt", "quiet"]
+Tone = Literal["", "good", "bad", "caution", "quiet"]
 
 
 class Head(Record, frozen=True, kw_only=True):

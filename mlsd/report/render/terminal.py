@@ -24,7 +24,7 @@ WORTH = (
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _SENTENCE = 14  # the least width of a column of sentences
 _GAP = 2  # between columns
-COLORS: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
+COLORS: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "caution": "yellow", "quiet": "bright_black"}
 
 
 def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:

@@ -17,7 +17,7 @@ DECISION_TONES: dict[str, Tone] = {
     "holds here": "good",
     "does not hold here": "bad",
     "refuted": "bad",
-    "not decided yet": "doubt",
+    "not decided yet": "caution",
     "not measured": "quiet",
 }
 
@@ -114,30 +114,26 @@ def _deciding(verdict: ClaimVerdict) -> Cell:
 
 def claim_table(study: Study) -> Table:
     """Every published claim, decided on these trials."""
+
+    def effect(verdict: ClaimVerdict) -> Cell:
+        ids, more = verdict.trials, len(verdict.trials) - 30
+        shown = f"trials {', '.join(map(str, ids[:30]))}{f' and {more} more' if more > 0 else ''}" if ids else ""
+        return Cell(text=verdict.sentence, sort=verdict.sentence, note=shown)
+
+    def printed_audit(verdict: ClaimVerdict) -> Cell:
+        counts = verdict.published_audit or {}
+        shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
+        return text(shown or None, "bad" if counts.get("impossible") else "")
+
     return table(
         "What was claimed, and what these trials say",
         study.verdicts,
         words("claim", lambda v: v.claim.text),
         words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
-        words(
-            "effect",
-            lambda v: Cell(text=v.sentence, sort=v.sentence, note=_trial_list(v.trials)),
-            "the tooltip names the trials",
-        ),
+        words("effect", effect, "the tooltip names the trials"),
         words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
-        words("audit of it, rows", _printed_audit),
+        words("audit of it, rows", printed_audit),
         id="claims",
         note="Effects stand over several arms; their intervals are Student's over prompts (of one prompt over blocks), "
         "corrected for the choice of the best: another kind than those of one arm.",
     )
-
-
-def _printed_audit(verdict: ClaimVerdict) -> Cell:
-    counts = verdict.published_audit or {}
-    shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
-    return text(shown or None, "bad" if counts.get("impossible") else "")
-
-
-def _trial_list(ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ids[:30]))
-    return f"trials {shown}{f' and {len(ids) - 30} more' if len(ids) > 30 else ''}" if ids else ""

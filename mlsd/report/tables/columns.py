@@ -14,7 +14,7 @@ from mlsd.units import format_bytes
 
 T = TypeVar("T")
 
-EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "not decided yet": "doubt"}
+EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "not decided yet": "caution"}
 
 
 def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
@@ -156,7 +156,7 @@ ARM: dict[str, Column[ArmResult]] = dict((
         "left of the machine's limit for models",
     ),
     _column(
-        "loops", lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "doubt"),
+        "loops", lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "caution"),
         "outputs that repeat themselves to their end: acceptance of a loop says nothing of text",
     ),
     _field("rounds", "rounds"),

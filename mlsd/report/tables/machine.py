@@ -19,6 +19,11 @@ _SHORT = 5  # a draft of 4, the least of the study, and the target's own token
 
 def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
     """T(1), target efficiency and kernel steps of every calibrated model."""
+
+    def efficiency(k: int) -> Column[tuple[str, TargetCurve]]:
+        trace = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
+        return numbers(f"T(1)/T({k})", lambda row: number(row[1].efficiency.get(k)), trace)
+
     return table(
         "Target passes of calibrated models",
         curves.items(),
@@ -29,7 +34,7 @@ def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
             lambda row: interval(next(p.ms for p in row[1].passes if p.rows == 1), 3, " ms"),
             "median over repeats, order statistics around it",
         ),
-        *map(_efficiency_column, _SHOWN),
+        *map(efficiency, _SHOWN),
         words("kernel steps at rows", lambda row: row[1].steps and (", ".join(map(str, row[1].steps.edges)) or "none")),
         words(
             "between them, ms",
@@ -37,11 +42,6 @@ def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
         ),
         id="pass-curves",
     )
-
-
-def _efficiency_column(k: int) -> Column[tuple[str, TargetCurve]]:
-    trace = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
-    return numbers(f"T(1)/T({k})", lambda row: number(row[1].efficiency.get(k)), trace)
 
 
 def timed_table(model: str, curve: TargetCurve) -> Table:
@@ -133,7 +133,12 @@ def share_table(found: Mixture) -> Table:
 
     def time_cell(row: CoverageRow) -> Cell:
         time = found.time_a_token.get(row.window)
-        return interval(time, tone=_tone(time) if row.window > 1 else "")
+        tone: Tone = "caution"
+        if row.window == 1 or time is None or time.low is None or time.high is None:
+            tone = ""
+        elif not time.low <= 1 <= time.high:
+            tone = "good" if time.high < 1 else "bad"
+        return interval(time, tone=tone)
 
     return table(
         f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
@@ -171,9 +176,3 @@ def share_sentences(found: Mixture) -> tuple[str, ...]:
         time=timed.get(near.window) if near else None,
         synthetic=found.synthetic,
     )
-
-
-def _tone(share: Interval | None) -> Tone:
-    if share is None or share.low is None or share.high is None:
-        return ""
-    return "good" if share.high < 1 else "bad" if share.low > 1 else "doubt"

@@ -34,7 +34,7 @@ def share_cell(shares: PassShares | None, part: Part) -> Cell:
         return text(None, note="the network has no such part")
     value = 100 * share
     if shares.in_doubt:
-        return Cell(text=f"{value:.1f} % ?", sort=value, tone="doubt", note=_DOUBT)
+        return Cell(text=f"{value:.1f} % ?", sort=value, tone="caution", note=_DOUBT)
     return Cell(text=f"{value:.1f} %", sort=value)
 
 
@@ -184,9 +184,9 @@ def _method_cell(arm: ArmResult) -> Cell:
     """The method, with what its trials really measured where that is something else."""
     if not arm.timed:
         why = "it drafted inside the target: its times are not the method's"
-        return text(f"{arm.arm.name}, not timed", "doubt", why)
+        return text(f"{arm.arm.name}, not timed", "caution", why)
     if arm.fell_back is not None:
-        return text(f"{arm.arm.name}, not sync", "doubt", f"the draft kept its own memory: {arm.fell_back}")
+        return text(f"{arm.arm.name}, not sync", "caution", f"the draft kept its own memory: {arm.fell_back}")
     return text(arm.arm.name)
 
 

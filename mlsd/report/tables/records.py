@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlsd.store.rows import Run
     from mlsd.trials.results import Measured
 
-TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
+TONES: dict[str, Tone] = {"possible": "", "suspicious": "caution", "impossible": "bad", "not judged": ""}
 MOST_TRIALS = 500  # rows of a page that still opens at once; the rest is in the database
 _LABELS = {
     "os": "system",
@@ -91,7 +91,7 @@ def models_table(study: Study) -> Table:
         words("read a token", lambda row: format_bytes(row[1].active_bytes)),
         words("experts", lambda row: experts(row[1])),
         words("tensors by type", lambda row: ", ".join(f"{kind} {n}" for kind, n in row[1].tensor_types.items())),
-        words("note", lambda row: text("random weights" if row[1].synthetic else "", "doubt")),
+        words("note", lambda row: text("random weights" if row[1].synthetic else "", "caution")),
         id="models",
     )
 
@@ -102,7 +102,7 @@ def warning_table(study: Study) -> Table:
     for code, own in grouped(study.warnings, lambda warning: warning.code).items():
         first, *others = [warning.message for warning in own]
         what = Cell(text=first, sort=first, note=" ".join(others[:11]))
-        rows.append((text(code, "doubt"), len(own), what, own[-1].advice))
+        rows.append((text(code, "caution"), len(own), what, own[-1].advice))
     for rule, broken in grouped(study.impossible.items(), lambda found: found[1].rule).items():
         sentence = f"trial {broken[0][0]}: {broken[0][1].sentence}"
         rows.append((text(f"identity: {rule}", "bad"), len(broken), text(sentence), "They are left out everywhere."))
@@ -119,7 +119,7 @@ def warning_table(study: Study) -> Table:
 
 
 def audit_table(study: Study) -> Table:
-    """Trials that the audit doubts."""
+    """Trials that the audit finds suspicious or impossible."""
     found = study.audit
     rows = [(row.identity, finding) for row in found.rows for finding in row.findings if finding.verdict != "possible"]
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts().items())
@@ -147,8 +147,8 @@ def trial_table(study: Study) -> Table:
     audited = {str(row.identity["label"]): row for row in study.audit.rows} if finished else {}
     note = ""
     if len(frame) > MOST_TRIALS:
-        doubtful = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
-        frame = frame.loc[sorted({*frame.index[doubtful][: MOST_TRIALS // 2], *frame.index[-(MOST_TRIALS // 2) :]})]
+        not_valid = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
+        frame = frame.loc[sorted({*frame.index[not_valid][: MOST_TRIALS // 2], *frame.index[-(MOST_TRIALS // 2) :]})]
         note = f"{len(frame)} of {len(study.trials)} trials, those not valid first. All: mlsd results --trials."
     return trials_table(frame.to_dict("records"), audited, note)
 
@@ -193,7 +193,7 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     )
 
 
-_OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judged": "bad", "near_tie": "doubt"}
+_OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judged": "bad", "near_tie": "caution"}
 
 
 def _output(row: Mapping[str, Any]) -> Cell:
@@ -209,9 +209,9 @@ def _output(row: Mapping[str, Any]) -> Cell:
 def _valid(row: Mapping[str, Any]) -> Cell:
     reason = str(row["reason"] or "")
     if row["valid"]:
-        return text("yes, hot", "doubt", reason) if row["status"] == "hot" else text("yes")
+        return text("yes, hot", "caution", reason) if row["status"] == "hot" else text("yes")
     if row["status"] == "disturbed":
-        return text("disturbed", "doubt", reason)
+        return text("disturbed", "caution", reason)
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
 
 

@@ -25,7 +25,7 @@ from mlsd.trials.results import ArmResult
 _WIDE = 5  # rows of a pass that verifies four drafted tokens
 _WINDOW = 8  # consecutive tokens whose experts are counted
 _WIDEST = 10.0  # of an interval that says anything
-_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "not decided yet": "doubt", "same": "quiet"}
+_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "not decided yet": "caution", "same": "quiet"}
 
 
 class _Row(NamedTuple):

@@ -18,7 +18,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path) -> pd.DataFrame:
     with Store.open(path, read_only=True) as store:
-        return frames.trials(store)
+        return frames.trials(list(store.trials(rounds=False)), store.runs())
 
 
 def test_the_frame_of_trials_has_exactly_the_declared_columns_and_types(study: Path) -> None:
@@ -30,8 +30,8 @@ def test_the_frame_of_trials_has_exactly_the_declared_columns_and_types(study: P
 def test_an_empty_store_gives_the_same_columns_and_no_row(tmp_path: Path) -> None:
     with Store.open(tmp_path / "empty.sqlite") as store:
         for frame, columns in (
-            (frames.trials(store), frames.TRIALS),
-            (frames.outcomes(store), frames.OUTCOMES),
+            (frames.trials([], []), frames.TRIALS),
+            (frames.outcomes(store, ()), frames.OUTCOMES),
         ):
             assert frame.empty
             assert {name: str(kind) for name, kind in frame.dtypes.items()} == {c.name: c.dtype for c in columns}
@@ -63,9 +63,9 @@ def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path) -> None
 
 def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) -> None:
     with Store.open(study, read_only=True) as store:
-        outcomes = frames.outcomes(store)
-        valid = [stored.trial for stored in store.trials() if stored.trial.valid]
-    every = [r for t in valid for r in t.rounds]
+        valid = [stored for stored in store.trials() if stored.trial.valid]
+        outcomes = frames.outcomes(store, {stored.id for stored in valid})
+    every = [r for stored in valid for r in stored.trial.rounds]
     assert outcomes["rounds"].sum() == len(every)
     assert (outcomes["proposed"] * outcomes["rounds"]).sum() == sum(r.proposed for r in every)
     assert (outcomes["accepted"] * outcomes["rounds"]).sum() == sum(r.accepted for r in every)

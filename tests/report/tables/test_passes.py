@@ -126,7 +126,7 @@ def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Stud
     for table in (kind_table(study, "speedup"), timing_table(study)):
         (cell,) = (row[1] for row in table.rows if "mode sync" in row[1].text)
         assert cell.text.endswith(", not sync")
-        assert cell.tone == "doubt" and FELL_BACK in cell.note
+        assert cell.tone == "caution" and FELL_BACK in cell.note
     assert any(row[1].text.endswith("(not sync)") for row in speedup_table(study.results).rows)
 
 
