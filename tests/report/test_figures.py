@@ -86,7 +86,8 @@ def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(t
     made: dict[tuple, tuple] = {}
     for target, suite in ((MOE, "B"), (DENSE, "D")):
         for draft, length in itertools.product((DRAFT, model("other-draft")), (64, 256)):
-            found = blocks(target, suite, prompts=("code",), draft=draft, n_predict=length)
+            alpha = 0.0 if draft is DRAFT else 1.0
+            found = blocks(target, suite, prompts=("code",), draft=draft, n_predict=length, alpha=alpha)
             made |= {(of.id, own.block, own.position): (of, own) for of, own in found}
     path = write(tmp_path / "s.sqlite", list(made.values()), msgspec.structs.replace(MACHINE, backend="CPU"))
     study = mlsd.open_study(path)
@@ -96,6 +97,7 @@ def test_every_length_is_a_line_and_a_label_and_many_lines_are_small_multiples(t
         lines = [[line for line in ax.lines if "tiny-" in str(line.get_label())] for ax in panels]
         assert list(map(len, lines)) == [4, 4]
         assert all(list(line.get_xdata()) == [4, 8, 16] for own in lines for line in own)
+        assert all(max(map(float, line.get_ydata())) < panels[0].get_ylim()[1] for own in lines for line in own)
         assert all(len({line.get_color() for line in own}) == len({line.get_label() for line in own}) for own in lines)
     with_interval = [bars for ax in active(study).axes for bars in ax.containers if bars.has_yerr]
     assert len(with_interval) == 8, "an arm with one prompt has its interval"

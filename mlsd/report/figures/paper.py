@@ -83,11 +83,12 @@ def _published(rows: Sequence[StudyRow]) -> str:
     return "published" + (f"; {f'{refuted} of {len(rows)} ' * (refuted < len(rows))}impossible" if refuted else "")
 
 
-def _even(ax: Axes) -> None:
-    """The line of 1; the axis ends where speedups do, not where the widest interval does."""
-    shown = [float(np.max(line.get_ydata())) for line in ax.lines if not str(line.get_label()).startswith("_")]
-    ax.axhline(1.0, color=_GREY, linewidth=0.9, linestyle=":")
-    ax.set_ylim(0, min(ax.get_ylim()[1], 2 * max([1.0, *shown])))
+def _even(axes: Sequence[Axes]) -> None:
+    """The line of 1; axes, which panels share, end where speedups do, not where the widest interval does."""
+    lines = [line for ax in axes for line in ax.lines if not str(line.get_label()).startswith("_")]
+    for ax in axes:
+        ax.axhline(1.0, color=_GREY, linewidth=0.9, linestyle=":")
+    axes[0].set_ylim(0, min(axes[0].get_ylim()[1], 2 * max([1.0, *(float(np.max(one.get_ydata())) for one in lines)])))
 
 
 def speedup_over_active(study: Study) -> Figure:
@@ -110,18 +111,18 @@ def speedup_over_active(study: Study) -> Figure:
             model = row.cells["target"]
             if row.cells["draft"] == "draft_0.8b" and row.gamma == gamma:
                 _printed(ax, [float(models[model].active_b or "nan")], [row], "speedup", ours.get(model))
-        _even(ax)
         ax.set(xlabel="active parameters a token, 10⁹", ylabel=f"speedup at gamma {gamma}")
         plot.plain_ticks(ax.xaxis)
         plot.legend([ax])
+    _even(figure.axes)
     return figure
 
 
 def speedup_over_gamma(study: Study) -> Figure:
     """Speedup over gamma with 95 % intervals."""
     figure = _over_gamma(study, _decided(_main_suites(study), "over gamma"), "speedup", lambda arm: arm.ratio)
+    _even(figure.axes)
     for ax in figure.axes:
-        _even(ax)
         ax.set(ylabel="speedup over plain decoding")
     return figure
 
@@ -213,13 +214,13 @@ def prompt_length_sweep(study: Study) -> Figure:
             plot.series(right, xs, [arm.ratio for arm in group], label, index, len(own))
         name = "moe_q4 + draft_0.8b, gamma 8; 256 and more: one caption"
         _printed(right, [float(row.cells["n_prompt"]) for row in sweep], sweep, "speedup", None, name)
-        _even(right)
         left.set(xscale="log", xlabel="prompt tokens", ylabel="decode tok/s", ylim=(0, None))
         right.set(xlabel="prompt tokens", ylabel="speedup over plain decoding")
         for ax in (left, right):
             ax.set_xticks([32, 128, 512, 1024], ["32", "128", "512", "1024"], minor=False)
             ax.set_xticks([], minor=True)
         plot.legend([left, right], 1)
+    _even([right for (_, right), _ in parts])
     return figure
 
 
