@@ -48,7 +48,7 @@ def test_of_each_depth_is_said_what_was_decided_there_and_up_to_where_it_pays(
         effect = word if word in get_args(Effect) else "not decided yet"
         standing = None if word == "INVALID" else Made(effect=effect, out=None if word == effect else word)
         ratio = Interval(value={"faster": 2.0, "slower": 0.5}.get(effect, 1.0))
-        about = {"case": Made(target=Made(id="t")), "setting": "pld, gamma 2", "wrong": int(standing is None)}
+        about = {"case": Made(target=Made(id="t")), "setting": "pld, gamma 2", "n_invalid": int(standing is None)}
         return Made(standing=standing, effect=effect, ratio=ratio, **about)
 
     rows = [DeepArm(made(word), "code", depth, 1.0, 1.0) for depth, word in effects]
