@@ -124,7 +124,7 @@ def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | No
     known = bins(name)
     if not known:
         return None
-    peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores).gb_s
+    peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores)[0]
     peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in known), default=0.0)
     cores = gpu_cores or max(
         (chip.gpu_cores for chip in known if chip.peak_bandwidth_gb_s in (peak, None)),

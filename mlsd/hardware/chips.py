@@ -88,13 +88,6 @@ def has_no_fan(hardware_model: str | None) -> bool:
     return hardware_model is not None and (hardware_model in _NO_FAN or "MacBookAir" in hardware_model)
 
 
-class PeakBandwidth(Record, frozen=True, kw_only=True):
-    """A published peak, or why there is none."""
-
-    gb_s: float | None
-    source: str  # where the figure stands, or the reason that it is None
-
-
 _NAMED = re.compile(r"(?:(?<=apple-)|(?<![a-z0-9.-]))([am]\d+)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
 _MEMORY = re.compile(r"(\d+) ?gi?b(?![a-z/])")
 _CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
@@ -127,19 +120,22 @@ def named_chip(text: str) -> str | None:
     return f"{name} {known[0].gpu_cores}-core" if len(known) == 1 < len(of_name) else name
 
 
-def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None) -> PeakBandwidth:
-    """The published peak memory bandwidth of a chip, in GB/s (10^9); core counts decide where bins differ."""
+def peak_bandwidth(
+    name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None
+) -> tuple[float | None, str]:
+    """The published peak memory bandwidth of a chip, in GB/s (10^9), and where it stands; core counts decide where bins
+    differ. Or None, and why.
+    """
     of_name = bins(name)
     if not of_name:
         names = ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS))
-        return PeakBandwidth(gb_s=None, source=f"no chip of that name is known; known are {names}")
-    known = {chip.peak_bandwidth_gb_s for chip in of_name}
-    if len(known) == 1:
-        return PeakBandwidth(gb_s=known.pop(), source=of_name[0].source)
+        return None, f"no chip of that name is known; known are {names}"
     chosen = [chip for chip in of_name if chip.gpu_cores == gpu_cores]
     if gpu_cores is None and cpu_cores is not None:
         chosen = [chip for chip in of_name if chip.cpu_cores == cpu_cores]
+    if len({chip.peak_bandwidth_gb_s for chip in of_name}) == 1:
+        chosen = [of_name[0]]
     if len(chosen) != 1:
         figures = " or ".join(f"{chip.peak_bandwidth_gb_s:g} GB/s ({chip.gpu_cores} GPU cores)" for chip in of_name)
-        return PeakBandwidth(gb_s=None, source=f"{name} has {figures}; the core counts do not decide")
-    return PeakBandwidth(gb_s=chosen[0].peak_bandwidth_gb_s, source=chosen[0].source)
+        return None, f"{name} has {figures}; the core counts do not decide"
+    return chosen[0].peak_bandwidth_gb_s, chosen[0].source

@@ -92,7 +92,9 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
     chip = values.get("machdep.cpu.brand_string") or None
     gpu_cores = parse_gpu_cores(outputs.get("displays"))
     cores = parse_perf_levels(values) or parse_number_processors(outputs.get("hardware"))
-    peak = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=cores and sum(cores)) if chip else None
+    peak, source = None, "the chip is not known"
+    if chip:
+        peak, source = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=cores and sum(cores))
     wired_mb = whole_number(values.get("iogpu.wired_limit_mb"))
     missing = {
         "chip": "sysctl gives no machdep.cpu.brand_string",
@@ -102,7 +104,7 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
         "wired_limit_bytes": "macOS decides (iogpu.wired_limit_mb is 0), and its rule is not published"
         if wired_mb == 0
         else "sysctl gives no iogpu.wired_limit_mb",
-        "peak_bandwidth_gb_s": peak.source if peak else "the chip is not known",
+        "peak_bandwidth_gb_s": source,
     }
     environment = Environment(
         host="",
@@ -116,8 +118,8 @@ def facts(outputs: Outputs, *, mode: int | None = None, variables: Mapping[str, 
         gpu_cores=gpu_cores,
         memory_bytes=whole_number(values.get("hw.memsize")),
         wired_limit_bytes=wired_mb * MIB if wired_mb else None,
-        peak_bandwidth_gb_s=peak.gb_s if peak else None,
-        peak_bandwidth_source=peak.source if peak and peak.gb_s is not None else None,
+        peak_bandwidth_gb_s=peak,
+        peak_bandwidth_source=None if peak is None else source,
     )
     metal = sorted(f"{key}={value}" for key, value in (variables or {}).items() if key.startswith("GGML_METAL_"))
     settings = [environment.os.partition(" (")[0], *([] if mode is None else [f"powermode {mode}"]), *metal]

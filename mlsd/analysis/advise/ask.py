@@ -144,7 +144,7 @@ def _chip(chip: str) -> AppleChip:
     except ValueError:
         known = apple_chip(chip)
         if known is None:
-            why = peak_bandwidth(chip).source
+            _, why = peak_bandwidth(chip)
             raise InputError(
                 f"--chip {chip}: {why}.",
                 hint='Give the peak bandwidth of its memory, as Apple states it: --chip "400 GB/s".',
