@@ -49,18 +49,10 @@ class Acceptance(Record, frozen=True, kw_only=True):
         return outcomes(alphas, gamma, alphas[0] if self.is_lookup else 1.0)
 
 
-class Stated(Record, frozen=True, kw_only=True):
-    """What a log or a person says of rounds at one gamma."""
-
-    gamma: int
-    mgl: float
-    words: str
-
-
 def stated(
     gamma: int, rate: float | None = None, counts: tuple[int, int] | None = None, mgl: float | None = None
-) -> Stated:
-    """From one of three: accepted over proposed tokens, both counts, or the MGL.
+) -> Acceptance:
+    """What a log or a person says of a drafter, not yet which: accepted over proposed tokens, both counts, or the MGL.
 
     Raises InputError for what no round at this gamma can have.
     """
@@ -77,7 +69,9 @@ def stated(
         )
     what = f"MGL {mgl:.2f} at gamma {gamma}"
     words = f"{said} as stated, {WORDS['proposed']}: {what}" if said else f"{what} as stated"
-    return Stated(gamma=gamma, mgl=mgl, words=words)
+    alpha = rate_of(mgl, "position", gamma)
+    assert alpha is not None
+    return Acceptance(way=PLAIN_WAY, alphas=(alpha,), source=words)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,13 +145,6 @@ def known_acceptances(target: str) -> list[Acceptance]:
 def is_method(name: str) -> bool:
     """Whether this is a way to draft without a draft model."""
     return name in HEADS or any(name in entry.methods for entry in _entries()["lookups"])
-
-
-def stated_acceptance(way: Arm, stated: Stated) -> Acceptance:
-    """A drafter with the chance of a token that gives the stated MGL at the stated gamma."""
-    alpha = rate_of(stated.mgl, "position", stated.gamma)
-    assert alpha is not None
-    return Acceptance(way=way, alphas=(alpha,), source=stated.words)
 
 
 def any_acceptance(way: Arm, workload: str | None) -> Acceptance:

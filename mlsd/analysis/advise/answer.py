@@ -9,12 +9,10 @@ from msgspec.structs import replace
 from mlsd.analysis.advise.acceptance import (
     PLAIN_WAY,
     Acceptance,
-    Stated,
     any_acceptance,
     is_method,
     known_acceptances,
     own_acceptances,
-    stated_acceptance,
     way_of,
 )
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
@@ -54,7 +52,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods, with options as --drafter takes them
     workload: str | None = None
-    stated: Stated | None = None  # of the one draft or method; None: what is known
+    stated: Acceptance | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
     request: Request | None = None  # whose whole time is to be answered
@@ -228,7 +226,7 @@ def _acceptances(
             raise InputError(
                 "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
-        return [stated_acceptance(way, question.stated) for way in everything], False
+        return [replace(question.stated, way=way) for way in everything], False
     return list(everything.values()), any(a.way in everything for a in measured)
 
 

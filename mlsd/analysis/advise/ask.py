@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from mlsd.analysis.advise.acceptance import Stated, stated
+from mlsd.analysis.advise.acceptance import Acceptance, stated
 from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, Machine, TargetAdvice, answer
 from mlsd.analysis.advise.prospects import Request
 from mlsd.analysis.predict.known import Known, read_known
@@ -104,7 +104,7 @@ def _again(databases: Sequence[str | Path], engine: EngineOptions) -> list[str]:
 
 def _stated(
     gammas: Sequence[int], rate: float | None, counts: tuple[int, int] | None, mgl: float | None
-) -> Stated | None:
+) -> Acceptance | None:
     n_given = sum(one is not None for one in (rate, counts, mgl))
     if not n_given:
         return None
