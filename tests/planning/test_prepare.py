@@ -34,11 +34,6 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
     assert row <= {column.name for column in TRIALS}
 
 
-def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"no profile called 'huge'.*tiny, smollm2, synth, mac-16gb"):
-        study_request("A", profile="huge")
-
-
 def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
     models = {"dense-m": str(tiny / "llama.gguf"), "draft-small": "tiny-dense"}
     prepared = prepare_study(study_request("D", profile="tiny", models=models), make=True)
@@ -69,16 +64,17 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("models", "reason"),
+    ("profile", "models", "reason"),
     [
-        ({"boss": "tiny-dense"}, "no role 'boss'"),
-        ({"dense-m": "no/such.gguf"}, "does not exist"),
-        ({"dense-m": "nothing"}, "is not in the model manifest"),
+        ("tiny", {"boss": "tiny-dense"}, "no role 'boss'"),
+        ("tiny", {"dense-m": "no/such.gguf"}, "does not exist"),
+        ("tiny", {"dense-m": "nothing"}, "is not in the model manifest"),
+        ("huge", {}, r"no profile called 'huge'.*tiny, smollm2, synth, mac-16gb"),
     ],
 )
-def test_an_unknown_role_or_model_is_refused(models: dict[str, str], reason: str) -> None:
+def test_an_unknown_profile_role_or_model_is_refused(profile: str, models: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        prepare_study(study_request("D", profile="tiny", models=models))
+        prepare_study(study_request("D", profile=profile, models=models))
 
 
 def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> None:
@@ -94,13 +90,9 @@ def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> Non
 # --- what is tried when nobody chose ------------------------------------------------------------------------------
 
 
-def test_the_embedded_family_has_its_draft() -> None:
+def test_the_embedded_family_has_its_draft_and_none_is_that_of_itself_nor_of_another_vocabulary(tiny: Path) -> None:
     found = default_arms(resolve_model("tiny-moe"))
-    assert found.drafters == ("pld", "ngram-cache")
-    assert found.drafts == ("tiny-draft",)
-
-
-def test_a_draft_is_no_draft_of_itself_nor_of_another_vocabulary(tiny: Path) -> None:
+    assert (found.drafters, found.drafts) == (("pld", "ngram-cache"), ("tiny-draft",))
     assert default_arms(resolve_model("tiny-draft")).drafts == ()
     assert "tiny-draft" not in default_arms(resolve_model(str(tiny / "llama.gguf"))).drafts
 
