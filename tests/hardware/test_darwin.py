@@ -56,16 +56,6 @@ def outputs(**changed: str | None) -> dict[str, str | None]:
     return base | changed
 
 
-def test_a_mac_is_read_from_its_tools() -> None:
-    read = darwin.facts(outputs())
-    facts = read.environment
-    assert facts.os == "macOS 26.5 (25F71)"
-    assert (facts.chip, facts.hardware_model, facts.memory_bytes) == ("Apple M2 Ultra", "Mac14,14", 206158430208)
-    assert (facts.performance_cores, facts.efficiency_cores, facts.logical_cores) == (16, 8, 24)
-    assert (facts.gpu_cores, facts.peak_bandwidth_gb_s) == (30, 800)
-    assert read.identity == "12345678-ABCD-EF01-2345-6789ABCDEF01"
-
-
 def test_gpu_cores_decide_the_bandwidth_of_a_max_chip() -> None:
     m4_max = M2_ULTRA.replace("M2 Ultra", "M4 Max")
     forty = DISPLAYS.replace('"30"', '"40"')

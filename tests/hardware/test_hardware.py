@@ -41,10 +41,14 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(darwin, "run", lambda argv: texts.get(tuple(argv)))
     environment = hardware.read_environment(BACKEND)
     assert environment.chip == environment.device == "Apple M2 Ultra"
+    assert (environment.os, environment.hardware_model) == ("macOS 26.5 (25F71)", "Mac14,14")
+    assert (environment.memory_bytes, environment.logical_cores, environment.gpu_cores) == (206158430208, 24, 30)
+    assert (environment.performance_cores, environment.efficiency_cores) == (16, 8)
     assert (environment.backend, environment.llama_cpp_build) == ("Metal", "b8240")
     assert (environment.power_source, environment.low_power_mode, environment.thermal_state) == ("ac", True, "nominal")
     assert environment.peak_bandwidth_gb_s == 800
-    assert mac.IDENTITY.split('"')[3] not in str(environment)
+    identity = mac.IDENTITY.split('"')[3]
+    assert environment.host == hardware.host_key(identity) and identity not in str(environment)
 
 
 def test_a_missing_program_gives_no_output_and_a_failing_one_what_it_printed() -> None:
