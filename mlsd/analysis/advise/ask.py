@@ -67,6 +67,9 @@ def advise(
         raise InputError("A request is described by --prompt-tokens and --n-predict together.")
     databases = [db] if isinstance(db, str | Path) else db
     paths = [Path(path) for path in databases or study_databases()]
+    again = options_of(engine) if chip is None else []
+    if chip is None and len(databases) == 1:  # a command measures into one database
+        again += ["--db", str(databases[0])]
     question = AdviceQuestion(
         target=str(target),
         drafts=None if drafts is None else tuple(drafts),
@@ -75,7 +78,7 @@ def advise(
         quant=quant,
         stated=_stated(gammas, acceptance, accepted, mgl),
         request=request,
-        options=shlex.join(_again(databases, engine)) if chip is None else "",
+        options=shlex.join(again),
     )
     if chip is None:
         machine = _here(engine, build)
@@ -95,11 +98,6 @@ def _known(paths: Sequence[Path]) -> Known:
     with ExitStack() as stack:
         stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
         return read_known(stores, refuted)
-
-
-def _again(databases: Sequence[str | Path], engine: EngineOptions) -> list[str]:
-    """What a command that goes on from here must say again; a command measures into one database."""
-    return [*options_of(engine), *(("--db", str(databases[0])) if len(databases) == 1 else ())]
 
 
 def _stated(
