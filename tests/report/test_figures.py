@@ -138,15 +138,10 @@ def test_a_legend_of_many_lines_leaves_the_axes_their_size(count: int) -> None:
     assert key.y1 <= ax.get_tightbbox().y0
 
 
-def drawn(svg: str, *words: str) -> None:
-    for word in words:
-        assert word in svg
-
-
 def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
     curve = target_curve(points({k: 10 + 0.5 * k + (6 if k >= 9 else 0) for k in range(1, 34)}))
     svg = plot.render(lambda: pass_curves({"a-model": curve}), "t")
-    drawn(svg, "a-model", "T(k), ms", "Target efficiency")
+    assert all(word in svg for word in ("a-model", "T(k), ms", "Target efficiency"))
     figure = pass_curves({"a-model": curve})
     data = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].lines]
     assert 8.5 in {x[0] for x in data if len(x) == 2 and x[0] == x[1]}
@@ -155,7 +150,7 @@ def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
 def test_theory_and_count_stand_together() -> None:
     found = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
     svg = plot.render(lambda: expert_shares([found, found, found]), "e")
-    drawn(svg, "counted, text", "independent uniform (MoESD)", "one correlation")
+    assert all(word in svg for word in ("counted, text", "independent uniform (MoESD)", "one correlation"))
     counted = next(line for line in expert_shares([found]).axes[0].lines if line.get_label() == "counted, text")
     assert list(np.asarray(counted.get_ydata(), dtype=float)) == [row.text for row in found.coverage.rows]
     assert not expert_shares([found] * 4).texts

@@ -41,15 +41,10 @@ def test_equation_2_credits_rejected_tokens_and_the_corrected_form_adds_up(tmp_p
     assert "0.14x for moe_q4" in words and "prints 1.26x" in words, "equation 1 with the study's own figures"
 
 
-def test_passes_timed_apart_from_the_trials_predict_too(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.5, noise=0.0, gammas=(4,)))
-    assert [one.inputs for one in mlsd.open_study(path).predictions] == ["rounds"]
-
-
 @pytest.mark.parametrize("gammas", [(4,), (4, 8)])
 def test_every_setting_is_a_row_of_the_frame(tmp_path: Path, gammas: tuple[int, ...]) -> None:
     frame = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, gammas=gammas))).equations
-    assert list(frame["gamma"]) == list(gammas)
+    assert list(frame["gamma"]) == list(gammas) and set(frame["inputs"]) == {"rounds"}
     assert (frame["eq2"] > frame["speedup"]).all() and frame["eq2_off"].notna().all()
 
 
