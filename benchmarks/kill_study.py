@@ -304,6 +304,5 @@ def _in_a_lab(folder: Path, seed: int) -> tuple[int, str | None]:
     if not whole.exists():
         line = [sys.executable, "-m", "mlsd", "run", *test_lab.PLAN, "--db", str(whole)]
         subprocess.run(line, check=True, capture_output=True)
-    found, n_kills = test_lab.survive(folder, _KILLS_IN_A_LAB, seed)
-    alone = test_lab.outputs(whole)
-    return n_kills, None if found == alone else "doubled" if found - alone else "lost"
+    found, alone = test_lab.survive(folder, _KILLS_IN_A_LAB, seed), test_lab.outputs(whole)
+    return _KILLS_IN_A_LAB, None if found == alone else "doubled" if found - alone else "lost"

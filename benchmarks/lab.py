@@ -45,8 +45,8 @@ machine.measure = measure
 async def main(port, n):
     certificate = open(sys.argv[3]).read()
     scheduler = await cluster.open_scheduler("127.0.0.1", port, certificate)
-    asked = cluster.Joining(address=scheduler.address, certificate=certificate, may_pull=False)
-    workers = [await cluster.open_machine(asked) for _ in range(n)]
+    joining = cluster.Joining(address=scheduler.address, certificate=certificate, may_pull=False)
+    workers = [await cluster.open_machine(joining) for _ in range(n)]
     print("ready", flush=True)
     await scheduler.finished()
 asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

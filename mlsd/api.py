@@ -169,7 +169,8 @@ def server(
     With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
     """
     fields = _fields(locals(), "db")
-    from mlsd.servers.open import ServerRequest, serve
+    from mlsd.servers.open import serve
+    from mlsd.servers.request import ServerRequest
 
     return serve(ServerRequest(**fields), _path(db))
 

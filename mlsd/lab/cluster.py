@@ -49,7 +49,9 @@ _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
 _MOST_CERTIFICATE = 1 << 20  # characters
-_KEPT = "What was measured is kept; start a lab again, and the same command goes on."
+_SSH_FAILED = 255
+_SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
+_GOES_ON = "What was measured is kept; start a lab again, and the same command goes on."
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -120,9 +122,9 @@ def own_host(address: str) -> str:
     found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)
     # IPv4 first: a link-local address of IPv6 means nothing without the name of the interface.
     for family, kind, protocol, _, place in sorted(found, key=lambda one: one[0] != socket.AF_INET):
-        with socket.socket(family, kind, protocol) as asked, contextlib.suppress(OSError):
-            asked.connect(place)  # of datagrams: nothing is sent
-            return _in_url(str(asked.getsockname()[0]))
+        with socket.socket(family, kind, protocol) as probe, contextlib.suppress(OSError):
+            probe.connect(place)  # of datagrams: nothing is sent
+            return _in_url(str(probe.getsockname()[0]))
     raise OSError(f"there is no way to {parts.hostname}")
 
 
@@ -217,11 +219,13 @@ def start(
                 f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
             ) from error
         on_start(scheduler.address, path)
-        asked = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
+        joining = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
-            connect = partial(subprocess.Popen, remote.line(_JOIN), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-            joining = (connect, asked, partial(on_loss, remote.host))
-            threading.Thread(target=_keep_joined, args=joining, daemon=True).start()
+            connect = partial(
+                subprocess.Popen, remote.line("-m mlsd.lab"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            arguments = (connect, joining, partial(on_loss, remote.host))
+            threading.Thread(target=_keep_joined, args=arguments, daemon=True).start()
         await scheduler.finished()
 
     asyncio.run(serve())
@@ -244,9 +248,9 @@ class Remote(Record, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises: LabError where it cannot join, with what to do."""
-        asked = self.line(f"-c {shlex.quote(_SHOW_VERSION)}")
+        line = self.line(f"-c {shlex.quote(_SHOW_VERSION)}")
         try:
-            done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         except OSError as error:
             raise LabError(f"ssh cannot be run: {error}.", hint="Install OpenSSH's client.") from error
         reason = _first_line("\n".join(reversed(done.stderr.splitlines())))
@@ -265,11 +269,6 @@ class Remote(Record, frozen=True, kw_only=True):
             )
 
 
-_SSH_FAILED = 255
-_SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
-_JOIN = "-m mlsd.lab"
-
-
 class Joining(Record, frozen=True, kw_only=True):
     """What a machine's own process is told."""
 
@@ -282,12 +281,14 @@ def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Cal
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
     address = full_address(address)
     Cluster(address, certificate).close()  # says what is wrong, where something is
-    asked = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
+    joining = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
     begin = partial(start_child, "mlsd.lab", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    _keep_joined(begin, asked, on_loss)
+    _keep_joined(begin, joining, on_loss)
 
 
-def _keep_joined(begin: Callable[[], subprocess.Popen[bytes]], asked: Joining, on_loss: Callable[[str], None]) -> None:
+def _keep_joined(
+    begin: Callable[[], subprocess.Popen[bytes]], joining: Joining, on_loss: Callable[[str], None]
+) -> None:
     """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
     while True:
         process = begin()
@@ -295,7 +296,7 @@ def _keep_joined(begin: Callable[[], subprocess.Popen[bytes]], asked: Joining, o
         words: deque[bytes] = deque(maxlen=1)
         try:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(msgspec.json.encode(asked) + b"\n")
+                process.stdin.write(msgspec.json.encode(joining) + b"\n")
                 process.stdin.flush()
             words.extend(process.stderr)
             process.wait()
@@ -306,20 +307,20 @@ def _keep_joined(begin: Callable[[], subprocess.Popen[bytes]], asked: Joining, o
         time.sleep(_REJOIN_S)
 
 
-async def open_machine(asked: Joining) -> Any:
+async def open_machine(joining: Joining) -> Any:
     """Dask's worker of a machine, joined. Raises: OSError where there is no scheduler."""
     kind = _without_http(_distributed().Worker)
-    resources = {"machine": 1} | ({_PULLS: 1} if asked.may_pull else {})
+    resources = {"machine": 1} | ({_PULLS: 1} if joining.may_pull else {})
     return await kind(
-        asked.address, nthreads=1, resources=resources, memory_limit=0, heartbeat_interval="5s", death_timeout=30,
-        name=uuid.uuid4().hex[:12], host=own_host(asked.address), security=_security(asked.certificate),
+        joining.address, nthreads=1, resources=resources, memory_limit=0, heartbeat_interval="5s", death_timeout=30,
+        name=uuid.uuid4().hex[:12], host=own_host(joining.address), security=_security(joining.certificate),
     )  # fmt: skip
 
 
-async def _serve_machine(asked: Joining) -> None:
-    machine.card(EngineOptions(), may_pull=asked.may_pull)
+async def _serve_machine(joining: Joining) -> None:
+    machine.card(EngineOptions(), may_pull=joining.may_pull)
     try:
-        worker = await open_machine(asked)
+        worker = await open_machine(joining)
     except OSError:  # a TimeoutError among them
         return
     await worker.finished()
@@ -428,7 +429,7 @@ class Cluster:
     def receive(self, timeout_s: float) -> Iterator[tuple[str, BlockMeasured | Ended]]:
         """What was said since, by ticket, waiting so long for the first. Raises: LabError without the scheduler."""
         if self._client.status not in ("running", "connecting"):
-            raise LabError("The lab's scheduler is gone.", hint=_KEPT)
+            raise LabError("The lab's scheduler is gone.", hint=_GOES_ON)
         with contextlib.suppress(queue.Empty):
             yield self._arrived.get(timeout=timeout_s)
             while True:
@@ -501,7 +502,7 @@ def _gone() -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError, RuntimeError) as error:
-        raise LabError(f"The lab's scheduler is gone: {_first_line(str(error))}", hint=_KEPT) from error
+        raise LabError(f"The lab's scheduler is gone: {_first_line(str(error))}", hint=_GOES_ON) from error
 
 
 def _first_line(text: str) -> str:

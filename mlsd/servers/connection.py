@@ -19,7 +19,7 @@ from mlsd.errors import InputError, ServerError
 from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, TOKEN_S, Limit
 from mlsd.outside import excerpt, has_field, parse
 from mlsd.redact import redact
-from mlsd.servers.protocols import Reply
+from mlsd.servers.protocols import Counters, Page, Reply, prometheus
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Reply)
@@ -88,13 +88,11 @@ class _Deadline:
         told = self._began
         while not self._over.wait(_POLL_S):
             if self.error is None and self._left_s() <= 0:
-                late = time.monotonic() - self._began >= ANSWER_S.most
-                self.error = ServerError(
-                    f"{self._url} has taken {ANSWER_S.words}."
-                    if late
-                    else f"{self._url} has sent nothing of use for {self._patience_s:g} s.",
-                    hint=ANSWER_S.hint if late else "Give a longer --patience, or look at it.",
-                )
+                what = f"sent nothing of use for {self._patience_s:g} s"
+                hint = "Give a longer --patience, or look at it."
+                if time.monotonic() - self._began >= ANSWER_S.most:
+                    what, hint = f"taken {ANSWER_S.words}", ANSWER_S.hint
+                self.error = ServerError(f"{self._url} has {what}.", hint=hint)
             if self.error is not None and self._socket is not None:
                 with suppress(OSError):
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -112,10 +110,6 @@ class _Deadline:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-
-
-def _too_much(url: str, limit: Limit) -> ServerError:
-    return ServerError(f"{url} sent more than {limit.words}.", hint=limit.hint)
 
 
 class Connection:
@@ -141,29 +135,29 @@ class Connection:
             trust_env=False,
         )
 
-    def get(self, path: str, kind: type[T], mark: str) -> T | None:
-        """A page as a record; None where there is none, or one of another kind: without the field `mark`.
+    def get(self, path: str, mark: str) -> Page | None:
+        """A page about the server; None where there is none, or one of another kind: without the field `mark`.
 
         Raises: ServerError where it is of that kind and does not fit, and where a key is missing.
         """
         body = self._page("GET", path)
-        return None if body is None or not has_field(body, mark) else self._parse(body, kind, path)
+        return None if body is None or not has_field(body, mark) else self._parse(body, Page, path)
 
-    def get_text(self, path: str) -> str | None:
-        """A page as text; None where the server has no such page."""
-        body = self._page("GET", path)
-        return None if body is None else redact(body.decode("utf-8", "replace"))
+    def counters(self) -> Counters:
+        """What `/metrics` counts; nothing where the server has no such page. Raises: ServerError."""
+        body = self._page("GET", "/metrics") or b""
+        return prometheus(redact(body.decode("utf-8", "replace")), f"{self.url}/metrics")
 
     def post(self, path: str, value: Any, kind: type[S]) -> S:
         """The answer. Raises: ServerError, also where the server has no such page."""
         body = self._page("POST", path, value)
         if body is None:
             raise ServerError(f"{self.url} has no {path}.", hint="Is it the server you mean?")
-        return self._checked(self._parse(body, kind, path))
+        return self._parse(body, kind, path)
 
     def _page(self, method: str, path: str, value: Any = None) -> bytes | None:
         with self._open(method, path, value, self._patience_s) as (response, deadline):
-            body = self._whole(response, deadline)
+            body = b"".join(self._chunks(response, deadline, PAGE_BYTES))
         if response.status_code in _UNKNOWN or (
             method == "GET" and not response.is_success and response.status_code not in _NO_ENTRY
         ):
@@ -181,7 +175,7 @@ class Connection:
         """
         with self._open("POST", path, value, max(prefill_s, self._patience_s)) as (response, deadline):
             if not response.is_success:
-                self._check(response, self._whole(response, deadline))
+                self._check(response, b"".join(self._chunks(response, deadline, PAGE_BYTES)))
             for now_ns, line in self._lines(response, deadline):
                 data = line.removeprefix(b"data:").strip()
                 if not data or line.startswith((b":", b"event:", b"id:", b"retry:")):
@@ -189,28 +183,25 @@ class Connection:
                 if data == b"[DONE]":
                     yield now_ns, None
                     continue
-                event = self._checked(self._parse(data, kind, path))
+                event = self._parse(data, kind, path)
                 if adds(event):
                     deadline.token(min(self._patience_s, TOKEN_S.most))
                 yield now_ns, event
 
     def _lines(self, response: httpx2.Response, deadline: _Deadline) -> Iterator[tuple[int, bytes]]:
         """Lines, each with the time at which its end arrived."""
-        begun = bytearray()
+        begun, now_ns = bytearray(), 0
         for chunk in self._chunks(response, deadline, STREAM_BYTES):
             now_ns = CLOCK.now_ns()
             for part in chunk.splitlines(keepends=True):
                 begun += part
                 if len(begun) > EVENT_BYTES.most:
-                    raise _too_much(self.url, EVENT_BYTES)
+                    raise self._too_much(EVENT_BYTES)
                 if part.endswith((b"\n", b"\r")):
                     yield now_ns, bytes(begun)
                     begun.clear()
         if begun:
-            yield CLOCK.now_ns(), bytes(begun)
-
-    def _whole(self, response: httpx2.Response, deadline: _Deadline) -> bytes:
-        return b"".join(self._chunks(response, deadline, PAGE_BYTES))
+            yield now_ns, bytes(begun)
 
     def _chunks(self, response: httpx2.Response, deadline: _Deadline, most: Limit) -> Iterator[bytes]:
         packed = response.headers.get("Content-Encoding", "identity")
@@ -220,7 +211,7 @@ class Connection:
         for chunk in response.iter_raw():
             n_bytes += len(chunk)
             if n_bytes > most.most:
-                raise _too_much(self.url, most)
+                raise self._too_much(most)
             if deadline.error is not None:  # many small pieces may all lie here already
                 return
             yield chunk
@@ -261,12 +252,12 @@ class Connection:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except httpx2.ConnectError as error:
-            raise ServerError(f"No server answers at {self.url}: {_shown(error)}.", hint="Start it.") from error
-        except httpx2.RemoteProtocolError as error:
-            raise ServerError(f"{self.url} broke off in the middle: {_shown(error)}.") from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise ServerError(f"{self.url}: {_shown(error) or type(error).__name__}.") from error
+            shown = redact(str(error))[:_SHOWN].strip()
+            if isinstance(error, httpx2.ConnectError):
+                raise ServerError(f"No server answers at {self.url}: {shown}.", hint="Start it.") from error
+            what = " broke off in the middle" if isinstance(error, httpx2.RemoteProtocolError) else ""
+            raise ServerError(f"{self.url}{what}: {shown or type(error).__name__}.") from error
 
     def _check(self, response: httpx2.Response, body: bytes) -> None:
         if response.is_success:
@@ -276,17 +267,14 @@ class Connection:
         hint = f"Give its key in the variable {KEY_VARIABLE}." if status in _NO_ENTRY else ""
         raise ServerError(f"{self.url} {what} ({status}): {excerpt(body)}", hint=hint)
 
-    def _checked(self, answer: S) -> S:
-        if (failure := answer.failure) is not None:
-            raise ServerError(f"{self.url} returned an error: {failure}.")
+    def _parse(self, body: bytes, kind: type[T], path: str) -> T:
+        answer = parse(body, kind, f"The answer of {self.url}{path}", ServerError)
+        if isinstance(answer, Reply) and answer.failure is not None:
+            raise ServerError(f"{self.url} returned an error: {answer.failure}.")
         return answer
 
-    def _parse(self, body: bytes, kind: type[T], path: str) -> T:
-        return parse(body, kind, f"The answer of {self.url}{path}", ServerError)
+    def _too_much(self, limit: Limit) -> ServerError:
+        return ServerError(f"{self.url} sent more than {limit.words}.", hint=limit.hint)
 
     def close(self) -> None:
         self._client.close()
-
-
-def _shown(error: Exception) -> str:
-    return redact(str(error))[:_SHOWN].strip()

@@ -9,7 +9,7 @@ from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
 from mlsd.servers.openai import LM_STUDIO, MLX_LM, MLX_VLM, OTHER, OWNED, VLLM, OpenAI, Vllm
-from mlsd.servers.protocols import Health, ListedModel, ModelList, Props, Version
+from mlsd.servers.protocols import ListedModel
 
 _POLL_S = 0.1
 _KNOWN = ("llama-server", "mlx_lm.server", "mlx-vlm", "Ollama", "LM Studio", "OpenAI's")
@@ -29,25 +29,25 @@ def connect(url: str, patience_s: float, draft: str | None = None, tell: Tell | 
 
 
 def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
-    props = connection.get("/props", Props, "default_generation_settings")
+    props = connection.get("/props", "default_generation_settings")
     if props is not None:
         return LlamaServer(connection, props)
-    version = connection.get("/api/version", Version, "version")
-    if version is not None:
-        running = (connection.get(path, ModelList, "models") for path in ("/api/ps", "/api/tags"))
+    about = connection.get("/api/version", "version")
+    if about is not None:
+        running = (connection.get(path, "models") for path in ("/api/ps", "/api/tags"))
         models = next((found.models for found in running if found and found.models), None)
-        return Ollama(connection, _first(models, connection.url), version.version)
-    loaded = connection.get("/api/v0/models", ModelList, "data")
+        return Ollama(connection, _first(models, connection.url), about.version or "")
+    loaded = connection.get("/api/v0/models", "data")
     if loaded is not None and loaded.data:
         ready = tuple(model for model in loaded.data if model.state == "loaded")
         return OpenAI(connection, _first(ready, connection.url).id, LM_STUDIO, draft, switches=draft is not None)
-    listed = connection.get("/v1/models", ModelList, "data")
+    listed = connection.get("/v1/models", "data")
     models = () if listed is None else listed.data or ()
     dialect = OWNED.get(models[0].owned_by or "", OTHER) if models else OTHER
     if dialect is VLLM:
-        reply = connection.get("/version", Version, "version")
-        return Vllm(connection, models[0].id, VLLM, build="" if reply is None else reply.version)
-    health = None if dialect is not OTHER else connection.get("/health", Health, "status")
+        about = connection.get("/version", "version")
+        return Vllm(connection, models[0].id, VLLM, build=(about and about.version) or "")
+    health = None if dialect is not OTHER else connection.get("/health", "status")
     if health is not None and health.status == "ok":
         return OpenAI(connection, None, MLX_LM, draft, model=_served(models))
     if health is not None and health.loaded_model is not None:
@@ -56,7 +56,7 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
         return OpenAI(connection, _first(models, connection.url).id, dialect, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",
-        hint=f"Known: {', '.join((*_KNOWN, *(one.program for one in OWNED.values())))}.",
+        hint=f"Known: {', '.join((*_KNOWN, *(one.server.program for one in OWNED.values())))}.",
     )
 
 

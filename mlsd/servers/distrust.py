@@ -1,6 +1,7 @@
 """What a server reports of an answer, held against what can be: its clock, its counts, its memory of other requests."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 
 from mlsd.servers.endpoint import Request, ServerAnswer
 from mlsd.servers.protocols import Counters
@@ -10,99 +11,81 @@ _CONFIRMED = 0.05  # of the time that passed here, the server's may differ by so
 _TICK_NS = 2_000_000  # below it clocks and buffers decide
 
 
-def doubt(
+def impossible(
     request: Request,
     answer: ServerAnswer,
     gamma: int,
     grown: Counters | None = None,
-    earlier: Sequence[ServerAnswer] = (),
+    earlier: Iterable[ServerAnswer] = (),
 ) -> str | None:
     """Why this answer cannot be what the server says it is, or None.
 
     `gamma` is the most tokens it may draft a round, 0 where nobody knows; `grown` is what its own counters grew by
-    around the answer, where nothing else was asked meanwhile; `earlier` are other answers to such requests.
+    around the answer, where nothing else was sent meanwhile; `earlier` are other answers to such requests.
     """
-    return (
-        _short(request, answer)
-        or _prompt_changed(request, answer)
-        or _counts(answer, gamma)
-        or _counters(answer, grown)
-        or _faster_than_made(answer)
-        or _repeated_times(answer, earlier)
+    found = itertools.chain(
+        _lengths(request, answer), _counts(answer, gamma), _counters(answer, grown), _times(answer, earlier)
     )
+    return next(found, None)
 
 
-def _short(request: Request, answer: ServerAnswer) -> str | None:
-    wrote, asked = answer.n_tokens, request.n_predict
-    if wrote > asked:
-        return f"it wrote {wrote} tokens where {asked} were asked for"
-    if wrote == asked or (answer.ended and not request.ignore_eog):
-        return None
-    if answer.ended:
+def _lengths(request: Request, answer: ServerAnswer) -> Iterator[str]:
+    wrote, wanted, sent = answer.n_tokens, request.n_predict, len(request.prompt)
+    if wrote > wanted:
+        yield f"it wrote {wrote} tokens where {wanted} were asked for"
+    elif wrote < wanted and answer.ended and request.ignore_eog:
         end = "this server cannot be told to go on: use --stop-at-eog"
-        return f"the model ended it after {wrote} of {asked} tokens, and {end}"
-    return f"it wrote {wrote} of {asked} tokens: the server limits them, or its context is full"
-
-
-def _prompt_changed(request: Request, answer: ServerAnswer) -> str | None:
+        yield f"the model ended it after {wrote} of {wanted} tokens, and {end}"
+    elif wrote < wanted and not answer.ended:
+        yield f"it wrote {wrote} of {wanted} tokens: the server limits them, or its context is full"
     if isinstance(request.prompt, str) or request.messages or answer.n_prompt is None:
-        return None
-    sent = len(request.prompt)
+        return
     if answer.n_prompt != sent:
-        return f"it read {answer.n_prompt} prompt tokens where {sent} were sent: a template or a BOS token came on top"
-    if not request.keep and answer.n_processed is not None and answer.n_processed < sent:
-        return f"it remembered {sent - answer.n_processed} of {sent} prompt tokens that it was told to forget"
-    return None
+        yield f"it read {answer.n_prompt} prompt tokens where {sent} were sent: a template or a BOS token came on top"
+    elif not request.keep and answer.n_processed is not None and answer.n_processed < sent:
+        yield f"it remembered {sent - answer.n_processed} of {sent} prompt tokens that it was told to forget"
 
 
-def _counts(answer: ServerAnswer, gamma: int) -> str | None:
+def _counts(answer: ServerAnswer, gamma: int) -> Iterator[str]:
     """Accepted tokens are proposed ones and part of the output; each round has one token that was not drafted."""
     proposed, accepted = answer.proposed, answer.accepted
     if not proposed or accepted is None:
-        return None
+        return
     if accepted > proposed:
-        return f"it reports {accepted} of {proposed} drafted tokens accepted"
-    if answer.by_accepted and answer.accepted != sum(n * rounds for n, rounds in enumerate(answer.by_accepted)):
-        return f"it reports {answer.accepted} tokens accepted, its rounds by accepted tokens {answer.by_accepted}"
+        yield f"it reports {accepted} of {proposed} drafted tokens accepted"
+    if answer.by_accepted and accepted != sum(n * rounds for n, rounds in enumerate(answer.by_accepted)):
+        yield f"it reports {accepted} tokens accepted, its rounds by accepted tokens {answer.by_accepted}"
     # The last round may have verified more than the output had room for.
     room = answer.n_tokens - 1 + gamma if gamma else proposed
     rounds = -(-proposed // gamma) if gamma else 1
     if accepted + rounds > room + 1:
-        return f"it reports {accepted} tokens accepted in {rounds} or more rounds, of an output of {answer.n_tokens}"
-    return None
+        yield f"it reports {accepted} tokens accepted in {rounds} or more rounds, of an output of {answer.n_tokens}"
 
 
-def _counters(answer: ServerAnswer, grown: Counters | None) -> str | None:
+def _counters(answer: ServerAnswer, grown: Counters | None) -> Iterator[str]:
     if grown is None:
-        return None
+        return
     claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))
     for name, claimed in claims:
         counted = getattr(grown, name)
         if claimed is not None and counted is not None and counted != claimed:
-            return f"it reports {claimed} tokens {name}, its own counters {counted}"
+            yield f"it reports {claimed} tokens {name}, its own counters {counted}"
     if grown.by_position and answer.accepted is not None and sum(grown.by_position) != answer.accepted:
-        return f"it reports {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
-    return None
+        yield f"it reports {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
 
 
-def _faster_than_made(answer: ServerAnswer) -> str | None:
-    """An answer cannot arrive in less time than its making took: it was made before, for somebody else."""
+def _times(answer: ServerAnswer, earlier: Iterable[ServerAnswer]) -> Iterator[str]:
     if answer.decode_ns is None:
-        return None
+        return
+    # An answer cannot arrive in less time than its making took: it was made before, for somebody else.
     claimed = answer.decode_ns + (answer.prompt_ns or 0)
     if claimed > _TICK_NS and answer.total_ns < _CLOCKS * claimed:
         took = f"{answer.total_ns / 1e6:.1f} ms and reports {claimed / 1e6:.1f} ms"
-        return f"it came after {took}: a cached answer"
-    return None
-
-
-def _repeated_times(answer: ServerAnswer, earlier: Sequence[ServerAnswer]) -> str | None:
-    """No two decodings take the same time to the microsecond, twice in a row, in both of their parts."""
-    if answer.decode_ns is None or answer.prompt_ns is None:
-        return None
-    if any((e.decode_ns, e.prompt_ns) == (answer.decode_ns, answer.prompt_ns) for e in earlier):
-        return "its times equal those of an earlier answer to the digit: a cached answer"
-    return None
+        yield f"it came after {took}: a cached answer"
+    # No two decodings take the same time to the microsecond, twice in a row, in both of their parts.
+    own = answer.decode_ns, answer.prompt_ns
+    if answer.prompt_ns is not None and any((one.decode_ns, one.prompt_ns) == own for one in earlier):
+        yield "its times equal those of an earlier answer to the digit: a cached answer"
 
 
 def decode_ns_of(answer: ServerAnswer, prefill: ServerAnswer) -> int | None:

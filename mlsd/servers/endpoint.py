@@ -21,7 +21,7 @@ class Server(Named, frozen=True, kw_only=True):
 
     program: str  # "llama-server", "mlx_lm.server", ...
     build: str = ""
-    model: str  # file name or id, never a folder
+    model: str = ""  # file name or id, never a folder
     n_vocab: int | None = None
     n_parameters: int | None = None
     gives_tokens: bool = False  # else outputs are compared as text

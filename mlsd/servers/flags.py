@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -50,8 +49,7 @@ _DRAFTINGS = {
     ),
     "ngram-cache": _Drafting(type="ngram-cache", other="it takes no most tokens a round and other thresholds"),
 }
-# Our methods -> the server's types; a type of the server goes by its own name as well.
-TYPES = {name: one.type for name, one in _DRAFTINGS.items()}
+TYPES = {name: one.type for name, one in _DRAFTINGS.items()}  # our methods -> the server's types
 # Options of the server's own types -> the end of the flag of that type.
 _OPTIONS = {"ngram": ("size-n", "n-match")}
 # What llama-server keeps snapshots of a recurrent state for (`need_n_rs_seq` in common.h of b11434, and before).
@@ -109,34 +107,33 @@ def read_help(path: str, text: str) -> Binary:
     return Binary(path=path, flags=flags, types=types)
 
 
+def type_of(spec: DrafterSpec) -> str:
+    """The server's type for a method of ours; a type of the server goes by its own name."""
+    return TYPES.get(spec.name, spec.name)
+
+
 def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
     """The flags that make a server draft as `spec` says, at most `gamma` tokens a round.
 
     Raises: UnsupportedError for what the binary cannot do, InputError for an option that has no flag.
     """
-    kind, own = _type(binary, spec), _DRAFTINGS.get(spec.name)
+    kind, differs = type_of(spec), _differences(spec)
+    if spec.name in TYPES and _all_options(spec).get(ADAPTIVE) and f"{kind}-{ADAPTIVE}" in binary.types:
+        kind = f"{kind}-{ADAPTIVE}"
+        differs.pop(ADAPTIVE)
     if kind not in binary.types:
         raise UnsupportedError(
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
-    given, values = _words(binary, spec, gamma, draft_path), _all_options(spec)
-    like = set() if own is None else {name for name in own.always if values.get(name) == _done(own, name, values)}
-    like |= {ADAPTIVE} if kind.endswith(ADAPTIVE) else set()
-    if other := {} if own is None else spec.options.keys() - own.options.keys() - like:
+    given = _flags(binary, kind, spec, gamma, draft_path)
+    if other := differs.keys() & spec.options.keys():
         raise _no_flag(min(other), kind)
     return given
 
 
-def _type(binary: Binary, spec: DrafterSpec) -> str:
-    """The server's type for a method: where the length adapts, the type for that, if there is one."""
-    kind = TYPES.get(spec.name, spec.name)
-    adapts = bool(spec.name in TYPES and _all_options(spec).get(ADAPTIVE))
-    return f"{kind}-{ADAPTIVE}" if adapts and f"{kind}-{ADAPTIVE}" in binary.types else kind
-
-
-def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
-    kind, own, values = _type(binary, spec), _DRAFTINGS.get(spec.name), _all_options(spec)
+def _flags(binary: Binary, kind: str, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
+    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
     # Without a type a draft model does nothing at all, so it is always given.
     given = ["--spec-type", kind]
     if draft_path is not None:
@@ -144,20 +141,20 @@ def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None
         if flag is None:
             raise UnsupportedError("This llama-server takes no draft model.")
         given += [flag, draft_path]
-    most = binary.known(f"--spec-{kind}-size-m", f"--spec-{kind}-n-max", "--spec-draft-n-max", "--draft-max")
-    if most is not None:
-        given += [most, str(gamma)]
-    if least := binary.known(f"--spec-{kind}-n-min"):
-        given += [least, "1"]  # its default may be more than gamma
+    settings = [
+        ((f"--spec-{kind}-size-m", f"--spec-{kind}-n-max", "--spec-draft-n-max", "--draft-max"), str(gamma)),
+        ((f"--spec-{kind}-n-min",), "1"),  # its default may be more than gamma
+        # Its default, given so that it is recorded: it decides what a temperature means.
+        (("--spec-draft-sampling",), "greedy"),
+    ]
+    given += [word for names, value in settings if (flag := binary.known(*names)) for word in (flag, value)]
     if kind.endswith(ADAPTIVE) and own is not None:
         given += ["--spec-draft-n-min-adaptive", str(values[ADAPTIVE])]
-    if sampling := binary.known("--spec-draft-sampling"):
-        given += [sampling, "greedy"]  # its default, given so that it is recorded: it decides what a temperature means
     # Of ours those that were given, and defaults that switch something on.
     told = spec.options if own is None else [n for n in own.options if n in spec.options or values.get(n)]
     for name in told:
         ends = _OPTIONS.get(name, (name.replace("_", "-"),)) if own is None else (own.options[name],)
-        flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), *(f"--spec-draft-{end}" for end in ends))
+        flag = binary.known(*(f"--spec-{of}-{end}" for of in (kind, "draft") for end in ends))
         if flag is None and binary is not _CURRENT:
             raise _no_flag(name, kind)
         # What is advised was measured, so there is a server that has it.
@@ -167,12 +164,6 @@ def _words(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None
 
 def _no_flag(name: str, kind: str) -> InputError:
     return InputError(f"llama-server has no setting {name!r} for {kind}.", hint="Leave it out, or use --flags.")
-
-
-def _done(own: _Drafting, name: str, options: Mapping[str, OptionValue]) -> OptionValue:
-    """What the server does of an option that it has no flag for."""
-    done = own.always[name]
-    return options.get(done, done) if isinstance(done, str) else done
 
 
 def read_flags(text: str) -> list[str]:
@@ -225,7 +216,7 @@ def advice(
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
     own, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
-    kind = TYPES.get(spec.name, spec.name)
+    kind = type_of(spec)
     studio = "LM Studio: leave Speculative Decoding off; it needs a second model."
     if not re.fullmatch(r"(draft|ngram)-[\w-]+", kind) or (own is None and spec.name in METHODS):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
@@ -236,15 +227,13 @@ def advice(
         name = name if kind.startswith("draft-") else None
     elif name:
         name, where = "DRAFT.gguf", f" (DRAFT.gguf: the file of {name})"
-    lines = [f"llama-server: {shlex.join(_words(_CURRENT, spec, gamma, name))}{where}"]
-    values = _all_options(spec)
-    if differs := [] if by_server or own is None else _differs(own, values):
-        lines.append(
-            f"llama-server differs: {', '.join(differs)}; it may draft otherwise than measured here. {_MEASURE}"
-        )
+    lines = [f"llama-server: {shlex.join(_flags(_CURRENT, kind, spec, gamma, name))}{where}"]
+    if differs := {} if by_server else _differences(spec):
+        words = (f"{n} {v} was measured" + ("" if d is None else f", it does {d}") for n, (v, d) in differs.items())
+        lines.append(f"llama-server differs: {', '.join(words)}; it may draft otherwise than measured here. {_MEASURE}")
     if spec.name == DRAFT_MODEL and name and own is not None:
         called = draft or (spec.draft.id if spec.draft else name)
-        left = "".join(f"; it has no {option}" for option in own.options if values.get(option))
+        left = "".join(f"; it has no {option}" for option in own.options if _all_options(spec).get(option))
         lines.append(f"LM Studio: Speculative Decoding > Draft Model {called}, Drafting Max Size {gamma}{left}.")
     else:
         lines.append(studio)
@@ -265,13 +254,15 @@ def _all_options(spec: DrafterSpec) -> dict[str, OptionValue]:
     return {name: value for name, value in chosen.items() if isinstance(value, str | int | float)}
 
 
-def _differs(own: _Drafting, values: Mapping[str, OptionValue]) -> list[str]:
-    """Options that the server has nothing like, with what it does instead."""
-    found = []
+def _differences(spec: DrafterSpec) -> dict[str, tuple[OptionValue, OptionValue | None]]:
+    """Options of a method of ours that the server has nothing like: their values, and what it does instead."""
+    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
+    found = dict[str, tuple[OptionValue, OptionValue | None]]()
     for name, value in values.items():
-        if name in own.options:
+        if own is None or name in own.options:
             continue
-        done = _done(own, name, values) if name in own.always else None
+        done = own.always.get(name)
+        done = values.get(done, done) if isinstance(done, str) else done
         if value != done:
-            found.append(f"{name} {value} was measured" + ("" if done is None else f", it does {done}"))
+            found[name] = value, done
     return found

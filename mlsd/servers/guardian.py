@@ -24,8 +24,6 @@ def _end_with_guardian() -> None:
 
 def main() -> int:
     """Run the server until it ends or standard input closes; its exit code, 128 and the signal's number after one."""
-    # Ctrl-C reaches every process of a terminal; ours is the parent's to give.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_end_with_guardian, cwd=empty_dir())
     signal.signal(signal.SIGTERM, lambda *_: server.kill())
     on_end_of_input(server.kill)

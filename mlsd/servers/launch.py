@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +24,6 @@ from mlsd.servers.flags import Binary
 from mlsd.servers.guardian import DIED
 
 _HOST = "127.0.0.1"
-_TRIES = 2  # another program may take the port between our look and the server's
 _LOG_BYTES, _STOP_S = 1_500, 10.0
 
 
@@ -54,7 +54,7 @@ def own_libllama_first(program: str) -> tuple[str, ...]:
     return ("/usr/bin/env", f"LD_PRELOAD={library}") if bundled and sys.platform == "linux" else ()
 
 
-class Launched:
+class Launched(AbstractContextManager["Launched"]):
     """One llama-server, running inside the block; `endpoint` speaks to it."""
 
     def __init__(self, binary: Binary, flags: Sequence[str], patience_s: float, tell: Tell | None = None) -> None:
@@ -81,38 +81,26 @@ class Launched:
         """The server, started if it does not run. Raises: ServerError with the end of its log."""
         if not self.running or self._endpoint is None:
             self.stop()
-            for attempt in range(_TRIES):
-                try:
-                    self._endpoint = self._start()
-                    break
-                except ServerError:
-                    self.stop()
-                    if attempt == _TRIES - 1:
-                        raise
-        assert self._endpoint is not None
+            try:
+                self._endpoint = self._start()
+            except ServerError:  # another program may have taken the port between our look and the server's
+                self.stop()
+                self._endpoint = self._start()
         return self._endpoint
 
     def _start(self) -> Endpoint:
-        port = _free_port()
+        with socket.socket() as probe:
+            probe.bind((_HOST, 0))
+            port = probe.getsockname()[1]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         # Flags that stand in the environment would be set behind our back, and a key would shut us out.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_A")}
+        command = [*own_libllama_first(self._binary.path), self._binary.path, *self._flags]
+        command += ["--host", _HOST, "--port", str(port)]
         self._process = start_child(
-            *(
-                "mlsd.servers.guardian",
-                *own_libllama_first(self._binary.path),
-                self._binary.path,
-                *self._flags,
-                "--host",
-                _HOST,
-                "--port",
-                str(port),
-            ),
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+            "mlsd.servers.guardian", *command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT,
             variables=environment,
-        )
+        )  # fmt: skip
         try:
             return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running, self._tell)
         except ServerError as error:
@@ -140,15 +128,5 @@ class Launched:
             self._log.close()
         self._process = self._log = self._endpoint = None
 
-    def __enter__(self) -> Launched:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

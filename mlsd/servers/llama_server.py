@@ -16,24 +16,22 @@ from mlsd.servers.protocols import (
     Counters,
     ListedModel,
     LlamaEvent,
-    ModelList,
     ModelMeta,
-    Props,
+    Page,
     Timings,
     Tokenized,
-    prometheus,
 )
 
 
 class LlamaServer(Endpoint):
     """An endpoint that speaks the protocol of llama.cpp's own server."""
 
-    def __init__(self, connection: Connection, props: Props) -> None:
+    def __init__(self, connection: Connection, props: Page) -> None:
         super().__init__(connection)
         self._props = props
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
-        listed = connection.get("/v1/models", ModelList, "data") or ModelList()
-        meta = (listed.data or (ListedModel(),))[0].meta or ModelMeta()
+        listed = connection.get("/v1/models", "data")
+        meta = ((listed and listed.data) or (ListedModel(),))[0].meta or ModelMeta()
         name = props.model_alias or props.model_path or "model"
         self.server = Server(
             program="llama-server",
@@ -146,7 +144,7 @@ class LlamaServer(Endpoint):
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts; None where the server was started without it."""
-        counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
+        counted = self._connection.counters()
         return None if counted == Counters() else counted
 
 

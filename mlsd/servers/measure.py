@@ -1,13 +1,15 @@
 """Servers side by side in interleaved blocks: one trial a request, in the store."""
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from mlsd.drafters import METHODS
 from mlsd.engine.context import threads_of
@@ -21,8 +23,10 @@ from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import BenchResult, check_database, conduct, result_of
 from mlsd.measure.process import measure_job, run_info
 from mlsd.models.library import LocalModel
-from mlsd.planning.job import Block, Job, ModelFile, Slot, prompt_key
+from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.planning.plan import in_order
 from mlsd.planning.prompts import Prompt
+from mlsd.planning.request import MOST_BLOCKS
 from mlsd.records import (
     N_TOKENS,
     NO_DRAFTER,
@@ -36,12 +40,12 @@ from mlsd.records import (
     Status,
     Trial,
 )
-from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
+from mlsd.servers.distrust import decode_ns_of, impossible, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
-from mlsd.servers.plan import SERVERS, Ask, ServerPlan, plan_servers
 from mlsd.servers.protocols import Counters
+from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
 from mlsd.store import sessions
 from mlsd.store.newest import study_path
@@ -60,6 +64,9 @@ _NOTHING_DRAFTED = (
     "nothing, it needs --spec-type too."
 )
 _SHOWN = 24  # characters around the first difference of two texts
+_FACTS = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
+
+Arm = int | None  # place of the server; None: our own loop
 
 
 @dataclass
@@ -76,7 +83,7 @@ class Side:
     prompts: dict[str, Request] = field(default_factory=dict)  # by name; none: as the first side takes them
     references: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: its first greedy answers
     prefills: dict[str, ServerAnswer] = field(default_factory=dict)  # by name: the quickest answer of one token
-    earlier: list[ServerAnswer] = field(default_factory=list)
+    earlier: deque[ServerAnswer] = field(default_factory=partial(deque, maxlen=_MOST_EARLIER))
 
     @property
     def endpoint(self) -> Endpoint:
@@ -85,16 +92,13 @@ class Side:
         self.reported = endpoint.server
         return endpoint
 
-    @property
-    def death(self) -> str:
-        return self.server.death if isinstance(self.server, Launched) else ""
-
-    def stop(self) -> None:
-        if isinstance(self.server, Launched):
-            self.server.stop()
-
-    def remember(self, answer: ServerAnswer) -> None:
-        self.earlier = [*self.earlier, answer][-_MOST_EARLIER:]
+    def stop(self) -> str:
+        """End one that was launched, which then starts anew; how it had ended by itself."""
+        if not isinstance(self.server, Launched):
+            return ""
+        death = self.server.death
+        self.server.stop()
+        return death
 
 
 class ServerModels(Record, frozen=True, kw_only=True):
@@ -102,7 +106,6 @@ class ServerModels(Record, frozen=True, kw_only=True):
 
     target: LocalModel | None = None
     drafts: tuple[LocalModel, ...] = ()
-    flags: str = ""  # beyond what mlsd sets
     together: bool = True  # memory holds all servers at once
 
 
@@ -117,17 +120,15 @@ class ServerResult(BenchResult, frozen=True, kw_only=True):
 
 def measure(
     sides: Sequence[Side],
-    ask: Ask,
+    wanted: ServerRequest,
     prompts: Sequence[Prompt],
     models: ServerModels,
     db: Path | None = None,
     watcher: Watcher | None = None,
-    *,
-    rivals: bool = False,
 ) -> ServerResult:
-    """Measure every side against the first, and keep each request as a trial.
+    """Measure every side against the first, and store each request as a trial.
 
-    The first one is plain and the others have its target; or they are `rivals` with models of their own, of which only
+    The first one is plain and the others have its target; or they are rivals with models of their own, of which only
     speed and text are compared.
     Raises: ServerError when the first server cannot even answer once; LockError, StoreError, InputError.
     """
@@ -136,34 +137,40 @@ def measure(
         for side in sides:
             stack.callback(side.stop)
         check_database(path)
-        environment = read_environment(run_info(ask.engine))
-        session = _Session(sides, ask, prompts, models, rivals=rivals)
+        environment = read_environment(run_info(wanted.engine))
+        session = _Session(sides, wanted, prompts, models)
         session.prepare()
-        cases = {slot.case_id: slot.case for block in session.plan(0).blocks for slot in block.slots}
+        blocks = session.blocks()
+        cases = {case.id: case for block in blocks for _, case in block}
+        arm_of = {case.id: arm for block in blocks for arm, case in block}
         with Store.open(path) as store:
-            planned = session.plan(next_repeat(store, environment, cases))
+            first = next_repeat(store, environment, cases)
+            last = first + (MOST_BLOCKS if wanted.goal else wanted.repeats)
+            study: TrialRole = "study"
+            planned = [[(case, case.id, study) for _, case in block] for block in blocks]
+            slots = in_order(dict.fromkeys(range(first, last), planned), wanted.seed, turn=arm_of.__getitem__)
             facts = tuple(model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None)
             decides = session.decides.count(cases.values())
-            race = None if ask.goal is None else Race(ask.goal, plan=decides)
+            race = None if wanted.goal is None else Race(wanted.goal, plan=decides)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             record |= sessions.as_stored(decides)
-            plan = Experiment(loads=(session.job(planned.blocks),), environment=environment, facts=facts, record=record)
+            plan = Experiment(loads=(session.job(slots),), environment=environment, facts=facts, record=record)
 
             def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
                 for chosen in turns:
-                    yield from session.measure(job, planned.arm_of, chosen)
+                    yield from session.measure(job, arm_of, chosen)
 
-            outcome, doubts = conduct(plan, store, RunSettings(seed=ask.seed), watcher, race or ALL, drive)
+            outcome, warnings = conduct(plan, store, RunSettings(seed=wanted.seed), watcher, race or ALL, drive)
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             store.add_warnings(outcome.run_id, noted)
-            found = result_of(store, path, (outcome, (*doubts, *noted)), race=race)
+            found = result_of(store, path, (outcome, (*warnings, *noted)), race=race)
     return ServerResult(
-        **msgspec.structs.asdict(found),
+        **asdict(found),
         notes=tuple(session.notes),
         deterministic=session.deterministic,
-        base=session.base if rivals else "",
-        agreement=tuple(session.agreement()) if rivals else (),
+        base=session.decides.base,
+        agreement=tuple(session.agreement()),
     )
 
 
@@ -171,12 +178,12 @@ class _Session:
     """What is known of the sides and prompts of one call."""
 
     def __init__(
-        self, sides: Sequence[Side], ask: Ask, prompts: Sequence[Prompt], models: ServerModels, *, rivals: bool
+        self, sides: Sequence[Side], wanted: ServerRequest, prompts: Sequence[Prompt], models: ServerModels
     ) -> None:
-        self._sides, self._ask, self._models, self._rivals = sides, ask, models, rivals
+        self._sides, self._wanted, self._models, self._rivals = sides, wanted, models, bool(wanted.rivals)
         # With a process for each of its turns a server's luck with memory is noise, which the blocks show.
-        self._anew = ask.goal is not None and isinstance(sides[0].server, Launched)
-        self._planned = {prompt.key: prompt for prompt in prompts}
+        self._anew = wanted.goal is not None and isinstance(sides[0].server, Launched)
+        self._prompts = {prompt.key: prompt for prompt in prompts}
         self.deterministic = True
         self.notes: list[str] = []
 
@@ -185,15 +192,11 @@ class _Session:
         """What is compared with what: per number of requests at once, and our own loop by itself."""
         return SessionPlan(
             pool="all",
-            stopping=Stopping.FIXED if self._ask.goal is None else Stopping.SEQUENTIAL,
+            stopping=Stopping.FIXED if self._wanted.goal is None else Stopping.SEQUENTIAL,
             process_per_arm=not self._anew,
-            base=self.base if self._rivals else "",
-            n_threads=threads_of(self._ask.engine),
+            base=self._target(0).id if self._rivals else "",
+            n_threads=threads_of(self._wanted.engine),
         )
-
-    @property
-    def base(self) -> str:
-        return self._target(0).id
 
     def _use(self, side: Side) -> Endpoint:
         """The side's server; others that lie in memory only while they work are ended first."""
@@ -203,6 +206,12 @@ class _Session:
                     other.stop()
         return side.endpoint
 
+    def _request(self, side: Side, name: str, nonce: int) -> Request:
+        wanted = self._wanted
+        known = {"n_predict": wanted.n_predict, "sampling": wanted.sampling, "ignore_eog": wanted.ignore_eog}
+        prompt = (side.prompts or self._sides[0].prompts)[name]
+        return replace(prompt, draft=side.draft, nonce=nonce, **known)
+
     # --- before anything is timed ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -210,18 +219,19 @@ class _Session:
         first = self._sides[0]
         endpoint = self._use(first)
         if self._rivals and any(self._use(side).server.chat_only for side in self._sides):
-            self._planned = {key: msgspec.structs.replace(one, chat=True) for key, one in self._planned.items()}
-        turns = {name: self._conversation(endpoint, prompt) for name, prompt in self._planned.items()}
+            self._prompts = {key: replace(one, chat=True) for key, one in self._prompts.items()}
+        turns = {name: self._conversation(endpoint, prompt) for name, prompt in self._prompts.items()}
         for side in self._sides:
             try:
                 other = self._use(side)
                 if not self._rivals:
                     _check_same_model(endpoint.server, other.server)
                 if self._rivals or side is first:
-                    side.prompts = {name: _read(other, prompt, turns[name]) for name, prompt in self._planned.items()}
-                self._ask_twice(side)
-                for number, name in enumerate(side.prompts) if self._ask.sampling.greedy else ():
-                    side.references.setdefault(name, self._answer(side, name, nonce=_PREPARING + number))
+                    side.prompts = {name: _read(other, prompt, turns[name]) for name, prompt in self._prompts.items()}
+                self._answer_twice(side)
+                for number, name in enumerate(side.prompts) if self._wanted.sampling.greedy else ():
+                    if name not in side.references:
+                        side.references[name] = self._answer(side, self._request(side, name, _PREPARING + number))
             except ServerError as error:  # its trials will fail with their reasons, and the others are measured
                 if side is first:
                     raise
@@ -229,25 +239,31 @@ class _Session:
         self._note_servers()
 
     def _conversation(self, endpoint: Endpoint, prompt: Prompt) -> tuple[str, ...]:
-        """The turns up to and with a prompt, the server's own answers between; none for a plain text."""
+        """The turns up to and with a prompt, the server's own greedy answers between; none for a plain text."""
         turns: list[str] = []
         for turn in prompt.earlier if prompt.chat else ():
             turns.append(turn)
-            request = self._request(endpoint.chat(tuple(turns)), draft=False)
-            request = msgspec.structs.replace(request, ignore_eog=False, sampling=Sampling())
+            request = endpoint.chat(tuple(turns))
+            request = replace(request, n_predict=self._wanted.n_predict, ignore_eog=False, draft=False)
             turns.append(endpoint.complete(request).text.strip())
         return (*turns, prompt.text) if prompt.chat else ()
 
-    def _ask_twice(self, side: Side) -> None:
+    def _answer(self, side: Side, request: Request) -> ServerAnswer:
+        endpoint = self._use(side)
+        side.earlier.append(endpoint.settle(request, endpoint.complete(request)))
+        return side.earlier[-1]
+
+    def _answer_twice(self, side: Side) -> None:
         """Whether a server repeats itself, and whether its draft remembers requests: then it drafts otherwise.
 
         The second is asked with a prompt that nobody can have asked before: what a server drafts for one that it knows
         may be what it wrote then (llama.cpp 26100), the first time here as well.
         """
-        name = next(iter(self._planned))
-        new = None if side.prompts else _unseen(self._use(side), self._prompt(side, name))
-        first, second = (self._answer(side, name, nonce=nonce, prompt=new) for nonce in (_PREPARING, 2 * _PREPARING))
-        if not self._ask.sampling.greedy:
+        name = next(iter(self._prompts))
+        request = self._request(side, name, _PREPARING)
+        request = request if side.prompts else _unseen(self._use(side), request)
+        first, second = (self._answer(side, replace(request, nonce=n * _PREPARING)) for n in (1, 2))
+        if not self._wanted.sampling.greedy:
             return
         if side.prompts:
             side.references[name] = first
@@ -267,7 +283,7 @@ class _Session:
         where = first_difference(first.tokens, second.tokens) if first.tokens else None
         place = "" if where is None else f" (from token {where} on)"
         if self._rivals:
-            self.notes.append(f"{self._name(side)} does not repeat itself{place}.")
+            self.notes.append(f"{self._target(self._sides.index(side)).id} does not repeat itself{place}.")
         else:
             self.deterministic = False
             self.notes.append(f"The plain server does not repeat itself{place}: only speed can be judged.")
@@ -288,56 +304,51 @@ class _Session:
             if not server.has_clock and all(answer.decode_ns is None for answer in answers):
                 self.notes.append(f"{server.program} has no clock: every tok/s is of whole answers, by ours.")
 
-    def _request(self, prompt: Request, *, draft: bool, nonce: int = 0) -> Request:
-        return msgspec.structs.replace(
-            prompt,
-            n_predict=self._ask.n_predict,
-            sampling=self._ask.sampling,
-            ignore_eog=self._ask.ignore_eog,
-            draft=draft,
-            nonce=nonce,
-        )
-
-    def _prompt(self, side: Side, name: str) -> Request:
-        return (side.prompts or self._sides[0].prompts)[name]
-
-    def _answer(self, side: Side, name: str, nonce: int, prompt: Request | None = None) -> ServerAnswer:
-        endpoint = self._use(side)
-        request = self._request(prompt or self._prompt(side, name), draft=side.draft, nonce=nonce)
-        answer = endpoint.settle(request, endpoint.complete(request))
-        side.remember(answer)
-        return answer
-
     # --- the plan -------------------------------------------------------------------------------------------------
 
-    def plan(self, first_repeat: int) -> ServerPlan:
-        return plan_servers(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
+    def blocks(self) -> list[list[tuple[Arm, Case]]]:
+        """A block for each group of prompts that are sent at once: every arm's cases, those of an arm together.
 
-    def _cases(self, arm: int | None, prompt: Prompt, suite: str) -> Iterator[Case]:
+        The last group is topped up from the first prompts. Raises: InputError where there are too few of them.
+        """
+        made, prompts = [], list(self._prompts.values())
+        for n in self._wanted.parallel:
+            if len(prompts) < n:
+                raise InputError(
+                    f"{n} requests at once need {n} different prompts; {len(prompts)} were given.", hint="Add --prompt."
+                )
+            arms: list[Arm] = [*range(len(self._sides)), *([None] if self._wanted.with_engine and n == 1 else [])]
+            suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
+            for start in range(0, len(prompts), n):
+                group = (prompts * 2)[start : start + n]
+                made.append([(arm, case) for arm in arms for one in group for case in self._cases(arm, one, suite)])
+        return made
+
+    def _cases(self, arm: Arm, prompt: Prompt, suite: str) -> Iterator[Case]:
         plain = Case(
             suite=suite,
             target=self._target(arm),
             prompt=prompt.ref,
-            n_predict=self._ask.n_predict,
-            sampling=Sampling() if self._ask.sampling.greedy else self._ask.sampling,
-            engine=self._ask.engine,
-            ignore_eog=self._ask.ignore_eog,
+            n_predict=self._wanted.n_predict,
+            sampling=Sampling() if self._wanted.sampling.greedy else self._wanted.sampling,
+            engine=self._wanted.engine,
+            ignore_eog=self._wanted.ignore_eog,
         )
         if arm is None:
             yield plain
             for side in (side for side in self._sides[1:] if side.spec.name in METHODS):
-                yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma)
+                yield replace(plain, drafter=side.spec, gamma=side.gamma)
             return
         side = self._sides[arm]
-        words = f"{self._server(arm).words} {self._models.flags}".strip()
-        yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma, server=words)
+        words = f"{self._server(arm).words} {self._wanted.flags}".strip()
+        yield replace(plain, drafter=side.spec, gamma=side.gamma, server=words)
 
     def _server(self, arm: int) -> Server:
         server = self._sides[arm if self._rivals else 0].reported
         assert server is not None  # the first has answered, and rivals were asked whether they take plain text
         return server
 
-    def _target(self, arm: int | None) -> ModelRef:
+    def _target(self, arm: Arm) -> ModelRef:
         local = self._models.target
         if arm is None:
             assert local is not None
@@ -347,40 +358,34 @@ class _Session:
         known = ModelRef(id=host.model) if local is None else local.ref
         twins = self._rivals and [self._server(place).words for place in range(len(self._sides))].count(host.words) > 1
         which = f" {arm + 1}" if twins else ""
-        return msgspec.structs.replace(known, id=f"{known.id} @ {host.program}{which}")
+        return replace(known, id=f"{known.id} @ {host.program}{which}")
 
-    def _name(self, side: Side) -> str:
-        return self._target(self._sides.index(side)).id
-
-    def job(self, planned: Sequence[Block]) -> Job:
+    def job(self, slots: tuple[Slot, ...]) -> Job:
         """All blocks as one job."""
-        slots = tuple(slot for block in planned for slot in block.slots)
-        prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
         local = self._models.target
         return Job(
             target=ModelFile(ref=slots[0].case.target, path="" if local is None else str(local.path)),
-            prompts={key: self._planned[ref.key] for key, ref in prompts.items()},
+            prompts={prompt_key(slot.case.prompt): self._prompts[slot.case.prompt.key] for slot in slots},
             slots=slots,
         )
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def measure(self, rest: Job, arm_of: Mapping[str, int | None], chosen: Sequence[int]) -> Iterator[Event]:
+    def measure(self, job: Job, arm_of: Mapping[str, Arm], chosen: Sequence[int]) -> Iterator[Event]:
         """Measure a block arm by arm; what fails is a failed trial, and the next arm runs."""
         trials: dict[str, Trial] = {}
-        for arm, places in grouped(chosen, lambda place: arm_of[rest.slots[place].case_id]).items():
-            slots = [rest.slots[place] for place in places]
+        for arm, places in grouped(chosen, lambda place: arm_of[job.slots[place].case_id]).items():
+            slots = [job.slots[place] for place in places]
             yield Started(index=places[0])
-            measured = self._own_loop(rest, slots) if arm is None else self._measure(self._sides[arm], slots)
+            measured = self._own_loop(job, slots) if arm is None else self._measure(self._sides[arm], slots)
             trials |= {slot.case_id: trial for slot, trial in measured}
-        yield BlockMeasured(slots=tuple(chosen), trials=tuple(trials[rest.slots[place].case_id] for place in chosen))
+        yield BlockMeasured(slots=tuple(chosen), trials=tuple(trials[job.slots[place].case_id] for place in chosen))
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
-        local = self._models.target
-        assert local is not None
+        assert self._models.target is not None
         job = Job(
-            target=ModelFile(ref=local.ref, path=str(local.path)),
-            models=tuple(ModelFile(ref=draft.ref, path=str(draft.path)) for draft in self._models.drafts),
+            target=file_of(self._models.target),
+            models=tuple(map(file_of, self._models.drafts)),
             prompts=rest.prompts,
             slots=tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar")),
         )
@@ -389,81 +394,57 @@ class _Session:
                 if isinstance(event, BlockMeasured):
                     yield from zip(job.slots, event.trials, strict=True)
         except MlsdError as error:
-            for slot in job.slots:
-                yield slot, failed_trial(slot, str(error))
+            yield from ((slot, failed_trial(slot, str(error))) for slot in job.slots)
 
     def _measure(self, side: Side, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
         """The trials of one turn, judged when all of its requests have ended."""
+        requests = [self._request(side, slot.case.prompt.key, 1 + slot.repeat) for slot in slots]
         try:
             if side.carries or self._anew:
                 side.stop()
             endpoint = self._use(side)
-            self._warm(side, endpoint, slots[0])
+            _warm(endpoint, requests[0])
             with ThreadPoolExecutor(len(slots)) as pool:
-                prefills = list(pool.map(lambda slot: endpoint.complete(self._slot_request(side, slot, 1)), slots))
+                prefills = list(pool.map(lambda one: endpoint.complete(replace(one, n_predict=1)), requests))
                 before = endpoint.counters() if len(slots) == 1 else None
-                asked = list(pool.map(lambda slot: self._ask_one(side, endpoint, slot), slots))
+                answers = list(pool.map(partial(_attempt, endpoint), requests))
         except MlsdError as error:
-            for slot in slots:
-                yield slot, failed_trial(slot, str(error))
+            yield from ((slot, failed_trial(slot, str(error))) for slot in slots)
             return
-        for slot, result, prefill in zip(slots, asked, prefills, strict=True):
+        for slot, request, answer, prefill in zip(slots, requests, answers, prefills, strict=True):
             name = f"{slot.case.suite} {slot.case.prompt.key}"
             # A moment's stall would pass for prefill, and shorten the decoding by as much.
             side.prefills[name] = min(prefill, side.prefills.get(name, prefill), key=lambda one: one.total_ns)
-            yield slot, self._trial(side, endpoint, slot, result, side.prefills[name], before)
-
-    def _warm(self, side: Side, endpoint: Endpoint, slot: Slot) -> None:
-        """A few tokens, so that no turn begins on a cold connection or a cold server.
-
-        Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed.
-        """
-        prompt = self._prompt(side, slot.case.prompt.key)
-        request = self._request(prompt, draft=side.draft, nonce=time.monotonic_ns() % 10**6)
-        if not endpoint.server.forgets:
-            endpoint.complete(msgspec.structs.replace(request, n_predict=1))
-            return
-        short = {"messages": (), "n_predict": _WARM_PREDICT, "ignore_eog": False}
-        words = (prompt.prompt[:_WARM_TOKENS] if isinstance(prompt.prompt, tuple) else prompt.prompt[:20]) or "Hello"
-        endpoint.complete(msgspec.structs.replace(request, prompt=words, **short))
-
-    def _slot_request(self, side: Side, slot: Slot, n_predict: int) -> Request:
-        request = self._request(self._prompt(side, slot.case.prompt.key), draft=side.draft, nonce=1 + slot.repeat)
-        return msgspec.structs.replace(request, n_predict=n_predict)
-
-    def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, ServerAnswer | MlsdError]:
-        request, started_at = self._slot_request(side, slot, self._ask.n_predict), now()
-        try:
-            return request, started_at, endpoint.complete(request)
-        except MlsdError as error:
-            return request, started_at, error
+            try:
+                yield slot, self._trial(side, endpoint, slot, request, answer, side.prefills[name], before)
+            except MlsdError as error:
+                yield slot, failed_trial(slot, str(error))
 
     def _trial(
         self,
         side: Side,
         endpoint: Endpoint,
         slot: Slot,
-        asked: tuple[Request, str, ServerAnswer | MlsdError],
+        request: Request,
+        attempt: tuple[str, ServerAnswer | MlsdError],
         prefill: ServerAnswer,
         before: Counters | None,
     ) -> Trial:
-        request, started_at, answer = asked
-        if isinstance(answer, MlsdError):
-            death = side.death
-            side.stop()  # a launched one starts anew, whatever state it is in
-            return failed_trial(slot, f"{answer}{death and f' {death}'}")
-        try:
-            after = endpoint.counters() if before is not None else None
-            grown = after.since(before) if after is not None and before is not None else None
-            answer = endpoint.settle(request, answer)
-            reason = doubt(request, answer, side.gamma, grown, side.earlier)
-            side.remember(answer)
-            if reason is not None and answer.n_tokens < request.n_predict:
-                raise ServerError(reason[0].upper() + reason[1:] + ".")
-            verdict = self._verdict(slot, request, answer)
-        except MlsdError as error:
-            return failed_trial(slot, str(error))
-        answer = _counted(answer, grown)
+        """The trial of an answer that began at a time. Raises: MlsdError where it gives no number."""
+        started_at, answer = attempt
+        if isinstance(answer, MlsdError):  # a launched server starts anew, whatever state it is in
+            raise ServerError(" ".join(filter(None, (str(answer), side.stop()))))
+        after = None if before is None else endpoint.counters()
+        grown = None if before is None or after is None else after.since(before)
+        answer = endpoint.settle(request, answer)
+        reason = impossible(request, answer, side.gamma, grown, side.earlier)
+        side.earlier.append(answer)
+        if reason is not None and answer.n_tokens < request.n_predict:
+            raise ServerError(reason[0].upper() + reason[1:] + ".")
+        verdict = self._verdict(slot, request, answer)
+        if grown is not None:
+            counted = {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
+            answer = replace(answer, **{name: n for name, n in counted.items() if getattr(answer, name) is None})
         timed = {
             "whole_decode_ns": whole_decode_ns(answer, prefill),
             "first_token_ns": answer.first_ns,
@@ -474,11 +455,12 @@ class _Session:
             **{f"{BY_ACCEPTED}{n}": rounds for n, rounds in enumerate(answer.by_accepted)},
         }
         reason = reason or (None if self._rivals else _fault(side, answer, verdict))
-        decode_ns = decode_ns_of(answer, prefill)
+        decode_ns, rounds = decode_ns_of(answer, prefill), answer.rounds
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
-            timed["server_decode_ns"] = answer.decode_ns
-            answer = msgspec.structs.replace(answer, rounds=())  # they are of the same clock
-            self._note_clock(endpoint)
+            timed["server_decode_ns"], rounds = answer.decode_ns, ()  # rounds are of the same clock
+            note = f"{endpoint.server.program} claims another time for its decoding than passed here: "
+            note += "such answers are timed by the clock of this program, whole less one of a single token."
+            self.notes += [] if note in self.notes else [note]
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
             status=Status.VALID if reason is None else Status.INVALID,
@@ -489,8 +471,8 @@ class _Session:
             text=answer.text,
             prefill_ns=answer.prompt_ns if answer.prompt_ns is not None else answer.first_ns,
             decode_ns=decode_ns,
-            rounds=answer.rounds,
-            earlier=self._prompt(side, slot.case.prompt.key).earlier,
+            rounds=rounds,
+            earlier=request.earlier,
             losslessness=verdict,
             stats={name: float(value) for name, value in timed.items() if value is not None},
             conditions=read_conditions(),
@@ -498,7 +480,7 @@ class _Session:
 
     def _verdict(self, slot: Slot, request: Request, answer: ServerAnswer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
-        if self._rivals or not self._ask.sampling.greedy or not self.deterministic:
+        if self._rivals or not self._wanted.sampling.greedy or not self.deterministic:
             return None
         plain = self._sides[0]
         reference = plain.references[slot.case.prompt.key]
@@ -507,39 +489,28 @@ class _Session:
             return None
         return judge(self._use(plain), request.prompt, answer, reference)
 
-    def _note_clock(self, endpoint: Endpoint) -> None:
-        note = f"{endpoint.server.program} claims another time for its decoding than passed here: "
-        note += "such answers are timed by the clock of this program, whole less one of a single token."
-        if note not in self.notes:
-            self.notes.append(note)
-
     # --- afterwards -----------------------------------------------------------------------------------------------
 
     def agreement(self) -> Iterator[str]:
         """Whether each rival writes what the first one does, prompt by prompt, and why it may not."""
         first = self._sides[0]
-        for arm, side in enumerate(self._sides[1:], 1):
-            pairs = [
-                (name, one, side.references[name]) for name, one in first.references.items() if name in side.references
-            ]
-            if not pairs:
+        for arm, side in enumerate(self._sides[1:] if self._rivals else (), 1):
+            names = [name for name in first.references if name in side.references]
+            if not names:
                 continue
-            same = [name for name, one, other in pairs if one.text == other.text]
-            yield f"{self._name(side)} writes what {self.base} does on {len(same)} of {len(pairs)} prompts."
-            yield from (f"{name}: {_parted(one.text, other.text)}" for name, one, other in pairs if name not in same)
-            if why := self._differences(pairs, self._server(0), self._server(arm)):
+            pairs = {name: (first.references[name], side.references[name]) for name in names}
+            parted = {name: _parted(one.text, other.text) for name, (one, other) in pairs.items()}
+            n_same = sum(words is None for words in parted.values())
+            yield (f"{self._target(arm).id} writes what {self._target(0).id} does on {n_same} of {len(pairs)} prompts.")
+            yield from (f"{name}: {words}" for name, words in parted.items() if words is not None)
+            facts = {words: [getattr(self._server(n), fact) for n in (0, arm)] for fact, words in _FACTS.items()}
+            facts = {words: two for words, two in facts.items() if None not in two and two[0] != two[1]}
+            why = [f"{words} ({one} and {other})" for words, (one, other) in facts.items()]
+            read = [answer.n_prompt for answer in pairs[names[0]]]
+            if None not in read and read[0] != read[1]:
+                why.append(f"tokenizer or template ({names[0]} is {read[0]} tokens and {read[1]})")
+            if why:
                 yield f"They are not the same: {'; '.join(why)}."
-
-    def _differences(
-        self, pairs: Sequence[tuple[str, ServerAnswer, ServerAnswer]], one: Server, other: Server
-    ) -> list[str]:
-        names = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
-        facts = ((words, getattr(one, name), getattr(other, name)) for name, words in names.items())
-        why = [f"{words} ({a} and {b})" for words, a, b in facts if a is not None and b is not None and a != b]
-        for name, first, second in pairs[:1]:
-            if None not in (first.n_prompt, second.n_prompt) and first.n_prompt != second.n_prompt:
-                why.append(f"tokenizer or template ({name} is {first.n_prompt} tokens and {second.n_prompt})")
-        return why
 
 
 def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> Request:
@@ -548,26 +519,48 @@ def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> Request:
     Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
     """
     if chat:
-        return msgspec.structs.replace(endpoint.chat(chat), earlier=chat[1::2])
+        return replace(endpoint.chat(chat), earlier=chat[1::2])
     tokens = endpoint.tokenize(prompt.text)
     if prompt.n_tokens is not None and len(tokens) < prompt.n_tokens:
         raise InputError(
             f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
             hint="Give a shorter one, or a whole text.",
         )
-    return Request(prompt=(tokens[: prompt.n_tokens] if prompt.n_tokens else tokens) or prompt.text)
+    return Request(prompt=tokens[: prompt.n_tokens] or prompt.text)
 
 
-def _unseen(endpoint: Endpoint, prompt: Request) -> Request:
-    """A prompt of the same kind and length that begins with the time, so that no server has read it."""
+def _unseen(endpoint: Endpoint, request: Request) -> Request:
+    """A request of the same kind and length that begins with the time, so that no server has read it."""
     mark = f"{time.time_ns()}\n"
-    if prompt.messages:
-        first, *rest = prompt.messages
-        return msgspec.structs.replace(prompt, messages=(mark + first, *rest))
-    if isinstance(prompt.prompt, str):
-        return msgspec.structs.replace(prompt, prompt=mark + prompt.prompt[len(mark) :])
+    if request.messages:
+        first, *rest = request.messages
+        return replace(request, messages=(mark + first, *rest))
+    if isinstance(request.prompt, str):
+        return replace(request, prompt=mark + request.prompt[len(mark) :])
     new = endpoint.tokenize(mark)
-    return msgspec.structs.replace(prompt, prompt=(*new, *prompt.prompt[len(new) :]))
+    return replace(request, prompt=(*new, *request.prompt[len(new) :]))
+
+
+def _warm(endpoint: Endpoint, request: Request) -> None:
+    """A few tokens, so that no turn begins on a cold connection or a cold server.
+
+    Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed.
+    """
+    request = replace(request, nonce=time.monotonic_ns() % 10**6)
+    if not endpoint.server.forgets:
+        endpoint.complete(replace(request, n_predict=1))
+        return
+    words = request.prompt[: _WARM_TOKENS if isinstance(request.prompt, tuple) else 20] or "Hello"
+    endpoint.complete(replace(request, prompt=words, messages=(), n_predict=_WARM_PREDICT, ignore_eog=False))
+
+
+def _attempt(endpoint: Endpoint, request: Request) -> tuple[str, ServerAnswer | MlsdError]:
+    """When it began, and the answer or why there is none."""
+    started_at = now()
+    try:
+        return started_at, endpoint.complete(request)
+    except MlsdError as error:
+        return started_at, error
 
 
 def _check_same_model(plain: Server, other: Server) -> None:
@@ -592,11 +585,6 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
     return None
 
 
-def _counted(answer: ServerAnswer, grown: Counters | None) -> ServerAnswer:
-    known = {} if grown is None else {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
-    return msgspec.structs.replace(answer, **{n: value for n, value in known.items() if getattr(answer, n) is None})
-
-
 def _output(answer: ServerAnswer) -> object:
     return answer.tokens or (answer.text, answer.n_tokens)
 
@@ -605,7 +593,10 @@ def _shares(answer: ServerAnswer) -> str:
     return f"{answer.accepted} of {answer.proposed} tokens"
 
 
-def _parted(one: str, other: str) -> str:
+def _parted(one: str, other: str) -> str | None:
+    """Where two texts part; None where they are the same."""
+    if one == other:
+        return None
     place = first_difference(one, other) or 0
     ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
     return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
@@ -16,41 +16,22 @@ from mlsd.gguf_tools.source import Source
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.measure.parent.memory import fit_together
 from mlsd.models.library import LocalModel, resolve_model
-from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.planning.prompts import Prompt, Task, find_prompt, load_prompt, task_prompts
+from mlsd.planning.job import Job, Slot, file_of
+from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
 from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
-from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
+from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation, type_of
 from mlsd.servers.launch import Launched, server_flags
 from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
-from mlsd.servers.plan import SERVERS, Ask
+from mlsd.servers.request import SERVERS, ServerRequest
 
 UNREPORTED = "drafting not reported"  # the drafter of a rival that does not say whether it has one
 _TEMPLATE_TOKENS = 256
 _TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are needed at once than were given
-_PLAIN = (DrafterSpec(), 0, None)
 _PEEK = "1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4,"
-
-
-class ServerRequest(Ask, frozen=True, kw_only=True):
-    """Servers to measure, and on what."""
-
-    url: str | None = None  # with speculation
-    against: str | None = None  # without
-    rivals: tuple[str, ...] = ()  # in place of both: two servers, whatever they hold, the first to compare with
-    launch: str | None = None  # the llama-server program, in place of URLs
-    target: str | None = None  # with `launch`
-    drafts: tuple[str, ...] = ()
-    drafters: tuple[str, ...] = ()  # our names, or the server's own types
-    gammas: tuple[int, ...] | None = None  # None: the preset's, else 4
-    flags: str = ""
-    prompts: tuple[str, ...] = ("code",)
-    tasks: tuple[Task, ...] = ()
-    patience_s: float = 120.0
-    remote: bool = False
 
 
 def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | None = None) -> ServerResult:
@@ -60,11 +41,14 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
     """
     prompts = _prompts(request)
     if request.tasks:
-        request = msgspec.structs.replace(request, ignore_eog=False)
+        request = replace(request, ignore_eog=False)
     with ExitStack() as stack:
         tell = None if watcher is None else watcher.tell
-        opened = _given(request, stack, tell) if request.launch is None else _launched(request, prompts, stack, tell)
-        return measure(opened[0], request, prompts, opened[1], db, watcher, rivals=bool(request.rivals))
+        if request.launch is None:
+            sides, models = _given(request, stack, tell), ServerModels()
+        else:
+            sides, models = _launched(request, request.launch, prompts, stack, tell)
+        return measure(sides, request, prompts, models, db, watcher)
 
 
 def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
@@ -89,7 +73,7 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
 # --- servers that are there ---------------------------------------------------------------------------------------
 
 
-def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> tuple[list[Side], ServerModels]:
+def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> list[Side]:
     if request.with_engine or request.flags or request.drafters or request.gammas:
         raise InputError(
             "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
@@ -111,15 +95,14 @@ def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> tuple
     if request.rivals:
         told = [_drafts(end) for end in ends]
         names = [UNREPORTED if one is None else SPECULATION if one is True else NO_DRAFTER for one in told]
-        sides = [Side(DrafterSpec(name=name), 0, end) for name, end in zip(names, ends, strict=True)]
-        return sides, ServerModels()
+        return [Side(DrafterSpec(name=name), 0, end) for name, end in zip(names, ends, strict=True)]
     if len(ends) == 1:
         if not ends[0].server.switches:
             raise InputError(
                 f"{ends[0].server.program} cannot leave drafting off in a request, so one server cannot be both arms.",
                 hint="Start a second one without speculation, and name it with --against.",
             )
-        return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], ServerModels()
+        return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])]
     speculative, plain = ends
     if found := _drafts(plain):  # a slip that the counts show, or an answer that breaks off
         if (other := _drafts(speculative)) is True and found is True:
@@ -127,7 +110,7 @@ def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> tuple
         if isinstance(found, ServerError) and other:
             raise found
         speculative, plain = plain, speculative
-    return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], ServerModels()
+    return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)]
 
 
 def _drafts(endpoint: Endpoint) -> bool | ServerError | None:
@@ -147,34 +130,27 @@ def _drafts(endpoint: Endpoint) -> bool | ServerError | None:
 
 
 def _launched(
-    request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack, tell: Tell | None
+    request: ServerRequest, program: str, prompts: Sequence[Prompt], stack: ExitStack, tell: Tell | None
 ) -> tuple[list[Side], ServerModels]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
-    assert request.launch is not None
-    path = shutil.which(request.launch) or installed_program(request.launch)
+    path = shutil.which(program) or installed_program(program)
     if path is None:
-        raise InputError(f"There is no program {request.launch!r}.", hint="Give the path of llama-server.")
+        raise InputError(f"There is no program {program!r}.", hint="Give the path of llama-server.")
     binary, more = read_binary(path), read_flags(request.flags)
     target = resolve_model(request.target, make=True)
     drafts = tuple(resolve_model(draft, make=True) for draft in request.drafts)
     arms = [(spec, gamma, draft) for spec, draft in _specs(request, drafts) for gamma in _gammas(request, spec)]
     slots = max(request.parallel)
-    n_ctx = _context(request, prompts, target, max((gamma for _, gamma, _ in arms), default=0))
+    n_ctx = _context(request, prompts, target, max(gamma for _, gamma, _ in arms))
     common = server_flags(binary, str(target.path), request.engine, n_ctx, slots)
-
-    def launched(flags: list[str]) -> Launched:
-        return stack.enter_context(Launched(binary, [*common, *flags, *more], request.patience_s, tell))
-
-    sides = [Side(DrafterSpec(), 0, launched([]))]
-    for spec, gamma, draft in arms:
-        own = speculation(binary, spec, gamma, None if draft is None else str(draft.path))
-        must = TYPES.get(spec.name, spec.name).startswith("draft-")
-        sides.append(Side(spec, gamma, launched(own), must_draft=must))
-    together = fit_together(
-        [load_of(request.engine, target, request.n_predict, n_ctx * slots, *arm) for arm in (_PLAIN, *arms)]
-    )
-    return sides, ServerModels(target=target, drafts=drafts, flags=request.flags, together=together)
+    sides, loads = list[Side](), list[Job]()
+    for spec, gamma, draft in ((DrafterSpec(), 0, None), *arms):
+        own = speculation(binary, spec, gamma, None if draft is None else str(draft.path)) if gamma else []
+        server = stack.enter_context(Launched(binary, [*common, *own, *more], request.patience_s, tell))
+        sides.append(Side(spec, gamma, server, must_draft=type_of(spec).startswith("draft-")))
+        loads.append(load_of(request.engine, target, request.n_predict, n_ctx * slots, spec, gamma, draft))
+    return sides, ServerModels(target=target, drafts=drafts, together=fit_together(loads))
 
 
 def load_of(
@@ -195,35 +171,34 @@ def load_of(
         drafter=spec if spec.name in METHODS else DrafterSpec(),
         gamma=gamma,
         sampling=Sampling(temperature=1.0),
-        engine=msgspec.structs.replace(engine, n_ctx=n_ctx),
+        engine=replace(engine, n_ctx=n_ctx),
     )
     slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
-    files = [ModelFile(ref=one.ref, path=str(one.path)) for one in (target, draft) if one is not None]
-    return Job(target=files[0], models=tuple(files[1:]), prompts={}, slots=(slot,))
+    models = () if draft is None else (file_of(draft),)
+    return Job(target=file_of(target), models=models, prompts={}, slots=(slot,))
 
 
 def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple[DrafterSpec, LocalModel | None]]:
     """Every method with each draft it takes; a draft that no method takes is a draft model."""
-    asked = [parse_drafter(text) for text in request.drafters]
-    if not asked or (drafts and not any(_takes_draft(spec) for spec in asked)):
-        asked = [*([DrafterSpec(name=DRAFT_MODEL)] if drafts else []), *asked]
-    if not asked:
+    specs = [parse_drafter(text) for text in request.drafters]
+    if drafts and not any(map(_takes_draft, specs)):
+        specs = [DrafterSpec(name=DRAFT_MODEL), *specs]
+    if not specs:
         raise InputError("No drafting method is given.", hint="Give --draft FILE, or --drafter NAME.")
     found: list[tuple[DrafterSpec, LocalModel | None]] = []
-    for spec in asked:
+    for spec in specs:
         spec = resolve_spec(spec) if spec.name in METHODS and spec.name in TYPES else spec
         if not _takes_draft(spec):
             found.append((spec, None))
             continue
         if not drafts:
             raise InputError(f"{spec.name} needs a second model.", hint="Name it with --draft.")
-        found += [(msgspec.structs.replace(spec, draft=draft.ref), draft) for draft in drafts]
+        found += [(replace(spec, draft=draft.ref), draft) for draft in drafts]
     return found
 
 
 def _takes_draft(spec: DrafterSpec) -> bool:
-    kind = TYPES.get(spec.name, spec.name)
-    return kind.startswith("draft-") and not kind.startswith("draft-mtp")
+    return type_of(spec).startswith("draft-") and not type_of(spec).startswith("draft-mtp")
 
 
 def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:
@@ -234,16 +209,16 @@ def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:
     return gammas
 
 
-def _context(ask: Ask, prompts: Sequence[Prompt], target: LocalModel, gamma: int) -> int:
+def _context(request: ServerRequest, prompts: Sequence[Prompt], target: LocalModel, gamma: int) -> int:
     """Positions a request may need: a token has a byte at least."""
-    if ask.engine.n_ctx is not None:
-        return ask.engine.n_ctx
-    longest = max(prompt.n_tokens or _most_tokens(prompt, ask.n_predict) for prompt in prompts)
-    needed = padded(longest + ask.n_predict + gamma + 1)
+    if request.engine.n_ctx is not None:
+        return request.engine.n_ctx
+
+    def most_tokens(prompt: Prompt) -> int:
+        n_bytes = len(" ".join((*prompt.earlier, prompt.text)).encode())
+        return n_bytes + 1 + (_TEMPLATE_TOKENS + request.n_predict) * (len(prompt.earlier) + prompt.chat)
+
+    longest = max(prompt.n_tokens or most_tokens(prompt) for prompt in prompts)
+    needed = padded(longest + request.n_predict + gamma + 1)
     trained = Source(target.path).count("context_length", None)
     return needed if trained is None else min(needed, trained)
-
-
-def _most_tokens(prompt: Prompt, n_predict: int) -> int:
-    n_bytes = len(" ".join((*prompt.earlier, prompt.text)).encode())
-    return n_bytes + 1 + (_TEMPLATE_TOKENS + n_predict) * (len(prompt.earlier) + prompt.chat)

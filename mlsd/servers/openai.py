@@ -17,7 +17,7 @@ from mlsd.records import Record
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, as_chat, nanoseconds
-from mlsd.servers.protocols import Completion, Counters, Counts, Tokenized, prometheus
+from mlsd.servers.protocols import Completion, Counters, Counts, Tokenized
 
 _SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
 UNNAMED = "default_model"  # what mlx_lm.server takes for the model that it was started with
@@ -26,35 +26,33 @@ UNNAMED = "default_model"  # what mlx_lm.server takes for the model that it was 
 class Dialect(Record, frozen=True, kw_only=True):
     """What a server does otherwise than OpenAI."""
 
-    program: str = "OpenAI-compatible"
+    server: Server
     owned_by: str | None = None  # who its list of models says they belong to
-    paths: tuple[str, str] = ("/v1/completions", "/v1/chat/completions")
-    chat_only: bool = False
-    gives_tokens: bool = False
-    forgets: bool = False
+    api: str = "/v1"
     counts: bool = False  # drafted tokens, on `/metrics`
     settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of every request
-    untested: bool = True  # written from what it sent to others, never tried on a real one
 
 
-OTHER = Dialect(untested=False)
-VLLM = Dialect(program="vLLM", owned_by="vllm", gives_tokens=True, forgets=True, counts=True)
+OTHER = Dialect(server=Server(program="OpenAI-compatible"))
+VLLM = Dialect(
+    server=Server(program="vLLM", gives_tokens=True, forgets=True, untested=True), owned_by="vllm", counts=True
+)
 # Its whole answers have token ids; it reports no acceptance: `from_draft` is in its Python API alone.
-MLX_LM = Dialect(program="mlx_lm.server", gives_tokens=True, untested=False)
+MLX_LM = Dialect(server=Server(program="mlx_lm.server", gives_tokens=True))
 # Its accepted tokens are those that matched, also behind the end of the answer (mlx-vlm 2324).
-MLX_VLM = Dialect(program="mlx-vlm", chat_only=True)
+MLX_VLM = Dialect(server=Server(program="mlx-vlm", chat_only=True, untested=True))
 # A request names the draft model, so one server does both.
-LM_STUDIO = Dialect(program="LM Studio", paths=("/api/v0/completions", "/api/v0/chat/completions"))
+LM_STUDIO = Dialect(server=Server(program="LM Studio", untested=True), api="/api/v0")
 OWNED = {
     one.owned_by: one
     for one in (
         VLLM,
         # It lists its models as its user's own; its default of `repeat_penalty` changes what greedy decoding writes.
-        Dialect(program="llama-cpp-python", owned_by="me", settings={"repeat_penalty": 1.0}, untested=False),
-        Dialect(program="MTPLX", owned_by="mtplx", chat_only=True),
-        Dialect(program="mlx-dspark", owned_by="mlx-dspark"),
-        Dialect(program="Rapid-MLX", owned_by="rapid-mlx", counts=True),
-        Dialect(program="omlx", owned_by="omlx"),
+        Dialect(server=Server(program="llama-cpp-python"), owned_by="me", settings={"repeat_penalty": 1.0}),
+        Dialect(server=Server(program="MTPLX", chat_only=True, untested=True), owned_by="mtplx"),
+        Dialect(server=Server(program="mlx-dspark", untested=True), owned_by="mlx-dspark"),
+        Dialect(server=Server(program="Rapid-MLX", untested=True), owned_by="rapid-mlx", counts=True),
+        Dialect(server=Server(program="omlx", untested=True), owned_by="omlx"),
     )
 }
 # Where answers tell what was drafted; of several numbers the sum. `rejected` stands in for `proposed`.
@@ -109,8 +107,8 @@ class OpenAI(Endpoint):
         self._draft, self._dialect = draft, dialect
         self._id = model_id or UNNAMED
         self._known: dict[object, ServerAnswer] = {}  # whole answers, by request and text
-        own = {name: getattr(dialect, name) for name in ("program", "chat_only", "gives_tokens", "forgets", "untested")}
-        self.server = Server(**{"model": PurePath(self._id).name.removesuffix(".gguf"), **own, **facts})
+        facts = {"model": PurePath(self._id).name.removesuffix(".gguf"), **facts}
+        self.server = msgspec.structs.replace(dialect.server, **facts)
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The answer with the counts and ids of its text as the server gives them for a whole one."""
@@ -140,8 +138,8 @@ class OpenAI(Endpoint):
         }
         messages = request.messages or ((str(request.prompt),) if self.server.chat_only else ())
         if messages:
-            return self._dialect.paths[1], {**body, "messages": as_chat(messages)}
-        return self._dialect.paths[0], {**body, "prompt": request.prompt}
+            return f"{self._dialect.api}/chat/completions", {**body, "messages": as_chat(messages)}
+        return f"{self._dialect.api}/completions", {**body, "prompt": request.prompt}
 
     def complete(self, request: Request) -> ServerAnswer:
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
@@ -171,7 +169,7 @@ class OpenAI(Endpoint):
         """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
         before = None
         for _ in range(_SETTLES if self._dialect.counts else 0):
-            counted = prometheus(self._connection.get_text("/metrics") or "", f"{self.url}/metrics")
+            counted = self._connection.counters()
             if counted == before:
                 break
             before = counted

@@ -33,18 +33,44 @@ class Reply(Record, frozen=True, kw_only=True):
         return None if raw in _NOTHING else excerpt(raw)
 
 
-# --- llama-server -------------------------------------------------------------------------------------------------
+# --- what a server says of itself ---------------------------------------------------------------------------------
 
 
-class Props(Record, frozen=True, kw_only=True):
-    """`/props`."""
+class ModelMeta(Record, frozen=True, kw_only=True):
+    """What llama-server adds to its entry of `/v1/models`."""
 
-    build_info: Name | None = None
+    n_vocab: Count | None = None
+    n_params: Count | None = None
+
+
+class ListedModel(Record, frozen=True, kw_only=True):
+    """An entry of a list of models."""
+
+    id: Name | None = None
+    name: Name | None = None  # Ollama's
+    model: Name | None = None
+    owned_by: Name | None = None
+    state: Name | None = None
+    meta: ModelMeta | None = None
+
+
+class Page(Record, frozen=True, kw_only=True):
+    """Any page about a server or its models; which one it is, a field tells that only that one has."""
+
+    build_info: Name | None = None  # llama-server's `/props`
     model_alias: Name | None = None
     model_path: Name | None = None
     chat_template: str | None = None
     bos_token: Name | None = None
     eos_token: Name | None = None
+    data: tuple[ListedModel, ...] | None = None  # `/v1/models` and `/api/v0/models`
+    models: tuple[ListedModel, ...] | None = None  # `/api/ps` and `/api/tags`
+    status: Name | None = None  # `/health` of mlx_lm (ok) and mlx-vlm (healthy, with the model)
+    loaded_model: Name | None = None
+    version: Name | None = None  # `/api/version`, `/version`
+
+
+# --- llama-server -------------------------------------------------------------------------------------------------
 
 
 class Timings(Record, frozen=True, kw_only=True):
@@ -148,47 +174,6 @@ def prometheus(page: str, sender: str) -> Counters:
         else:
             plain[_COUNTED[name]] = plain.get(_COUNTED[name], 0) + int(value)
     return Counters(**plain, by_position=tuple(places[place] for place in sorted(places)))
-
-
-# --- lists of models ----------------------------------------------------------------------------------------------
-
-
-class ModelMeta(Record, frozen=True, kw_only=True):
-    """What llama-server adds to its entry of `/v1/models`."""
-
-    n_vocab: Count | None = None
-    n_params: Count | None = None
-
-
-class ListedModel(Record, frozen=True, kw_only=True):
-    """An entry of a list of models."""
-
-    id: Name | None = None
-    name: Name | None = None  # Ollama's
-    model: Name | None = None
-    owned_by: Name | None = None
-    state: Name | None = None
-    meta: ModelMeta | None = None
-
-
-class ModelList(Record, frozen=True, kw_only=True):
-    """`/v1/models` and `/api/v0/models`; `/api/ps` and `/api/tags`."""
-
-    data: tuple[ListedModel, ...] | None = None
-    models: tuple[ListedModel, ...] | None = None
-
-
-class Health(Record, frozen=True, kw_only=True):
-    """`/health` of mlx_lm (status ok) and mlx-vlm (healthy, with the model)."""
-
-    status: Name
-    loaded_model: Name | None = None
-
-
-class Version(Record, frozen=True, kw_only=True):
-    """`/api/version`, `/version`."""
-
-    version: Name
 
 
 # --- OpenAI's, and its kin ----------------------------------------------------------------------------------------

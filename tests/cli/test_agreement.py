@@ -34,8 +34,8 @@ from mlsd.report.render import html, markdown, terminal
 from mlsd.report.render.table import Table
 from mlsd.report.tables.arms import bench_table
 from mlsd.servers.measure import ServerResult
-from mlsd.servers.open import ServerRequest, serve
-from mlsd.servers.plan import SERVERS
+from mlsd.servers.open import serve
+from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.store.rows import environment_key
 from mlsd.store.sessions import latest, sessions
 from mlsd.store.store import Store
@@ -44,8 +44,8 @@ from mlsd.trials.fields import arm_object
 from mlsd.trials.results import ArmResult
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, failed, write
 from tests.cli.conftest import Mlsd
-from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
+from tests.servers.measured import ONE_THREAD
 
 pytestmark = pytest.mark.usefixtures("unsaved_figures")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")

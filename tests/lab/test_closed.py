@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlsd.cli import main
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, make_certificate, own_host
 from mlsd.servers.connection import is_loopback
@@ -109,19 +108,3 @@ def test_events_of_another_program_are_ignored(open_lab: Processes) -> None:
         cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})
         assert cluster.posted() == {}
         assert all(card is not None for card, _ in cluster.doing().values())
-
-
-# --- the certificate file -----------------------------------------------------------------------------------------
-
-
-def test_a_certificate_that_others_can_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "lab.pem"
-    make_certificate(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o644)
-    for line in (["join", "127.0.0.1:1"], ["status", "127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
-        with pytest.raises(SystemExit) as end:
-            main(["lab", *line, "--certificate", str(path)])
-        shown = capfd.readouterr().err
-        assert end.value.code == 2
-        assert "Permissions 0644" in shown and "are too open" in shown and "chmod 600" in shown

@@ -3,11 +3,13 @@
 import datetime
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +27,7 @@ from mlsd.models.library import Library
 from mlsd.records import EngineOptions
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
-from tests.lab.processes import Processes, end, free_port, lab, wait_for
+from tests.lab.processes import end, free_port, lab, wait_for
 
 PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats", "4", "--n-predict", "16",
         "--prompt", "code", "--prompt", "factual")  # fmt: skip
@@ -74,41 +76,28 @@ def test_each_kind_of_machine_measures_the_whole_plan_once(tmp_path: Path, alone
 def test_random_kills_of_machines_scheduler_and_coordinator_lose_and_double_nothing(
     tmp_path: Path, alone: Trials
 ) -> None:
-    found, n_kills = survive(tmp_path, n_kills=4, seed=1)
-    assert found == alone
-    assert n_kills == 4
+    assert survive(tmp_path, n_kills=4, seed=1) == alone
 
 
-def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
+def survive(folder: Path, n_kills: int, seed: int) -> Trials:
     """The plan, with so many kills at random moments; whatever died is started again, as its user would."""
-    rng, done = random.Random(seed), 0
-    database = folder / "killed.sqlite"
+    rng, database, until = random.Random(seed), folder / "killed.sqlite", time.monotonic() + 120 + 60 * n_kills
+    due = time.monotonic() + rng.uniform(2, 8)
     with lab(folder, 2) as processes:
         run = processes.run(database, *PLAN)
-        due = time.monotonic() + rng.uniform(2, 8)
-        until = time.monotonic() + 120 + 60 * n_kills
-        while run.poll() != 0 or done < n_kills:
+        while run.poll() != 0 or n_kills:
             assert time.monotonic() < until, processes.output()
-            if done < n_kills and time.monotonic() > due:
-                victim = rng.choice(["machine0", "machine1", "scheduler", "coordinator"])
-                _kill(processes, run, victim)
-                done += 1
-                due = time.monotonic() + rng.uniform(2, 8)
-            assert processes.scheduler is not None
+            if n_kills and time.monotonic() > due:
+                end(rng.choice([*processes.machines.values(), processes.scheduler, run]))
+                n_kills, due = n_kills - 1, time.monotonic() + rng.uniform(2, 8)
             if processes.scheduler.poll() is not None:
                 processes.start()
             processes.rejoin()
-            if run.poll() is not None and (run.returncode != 0 or done < n_kills):
+            if run.poll() is not None and (run.returncode != 0 or n_kills):
                 time.sleep(1)
                 run = processes.run(database, *PLAN)
             time.sleep(0.2)
-    return outputs(database), done
-
-
-def _kill(processes: Processes, run: subprocess.Popen[bytes], victim: str) -> None:
-    process = {"scheduler": processes.scheduler, "coordinator": run, **processes.machines}[victim]
-    assert process is not None
-    end(process)
+    return outputs(database)
 
 
 @heavy
@@ -166,29 +155,40 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_refused(
     assert "certificate" in refused(capfd, "lab", "join", "127.0.0.1:8786")
     good, bad = tmp_path / "lab.pem", tmp_path / "x.pem"
     make_certificate(good)
-    bad.write_text("nothing")
-    bad.chmod(0o600)
-    answer = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
-    assert "is not a lab certificate" in answer
+    bad.touch(0o600)
+    assert "is not a lab certificate" in refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
     nobody = (f"127.0.0.1:{free_port()}", "--certificate", str(good))
     assert "There is no lab at tls://127.0.0.1" in refused(capfd, "lab", "status", *nobody)
-    database = str(tmp_path / "s.sqlite")
-    answer = refused(capfd, "run", "B", "--profile", "tiny", "--db", database, "--lab", *nobody)
-    assert "There is no lab" in answer
-    assert not Path(database).exists()
+    database = tmp_path / "s.sqlite"
+    line = ("run", "B", "--profile", "tiny", "--db", str(database), "--lab", *nobody)
+    assert "There is no lab" in refused(capfd, *line) and not database.exists()
 
 
-def test_a_certificate_that_expired_is_named_in_place_of_a_lab_that_nobody_can_join(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def expired(path: Path) -> None:
+    """A certificate of 2024."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lab")])
     ended = datetime.datetime(2024, 5, 6, tzinfo=datetime.UTC)
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, ended - datetime.timedelta(days=365), ended)
-    path = tmp_path / "old.pem"
     plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *plain))
     path.chmod(0o600)
-    for line in (["join", "tls://127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
-        assert "expired on 2024-05-06" in refused(capfd, "lab", *line, "--certificate", str(path))
+
+
+def readable(path: Path) -> None:
+    """One that others can read."""
+    make_certificate(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(expired, "expired on 2024-05-06"), (readable, r"Permissions 0644 .* are too open.*\n?chmod 600")]
+)
+@pytest.mark.parametrize("line", ["join 127.0.0.1:1", "status 127.0.0.1:1", "start --host 127.0.0.1 --port 0"])
+def test_a_certificate_that_lets_nobody_or_everybody_in_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], make: Callable[[Path], None], why: str, line: str
+) -> None:
+    make(tmp_path / "lab.pem")
+    assert re.search(why, refused(capfd, "lab", *line.split(), "--certificate", str(tmp_path / "lab.pem")), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Servers of every protocol on a raw socket: honest as long as nobody alters a page, an event or the bytes.
+"""Servers of every protocol: honest as long as nobody alters a page, an event or the bytes.
 
 They answer at once with the same words, so they cost nothing; what they say of time is what passed.
 """
@@ -6,18 +6,17 @@ They answer at once with the same words, so they cost nothing; what they say of 
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Send = Callable[[bytes], None]
 WORDS = ("The", " sky", " is", " blue", ",", " and", " so")
 DIALECTS = ("llama-server", "openai", "mlx", "mlx-vlm", "vllm", "ollama", "lm-studio")
 MOST_S = 20.0  # a connection lives no longer, whatever an attack wants
-_JSON = {"Content-Type": "application/json"}
 
 
 class FakeServer:
@@ -33,64 +32,60 @@ class FakeServer:
         self.raw: Callable[[str, Send], bool] = lambda path, send: False  # whether it answered
         self.keys: set[str] = set()  # heard
         self.counts = {"predicted": 0, "proposed": 0, "accepted": 0, "drafts": 0}
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=32)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.n_connections = 0
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):  # of HTTP/1.0: each answer ends its connection
+            timeout = MOST_S
+            do_GET = do_POST = lambda handler: fake._serve(handler)
+
+            def log_message(self, *_: object) -> None:
+                """Nobody reads it."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._ended = False
 
     def __enter__(self) -> FakeServer:
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended = True
-        self._listener.close()
+        self._server.shutdown()
+        self._server.socket.close()
 
-    def _listen(self) -> None:
-        while not self._ended:
-            with suppress(OSError):
-                connection, _ = self._listener.accept()
-                connection.settimeout(MOST_S)
-                self.n_connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         ends = time.monotonic() + MOST_S
 
         def send(data: bytes) -> None:
             if self._ended or time.monotonic() > ends:
                 raise OSError("enough")
-            connection.sendall(data)
+            handler.connection.sendall(data)
 
-        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as incoming:
-            while line := incoming.readline().split():
-                headers = dict(_headers(incoming))
-                self.keys.add(headers.get("authorization", "").removeprefix("Bearer "))
-                body = incoming.read(int(headers.get("content-length", 0)))
-                path = line[1].decode()
-                if self.raw(path, send):
-                    return
-                self._answer(path, json.loads(body) if body else None, send)
+        self.keys.add(handler.headers.get("Authorization", "").removeprefix("Bearer "))
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        with suppress(OSError, ValueError, LookupError):
+            if not self.raw(handler.path, send):
+                self._answer(handler.path, json.loads(body) if body else None, send)
 
     def _answer(self, path: str, asked: Any, send: Send) -> None:
         if path == "/metrics" and self.dialect in ("llama-server", "vllm"):
-            return whole(send, str(self.value(path, self._metrics())).encode(), {"Content-Type": "text/plain"})
-        streams = asked is not None and asked.get("stream", False)
-        if asked is None or not streams:
+            whole(send, str(self.value(path, self._metrics())).encode(), {"Content-Type": "text/plain"})
+        elif asked is None or not asked.get("stream", False):
             page = self._page(path, asked)
-            status = 404 if page is None else 200
-            return whole(send, encoded(self.value(path, page or {"error": "not found"})), _JSON, status)
-        send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
-        n_held, pieces = round(self.held * (asked.get("max_tokens") or asked.get("n_predict") or 0)), list[bytes]()
-        for event in self._events(path, asked):
-            reply = encoded(self.value(path, event))
-            pieces.append(reply + b"\n" if self.dialect == "ollama" else b"data: " + reply + b"\n\n")
-            if len(pieces) >= n_held:
-                send(b"".join(pieces))
-                n_held, pieces = 0, []
-        if self.dialect not in ("llama-server", "ollama"):
-            send(b"data: [DONE]\n\n")
-        raise OSError("said all")  # closes: the stream has no length
+            value = encoded(self.value(path, page or {"error": "not found"}))
+            whole(send, value, {"Content-Type": "application/json"}, 404 if page is None else 200)
+        else:
+            send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
+            n_held, pieces = round(self.held * (asked.get("max_tokens") or asked.get("n_predict") or 0)), list[bytes]()
+            for event in self._events(path, asked):
+                reply = encoded(self.value(path, event))
+                pieces.append(reply + b"\n" if self.dialect == "ollama" else b"data: " + reply + b"\n\n")
+                if len(pieces) >= n_held:
+                    send(b"".join(pieces))
+                    n_held, pieces = 0, []
+            if self.dialect not in ("llama-server", "ollama"):
+                send(b"data: [DONE]\n\n")
 
     # --- pages ----------------------------------------------------------------------------------------------------
 
@@ -235,12 +230,6 @@ def whole(send: Send, body: bytes, headers: dict[str, str], status: int = 200) -
 def encoded(value: Any) -> bytes:
     """JSON, or bytes as they are: what no encoder would write."""
     return value if isinstance(value, bytes) else json.dumps(value).encode("utf-8", "surrogatepass")
-
-
-def _headers(incoming: Any) -> Iterator[tuple[str, str]]:
-    while (line := incoming.readline().strip()) and b":" in line:
-        name, _, value = line.partition(b":")
-        yield name.decode().lower(), value.decode().strip()
 
 
 def _tokens(n: int, n_before: int = 0) -> list[int]:

@@ -25,12 +25,13 @@ from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary, advice
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched, server_flags
-from mlsd.servers.open import ServerRequest, serve
+from mlsd.servers.open import serve
+from mlsd.servers.request import ServerRequest
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
-from tests.servers.asked import ONE_THREAD, pair, reasons, verdicts
 from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start
+from tests.servers.measured import ONE_THREAD, pair, reasons, verdicts
 
 NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 # Short keys, so that they find something in a short text.

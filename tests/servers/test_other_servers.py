@@ -19,9 +19,10 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.judge import judge
-from mlsd.servers.open import ServerRequest, serve
-from tests.servers.asked import ONE_THREAD, pair, prompt_of, reasons, verdicts
+from mlsd.servers.open import serve
+from mlsd.servers.request import ServerRequest
 from tests.servers.conftest import TARGET, Start
+from tests.servers.measured import ONE_THREAD, pair, prompt_of, reasons, verdicts
 from tests.servers.mlx_model import write_both
 
 Run = Callable[..., Endpoint]

@@ -20,11 +20,12 @@ from mlsd.analysis.results.server_arms import rival, row_name
 from mlsd.cli import main
 from mlsd.errors import MlsdError
 from mlsd.servers.dialects import connect
-from mlsd.servers.distrust import doubt
-from mlsd.servers.endpoint import Request
-from mlsd.servers.open import UNREPORTED, ServerRequest, serve
-from tests.servers.asked import ONE_THREAD
+from mlsd.servers.distrust import impossible
+from mlsd.servers.endpoint import Request, Server, ServerAnswer
+from mlsd.servers.open import UNREPORTED, serve
+from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
+from tests.servers.measured import ONE_THREAD
 
 OLLAMA: dict[str, Any] = {
     "/api/version": {"version": "0.31.1"},
@@ -120,41 +121,34 @@ class Replay(FakeServer):
         return vllm_page(len(self.requests))
 
 
-def test_ollama_is_read_and_its_drafting_switched_off_by_request() -> None:
-    with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
-        endpoint = connect(server.url, 5.0)
-        for draft in (True, False):
-            answer = endpoint.complete(Request(prompt="Why is the sky", n_predict=3, draft=draft))
-        endpoint.close()
-    assert (endpoint.server.program, endpoint.server.model, endpoint.server.untested) == ("Ollama", "qwen3:4b", True)
+def answered(server: Replay, *requests: Request, draft: str | None = None) -> tuple[Server, list[ServerAnswer]]:
+    """What the server says of itself, and its answers."""
+    with server, closing(connect(server.url, 5.0, draft)) as endpoint:
+        return endpoint.server, [endpoint.settle(request, endpoint.complete(request)) for request in requests]
+
+
+WHY = Request(prompt="Why is the sky", n_predict=3)
+PLAIN = msgspec.structs.replace(WHY, draft=False)
+
+
+def test_ollama_is_read_and_its_drafting_switched_off_by_request_and_templates_left_to_it() -> None:
+    server = Replay("ollama", OLLAMA, OLLAMA_LINES)
+    chat = Request(messages=("Why?", "Because.", "Really?"), n_predict=3)
+    about, (answer, _, _) = answered(server, WHY, PLAIN, chat)
+    assert (about.program, about.model, about.untested) == ("Ollama", "qwen3:4b", True)
     assert (answer.text, answer.n_tokens, answer.n_prompt, answer.decode_ns) == ("The sky is", 3, 5, 30000)
     assert answer.first_ns is not None and answer.proposed is None
-    assert (
-        "draft_num_predict" not in server.requests[0]["options"]
-        and server.requests[1]["options"]["draft_num_predict"] == 0
-    )
-    assert server.requests[0]["raw"] and server.requests[0]["options"]["temperature"] == 0
-
-
-def test_ollama_puts_the_template_on_a_conversation_itself() -> None:
-    with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
-        endpoint = connect(server.url, 5.0)
-        prompt = endpoint.chat(("Why?", "Because.", "Really?"))
-        endpoint.complete(Request(prompt="", messages=prompt.messages, n_predict=3))
-        endpoint.close()
-    assert server.requests[0]["path"] == "/api/chat" and "raw" not in server.requests[0]
-    assert [message["role"] for message in server.requests[0]["messages"]] == ["user", "assistant", "user"]
+    drafting, plain, templated = server.requests
+    assert [one["options"].get("draft_num_predict") for one in server.requests] == [None, 0, None]
+    assert drafting["raw"] and plain["raw"] and drafting["options"]["temperature"] == 0
+    assert templated["path"] == "/api/chat" and "raw" not in templated
+    assert [message["role"] for message in templated["messages"]] == ["user", "assistant", "user"]
 
 
 def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
-    with Replay("lm-studio", LM_STUDIO, LM_STUDIO_STREAM, LM_STUDIO_WHOLE) as server:
-        endpoint = connect(server.url, 5.0, "qwen3-0.6b")
-        answers = []
-        for draft in (True, False):
-            request = Request(prompt="Why is the sky", n_predict=3, draft=draft)
-            answers.append(endpoint.settle(request, endpoint.complete(request)))
-        endpoint.close()
-    assert (endpoint.server.program, endpoint.server.model, endpoint.server.untested) == ("LM Studio", "qwen3-4b", True)
+    server = Replay("lm-studio", LM_STUDIO, LM_STUDIO_STREAM, LM_STUDIO_WHOLE)
+    about, answers = answered(server, WHY, PLAIN, draft="qwen3-0.6b")
+    assert (about.program, about.model, about.untested) == ("LM Studio", "qwen3-4b", True)
     assert [(a.proposed, a.accepted) for a in answers] == [(4, 2), (None, None)]
     assert ["draft_model" in one for one in server.requests] == [True, True, False, False]
     assert answers[0].n_tokens == 3
@@ -199,19 +193,18 @@ def test_what_each_tells_of_drafting_is_read(
     program: str, pages: dict[str, Any], n: int, last: dict[str, Any], counted: tuple[int | None, ...]
 ) -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": n, **last.get("usage", {})}
-    with (
-        Replay("openai", pages, openai_events(n, {**last, "usage": usage})) as server,
-        closing(connect(server.url, 5.0)) as endpoint,
-    ):
-        request = Request(prompt="Why is the sky", n_predict=n)
-        answer = endpoint.settle(request, endpoint.complete(request))
-    assert (endpoint.server.program, endpoint.server.untested) == (program, program != "OpenAI-compatible")
+    server, request = (
+        Replay("openai", pages, openai_events(n, {**last, "usage": usage})),
+        Request(prompt="Why", n_predict=n),
+    )
+    about, (answer,) = answered(server, request)
+    assert (about.program, about.untested) == (program, program != "OpenAI-compatible")
     assert (answer.proposed, answer.accepted, answer.n_rounds) == counted and answer.n_tokens == n
-    assert doubt(request, answer, 0) is None
+    assert impossible(request, answer, 0) is None
     (asked,) = server.requests
     chats = program in ("mlx-vlm", "MTPLX")  # conversations alone
     assert asked["path"] == ("/v1/chat/completions" if chats else "/v1/completions")
-    assert (asked["messages"][0]["content"] if chats else asked["prompt"]) == "Why is the sky"
+    assert (asked["messages"][0]["content"] if chats else asked["prompt"]) == "Why"
 
 
 def test_rapid_mlx_is_read_by_its_counters() -> None:
@@ -224,32 +217,26 @@ def test_rapid_mlx_is_read_by_its_counters() -> None:
 def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:
     n = 1 + 43 + 10
     usage = {"prompt_tokens": 3, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": 0}}
-    with (
-        Replay("vllm", VLLM, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True)) as server,
-        closing(connect(server.url, 5.0)) as endpoint,
-    ):
-        request = Request(prompt=(1, 2, 3), n_predict=n)
-        answer = endpoint.settle(request, endpoint.complete(request))
-    assert endpoint.server.words == "vLLM 0.27.2rc1.dev407 (untested: from recorded exchanges)"
+    server = Replay("vllm", VLLM, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True))
+    request = Request(prompt=(1, 2, 3), n_predict=n)
+    about, (answer,) = answered(server, request)
+    assert about.words == "vLLM 0.27.2rc1.dev407 (untested: from recorded exchanges)"
     assert (answer.n_rounds, answer.proposed, answer.accepted) == (43, 129, 10)
     assert answer.by_accepted == (39, 1, 0, 3)
     assert (answer.prompt_ns, answer.decode_ns) == (85_200_000, 1_240_500_000)  # to the first token, and from it on
     assert answer.tokens == (7,) * n and answer.n_processed == 3
-    assert (
-        server.requests[0]["ignore_eos"] and server.requests[0]["return_token_ids"] and server.requests[0]["cache_salt"]
-    )
-    assert doubt(request, msgspec.structs.replace(answer, accepted=11), 3) is not None
+    assert all(server.requests[0][name] for name in ("ignore_eos", "return_token_ids", "cache_salt"))
+    assert impossible(request, msgspec.structs.replace(answer, accepted=11), 3) is not None
 
 
 def test_vllm_that_tells_nothing_of_a_request_is_read_by_its_counters() -> None:
     n = 1 + 188 + 564
     usage = {"prompt_tokens": 3, "completion_tokens": n}
-    with Replay("vllm", VLLM, openai_events(n, {"usage": usage}, ids=True)) as server:
-        endpoint = connect(server.url, 5.0)
+    recorded = Replay("vllm", VLLM, openai_events(n, {"usage": usage}, ids=True))
+    with recorded, closing(connect(recorded.url, 5.0)) as endpoint:
         before = endpoint.counters()
         endpoint.complete(Request(prompt=(1, 2, 3), n_predict=n))
         after = endpoint.counters()
-        endpoint.close()
     assert before is not None and after is not None
     grown = after.since(before)
     assert (grown.rounds, grown.proposed, grown.accepted) == (188, 940, 564)
@@ -289,11 +276,10 @@ def test_one_server_that_cannot_switch_is_refused(tmp_path: Path) -> None:
         serve(ServerRequest(url=server.url), tmp_path / "s.sqlite")
 
 
-def test_a_server_without_a_model_or_a_protocol_is_one_message() -> None:
-    with (
-        Replay("openai", {"/v1/models": {"data": []}}, []) as server,
-        pytest.raises(MlsdError, match="no model loaded"),
-    ):
-        connect(server.url, 5.0)
-    with Replay("openai", {}, []) as server, pytest.raises(MlsdError, match="no protocol that mlsd knows"):
+@pytest.mark.parametrize(
+    ("pages", "why"),
+    [({"/v1/models": {"data": []}}, "no model loaded"), ({}, "no protocol that mlsd knows")],
+)
+def test_a_server_without_a_model_or_a_protocol_is_one_message(pages: dict[str, Any], why: str) -> None:
+    with Replay("openai", pages, []) as server, pytest.raises(MlsdError, match=why):
         connect(server.url, 5.0)

@@ -68,28 +68,30 @@ def drafted(found: list[Measured]) -> ArmResult:
     return next(row for row in rows(found) if not row.is_plain)
 
 
-def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
-    found = rows(arms(1.5, 0.01, 1))
-    assert drafted(arms(1.5, 0.01, 1)).effect == "faster"
-    assert recommend(found)[0].startswith("Use d, gamma 4: 1.5")
-    assert recommend(found, "small.gguf")[1] == (
-        "llama-server: --spec-type draft-simple --spec-draft-model DRAFT.gguf --spec-draft-n-max 4 "
-        "(DRAFT.gguf: the file of small.gguf)"
-    )
+LIES = [one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)]
+FLAGS = (
+    "llama-server: --spec-type draft-simple --spec-draft-model DRAFT.gguf --spec-draft-n-max 4 (DRAFT.gguf: the file of"
+)
 
 
-def test_a_loss_and_a_lie_are_left_off_and_a_draw_is_not_decided() -> None:
-    assert recommend(rows(arms(0.7, 0.01, 1)))[0].startswith("Leave speculation off: the best tried, d, gamma 4, is")
-    assert recommend(rows(arms(1.0, 0.01, 1)))[0].startswith("Not decided yet: d, gamma 4 looks like 1.0")
-    lies = [
-        one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)
-    ]
-    assert recommend(rows(lies)) == ("No usable measurement: d, gamma 4: it lies.",)
-
-
-def test_a_server_that_somebody_set_up_is_left_on() -> None:
-    assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[1] == "Leave the server's speculation on."
-    assert recommend(rows(arms(0.7, 0.01, 1, gamma=0)))[1] == "Switch the server's speculation off."
+@pytest.mark.parametrize(
+    ("found", "answer", "flags"),
+    [
+        (arms(1.5, 0.01, 1), "Use d, gamma 4: 1.5", f"{FLAGS} the file of small.gguf)"),
+        (arms(0.7, 0.01, 1), "Leave speculation off: the best tried, d, gamma 4, is", "llama-server: leave it off"),
+        (arms(1.0, 0.01, 1), "Not decided yet: d, gamma 4 looks like 1.0", ""),
+        (LIES, "No usable measurement: d, gamma 4: it lies.", ""),
+        # Somebody else set it up, and knows how.
+        (arms(1.5, 0.01, 1, gamma=0), "Use d", "Leave the server's speculation on."),
+        (arms(0.7, 0.01, 1, gamma=0), "Leave speculation off", "Switch the server's speculation off."),
+    ],
+)
+def test_a_gain_a_loss_a_draw_and_a_lie_are_answered_with_what_to_set(
+    found: list[Measured], answer: str, flags: str
+) -> None:
+    line, *rest = recommend(rows(found), "small.gguf")
+    assert line.startswith(answer)
+    assert rest[0].startswith(flags) if flags else not rest
 
 
 def with_stats(one: Measured, **stats: float) -> Measured:

@@ -13,10 +13,11 @@ from mlsd.cli import main
 from mlsd.errors import MlsdError
 from mlsd.planning.request import Goal
 from mlsd.servers.measure import ServerResult
-from mlsd.servers.open import ServerRequest, serve
+from mlsd.servers.open import serve
+from mlsd.servers.request import ServerRequest
 from mlsd.trials.results import ArmResult
-from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer, whole
+from tests.servers.measured import ONE_THREAD
 
 pytestmark = pytest.mark.heavy  # servers that are waited for
 
@@ -57,7 +58,7 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         asked = itertools.count()
 
         def breaks(path: str, send: Callable[[bytes], None], asked: Iterator[int] = asked) -> bool:
-            broken = fails and path.endswith("completions") and next(asked) > 11
+            broken = fails and path.endswith("completions") and next(asked) > 10
             if broken:
                 whole(send, b"", {}, 500)
             return broken

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mlsd.analysis.results.server_arms import recommend
 from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.records import Sampling
@@ -17,9 +16,8 @@ from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Request
 from mlsd.servers.measure import ServerResult
-from mlsd.servers.protocols import Health
-from tests.servers.asked import pair, reasons, verdicts
 from tests.servers.fake import FakeServer, Send, head, whole
+from tests.servers.measured import pair, reasons, verdicts
 
 TIMES = 6  # a fault must be found this often
 N_PREDICT = 24
@@ -73,10 +71,19 @@ def late(act: Callable[[], None]) -> Fault:
     return middle
 
 
-def test_an_honest_server_is_not_doubted(behind: Measure) -> None:
-    result = behind(lambda event: event)
+@pytest.mark.parametrize(
+    ("sampling", "case", "verdict"),
+    [
+        (Sampling(), Sampling(), "lossless"),
+        (Sampling(seed=3), Sampling(), "lossless"),  # a greedy case is one for every seed of the order
+        (Sampling(temperature=1.0), Sampling(temperature=1.0), None),
+    ],
+)
+def test_an_honest_server_is_believed(behind: Measure, sampling: Sampling, case: Sampling, verdict: str | None) -> None:
+    result = behind(lambda event: event, sampling=sampling)
     assert not reasons(result) and not reasons(result, "ar")
-    assert set(verdicts(result)) == {"lossless"}
+    assert set(verdicts(result)) == {verdict}
+    assert {one.case.sampling for one in result.trials} == {case}
 
 
 class Remembering(FakeServer):
@@ -102,16 +109,6 @@ def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoeve
             assert any("carries what it drafted from" in note for note in result.notes)
 
 
-def test_a_greedy_case_is_one_for_every_seed_of_the_order(behind: Measure) -> None:
-    result = behind(lambda event: event, repeats=1, sampling=Sampling(seed=3))
-    assert {one.case.sampling for one in result.trials} == {Sampling()}
-
-
-def test_sampled_answers_are_timed_and_not_judged(behind: Measure) -> None:
-    result = behind(lambda event: event, repeats=1, sampling=Sampling(temperature=1.0))
-    assert not reasons(result) and set(verdicts(result)) == {None}
-
-
 def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path: Path) -> None:
     with FakeServer(draft=True) as one, FakeServer() as other:
         ends = connect(one.url, 5.0), connect(other.url, 5.0)
@@ -123,11 +120,6 @@ def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path:
             pair(ends[0], connect(other.url, 5.0), tmp_path / "s.sqlite")
 
 
-def test_one_altered_token_in_an_answer_is_found_every_time(behind: Measure) -> None:
-    result = behind(altered(N_PREDICT - 2))
-    assert set(verdicts(result)) == {"diverged"} and len(reasons(result)) == TIMES
-
-
 def test_altered_tokens_of_the_plain_server_are_named_and_nothing_is_said_of_losslessness(behind: Measure) -> None:
     # In two answers the altered ones stand at different places.
     result = behind(altered(N_PREDICT + 10), repeats=1, of_plain=True)
@@ -135,13 +127,44 @@ def test_altered_tokens_of_the_plain_server_are_named_and_nothing_is_said_of_los
     assert set(verdicts(result)) == {None} and not reasons(result)
 
 
-@pytest.mark.parametrize(("factor", "why"), [(2, "drafted tokens"), (0.5, "its own counters")])
-def test_another_acceptance_is_found_every_time(behind: Measure, factor: float, why: str) -> None:
-    def lies(event: Event) -> Event:
-        return timings(event, draft_n_accepted=int(factor * event["timings"].get("draft_n_accepted", 0)))
+def accepted(factor: float) -> Fault:
+    return lambda event: timings(event, draft_n_accepted=int(factor * event["timings"].get("draft_n_accepted", 0)))
 
-    result = behind(lies)
-    assert len(reasons(result)) == TIMES and all("accepted" in r and why in r for r in reasons(result))
+
+def cached() -> Fault:
+    known: dict[object, Event] = {}
+    return lambda event: known.setdefault((event["timings"]["predicted_n"], event["stop"]), event)
+
+
+def counted(name: str, change: Callable[[int], int]) -> Fault:
+    return lambda event: {**event, name: change(event.get(name, 0))}
+
+
+def cut() -> None:
+    raise OSError
+
+
+STALLS = {"patience_s": 1.0}  # whether the empty line behind the last piece came before or after is for the machine
+FAULTS = [
+    (altered(N_PREDICT - 2), "output differs from the plain server's at token", {}),
+    (accepted(2), "drafted tokens accepted", {}),
+    (accepted(0.5), "tokens accepted, its own counters", {}),
+    (cached(), "cached answer", {}),
+    (counted("tokens_predicted", lambda n: min(20, n)), f"20 of {N_PREDICT} tokens", {}),
+    (counted("tokens_evaluated", lambda n: n + 1), "a template or a BOS token came on top", {}),
+    (late(lambda: time.sleep(1.5)), "nothing of use for 1 s", {"repeats": 2, **STALLS}),
+    (late(cut), "half an answer", {"repeats": 2}),
+]
+
+
+@pytest.mark.parametrize(("fault", "why", "settings"), FAULTS, ids=[why for _, why, _ in FAULTS])
+def test_a_fault_of_one_server_is_found_every_time(
+    behind: Measure, fault: Fault, why: str, settings: dict[str, Any]
+) -> None:
+    result = behind(fault, **settings)
+    assert reasons(result) and all(why in reason for reason in reasons(result)), reasons(result)
+    assert len(reasons(result)) == TIMES or settings
+    assert not reasons(result, "ar")
 
 
 def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
@@ -157,30 +180,6 @@ def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
     assert row.ratio is None or row.ratio.value < 3
 
 
-def test_an_answer_from_a_cache_is_found_every_time(behind: Measure) -> None:
-    known: dict[object, Event] = {}
-    result = behind(lambda event: known.setdefault((event["timings"]["predicted_n"], event["stop"]), event))
-    assert len(reasons(result)) == TIMES and all("cached answer" in reason for reason in reasons(result))
-
-
-def test_a_stalled_stream_is_a_failed_trial_with_its_reason(behind: Measure) -> None:
-    result = behind(late(lambda: time.sleep(1.5)), patience_s=1.0, repeats=2)
-    # Whether the empty line behind the last piece came before or after it was read is for the machine to say.
-    assert all("nothing of use for 1 s" in reason for reason in reasons(result)) and reasons(result)
-    assert not reasons(result, "ar")
-
-
-def test_half_a_stream_is_a_failed_trial_with_its_reason(behind: Measure) -> None:
-    def cut() -> None:
-        raise OSError
-
-    result = behind(late(cut), repeats=2)
-    assert reasons(result) and not reasons(result, "ar")
-    assert all("half an answer" in reason for reason in reasons(result))
-    (advice,) = recommend(result.results)  # of a server that crashes nothing is known, so nothing is switched off
-    assert advice.startswith("No usable measurement: ") and "half an answer" in advice
-
-
 def test_an_answer_that_breaks_off_in_the_middle_is_one_message() -> None:
     def breaks(path: str, send: Send) -> bool:
         if path == "/completion":
@@ -191,16 +190,6 @@ def test_an_answer_that_breaks_off_in_the_middle_is_one_message() -> None:
         server.raw = breaks
         with pytest.raises(ServerError, match="broke off in the middle"):
             endpoint.complete(Request(prompt=(1, 2), n_predict=4))
-
-
-def test_a_server_that_limits_the_output_is_named(behind: Measure) -> None:
-    result = behind(lambda event: {**event, "tokens_predicted": min(20, event.get("tokens_predicted", 0))}, repeats=1)
-    assert all(f"20 of {N_PREDICT} tokens" in reason for reason in reasons(result)) and reasons(result)
-
-
-def test_a_template_around_the_prompt_is_named(behind: Measure) -> None:
-    result = behind(lambda event: {**event, "tokens_evaluated": 1 + event.get("tokens_evaluated", 0)}, repeats=1)
-    assert all("a template or a BOS token came on top" in reason for reason in reasons(result)) and reasons(result)
 
 
 def test_a_server_that_loads_is_waited_for_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,10 +271,10 @@ def test_a_template_is_put_on_here_and_one_bos_token_in_front(template: str, bos
     [
         ("http://me:key@127.0.0.1:1", "no user, password or key"),
         ("http://127.0.0.1:1/?key=x", "no user, password or key"),
-        ("http://example.org", "not this machine"),
-        ("http://192.168.1.5:8080", "not this machine"),
         ("ftp://127.0.0.1", "no URL of a server"),
         ("8080", "no URL of a server"),
+        *((f"http://{host}:8080", "not this machine") for host in ("example.org", "192.168.1.5", "studio.local")),
+        *((f"http://{host}", "not this machine") for host in ("127.example.com", "127.0.0.1.nip.io", "0.0.0.0")),
     ],
 )
 def test_a_url_that_leaves_the_machine_or_holds_a_key_is_refused(url: str, why: str) -> None:
@@ -293,11 +282,12 @@ def test_a_url_that_leaves_the_machine_or_holds_a_key_is_refused(url: str, why: 
         check_url(url)
 
 
-def test_a_url_elsewhere_and_that_of_a_clients_settings_are_taken() -> None:
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "127.8.9.1", "[::1]:1"])
+def test_a_url_of_this_machine_and_that_of_a_clients_settings_are_taken(host: str) -> None:
+    assert check_url(f"http://{host}/v1/") == f"http://{host}"
     assert check_url("http://192.168.1.5:8080/", remote=True) == "http://192.168.1.5:8080"
-    assert check_url("http://127.0.0.1:8080/v1/") == "http://127.0.0.1:8080"
 
 
 def test_a_server_that_is_not_there_is_one_message() -> None:
     with closing(Connection("http://127.0.0.1:9", 1.0)) as end, pytest.raises(MlsdError, match="No server answers"):
-        end.get("/health", Health, "status")
+        end.get("/health", "status")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mlsd.records import Status, Trial
 from mlsd.servers.flags import flags_of
-from mlsd.servers.plan import SERVERS
+from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over

@@ -77,7 +77,8 @@ def server(
     from mlsd.analysis.results.server_arms import recommend, rival, server_costs
     from mlsd.measure.parent.race import STOPPED
     from mlsd.planning.prompts import read_tasks
-    from mlsd.servers.open import ServerRequest, serve
+    from mlsd.servers.open import serve
+    from mlsd.servers.request import ServerRequest
 
     alone = len(servers) == 1
     if launch and not alone:

@@ -7,18 +7,9 @@ from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
-from mlsd.servers.plan import Ask
+from mlsd.servers.request import ServerRequest
 
 ONE_THREAD = EngineOptions(n_threads=1)
-
-
-def asked(
-    sides: Sequence[Side], models: ServerModels, db: Path, *prompts: str | Prompt, **more: object
-) -> ServerResult:
-    """Measure sides; few tokens unless a test says otherwise."""
-    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
-    given = [load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)]
-    return measure(sides, Ask(**settings), given, models, db)  # type: ignore[arg-type]
 
 
 def prompt_of(text: str) -> Prompt:
@@ -29,9 +20,11 @@ def prompt_of(text: str) -> Prompt:
 def pair(
     plain: Endpoint, other: Endpoint, db: Path, *prompts: str | Prompt, gamma: int = 0, **more: object
 ) -> ServerResult:
-    """Two servers, the first of them plain."""
+    """Two servers, the first of them plain; few tokens unless a test says otherwise."""
     sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
-    return asked(sides, ServerModels(), db, *prompts, **more)
+    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
+    given = [load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)]
+    return measure(sides, ServerRequest(**settings), given, ServerModels(), db)
 
 
 def reasons(result: ServerResult, arm: str = "sd") -> list[str]:
