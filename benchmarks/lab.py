@@ -40,7 +40,7 @@ def measure(job, origin, *, may_pull, wanted, say):
         say(BlockMeasured(slots=(), trials=tuple(map(measured, block.slots))))
     return machine.Ended()
 hosts = itertools.count(200)
-machine.card = lambda engine, may_pull: card(chr(next(hosts)))
+machine.read_card = lambda engine, may_pull: card(chr(next(hosts)))
 machine.measure = measure
 async def main(port, n):
     certificate = open(sys.argv[3]).read()

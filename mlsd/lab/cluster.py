@@ -318,7 +318,7 @@ async def open_machine(joining: Joining) -> Any:
 
 
 async def _serve_machine(joining: Joining) -> None:
-    machine.card(EngineOptions(), may_pull=joining.may_pull)
+    machine.read_card(EngineOptions(), may_pull=joining.may_pull)
     try:
         worker = await open_machine(joining)
     except OSError:  # a TimeoutError among them
@@ -334,7 +334,7 @@ def card_task(engine: bytes) -> bytes:
     from distributed import get_worker
 
     options = msgspec.json.decode(engine, type=EngineOptions)
-    return msgspec.json.encode(machine.card(options, may_pull=_PULLS in get_worker().state.total_resources))
+    return msgspec.json.encode(machine.read_card(options, may_pull=_PULLS in get_worker().state.total_resources))
 
 
 def measure_task(job: bytes, origin: bytes) -> tuple[list[bytes], bytes]:

@@ -69,7 +69,7 @@ class Card(Record, frozen=True, kw_only=True):
 
 
 def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
-    """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
+    """The card of this machine, remembered for those who only ask how it is. Raises: WorkerError without llama.cpp."""
     backend, library = run_info(engine), Library()
     environment = read_environment(backend)
     models, makes = [], []
@@ -80,7 +80,7 @@ def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
                 models.append(model_facts(model.path, ref=model.ref))
             elif library.can_make(entry):
                 makes.append(entry.id)
-    return Card(
+    state["card"] = card = Card(
         environment=environment,
         origin=read_origin(environment),
         models=tuple(models),
@@ -90,6 +90,7 @@ def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
         device_bytes=backend.memory_bytes,
         conditions=read_conditions(),
     )
+    return card
 
 
 def read_origin(environment: Environment) -> Origin:
@@ -136,13 +137,6 @@ state: dict[str, Doing | Card] = {}  # of this process: "doing", "card"
 _clean: dict[str, Anchors] = {}  # of each target, felt here while it was cool
 
 
-def card(engine: EngineOptions, *, may_pull: bool) -> Card:
-    """The card of this machine, remembered for those who only ask how it is."""
-    found = read_card(engine, may_pull=may_pull)
-    state["card"] = found
-    return found
-
-
 def measure(
     job: Job, origin: Origin, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[BlockMeasured], None]
 ) -> Ended:
@@ -152,7 +146,7 @@ def measure(
     """
     unfit = True
     try:
-        here = state.get("card") or card(job.engine, may_pull=may_pull)
+        here = state.get("card") or read_card(job.engine, may_pull=may_pull)
         assert isinstance(here, Card)
         if found := differences(here.origin, origin):
             return Ended(error=f"This machine measures for no other installation: {'; '.join(found)}.", unfit=unfit)

@@ -233,9 +233,9 @@ class Connection:
         while True:
             with self._failures(), _Deadline(self.url, patience_s, self._tell) as deadline:
                 extensions = {"trace": deadline.opened}
-                asked = self._client.stream(method, path, content=content, headers=headers, extensions=extensions)
+                sent = self._client.stream(method, path, content=content, headers=headers, extensions=extensions)
                 try:
-                    with asked as response:
+                    with sent as response:
                         if response.status_code != _LOADING or time.monotonic() > loaded_by:
                             yield response, deadline
                             return

@@ -45,9 +45,9 @@ class LlamaServer(Endpoint):
             forgets=True,
         )
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> tuple[int, ...]:
         """As the server would tokenize the text itself, a BOS token in front where the model has one."""
-        body = {"content": text, "add_special": True, "parse_special": False}
+        body = {"content": text, "add_special": bos, "parse_special": special}
         return self._connection.post("/tokenize", body, Tokenized).tokens
 
     def chat(self, messages: tuple[str, ...]) -> Request:
@@ -58,8 +58,7 @@ class LlamaServer(Endpoint):
         bos = props.bos_token or ""
         text = render(props.chat_template, in_turn(messages), bos=bos, eos=props.eos_token or "")
         # Most templates write the BOS token themselves, and the tokenizer must not repeat it.
-        body = {"content": text, "add_special": not (bos and text.startswith(bos)), "parse_special": True}
-        return Request(prompt=self._connection.post("/tokenize", body, Tokenized).tokens)
+        return Request(prompt=self.tokenize(text, bos=not (bos and text.startswith(bos)), special=True))
 
     def complete(self, request: Request) -> ServerAnswer:
         return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)
@@ -98,7 +97,7 @@ class LlamaServer(Endpoint):
         text = redact(final.content or "")
         answer = self._answer(final, ServerAnswer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
         candidates = tuple(
-            {top.id: top.logprob for top in place.top_logprobs or () if top.logprob is not None}
+            {top.id: top.logprob for top in place.top_logprobs or () if top.id is not None and top.logprob is not None}
             for place in final.completion_probabilities or ()
         )
         return replace(answer, tokens=final.tokens or (), candidates=candidates)

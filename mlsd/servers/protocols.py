@@ -33,9 +33,6 @@ class Reply(Record, frozen=True, kw_only=True):
         return None if raw in _NOTHING else excerpt(raw)
 
 
-# --- what a server says of itself ---------------------------------------------------------------------------------
-
-
 class ModelMeta(Record, frozen=True, kw_only=True):
     """What llama-server adds to its entry of `/v1/models`."""
 
@@ -70,9 +67,6 @@ class Page(Record, frozen=True, kw_only=True):
     version: Name | None = None  # `/api/version`, `/version`
 
 
-# --- llama-server -------------------------------------------------------------------------------------------------
-
-
 class Timings(Record, frozen=True, kw_only=True):
     """The server's clock and counts, so far in a stream."""
 
@@ -84,17 +78,12 @@ class Timings(Record, frozen=True, kw_only=True):
     draft_n_accepted: Count | None = None
 
 
-class Candidate(Record, frozen=True, kw_only=True):
-    """One token that could have been."""
+class Place(Record, frozen=True, kw_only=True):
+    """A token of the output, or one that could have been."""
 
-    id: Token
+    id: Token | None = None
     logprob: LogProbability | None = None  # null where it is minus infinity
-
-
-class Candidates(Record, frozen=True, kw_only=True):
-    """Those of one place."""
-
-    top_logprobs: tuple[Candidate, ...] | None = None
+    top_logprobs: tuple[Place, ...] | None = None  # those that could have been there
 
 
 class LlamaEvent(Reply, frozen=True, kw_only=True):
@@ -107,7 +96,7 @@ class LlamaEvent(Reply, frozen=True, kw_only=True):
     tokens_predicted: Count | None = None
     tokens_evaluated: Count | None = None
     timings: Timings | None = None
-    completion_probabilities: tuple[Candidates, ...] | None = None
+    completion_probabilities: tuple[Place, ...] | None = None
 
 
 class Tokenized(Reply, frozen=True, kw_only=True):
@@ -115,8 +104,6 @@ class Tokenized(Reply, frozen=True, kw_only=True):
 
     tokens: tuple[Token, ...] = ()
 
-
-# --- counters -----------------------------------------------------------------------------------------------------
 
 _COUNTER = re.compile(r"^(?:llamacpp:|vllm:|rapid_mlx_)(\w{1,200})(?:\{([^}\n]{0,2000})\})? (\S+)", re.MULTILINE)
 _PLACE = re.compile(r"\bposition=\"(\d{1,4})\"")
@@ -176,25 +163,16 @@ def prometheus(page: str, sender: str) -> Counters:
     return Counters(**plain, by_position=tuple(places[place] for place in sorted(places)))
 
 
-# --- OpenAI's, and its kin ----------------------------------------------------------------------------------------
-
-
 class Message(Record, frozen=True, kw_only=True):
     """A message, or a piece of one."""
 
     content: str | None = None
 
 
-class TokenId(Record, frozen=True, kw_only=True):
-    """A token of mlx_lm's whole answer."""
+class Places(Record, frozen=True, kw_only=True):
+    """`logprobs` of mlx_lm's whole answer."""
 
-    id: Token | None = None
-
-
-class Ids(Record, frozen=True, kw_only=True):
-    """`logprobs`."""
-
-    content: tuple[TokenId, ...] | None = None
+    content: tuple[Place, ...] | None = None
 
 
 class Choice(Record, frozen=True, kw_only=True):
@@ -204,7 +182,7 @@ class Choice(Record, frozen=True, kw_only=True):
     delta: Message | None = None
     message: Message | None = None
     finish_reason: Name | None = None
-    logprobs: Ids | None = None
+    logprobs: Places | None = None
     token_ids: tuple[Token, ...] | None = None  # vLLM's, where they are asked for
 
     @property
@@ -256,9 +234,6 @@ class Completion(Reply, frozen=True, kw_only=True):
     @property
     def reason(self) -> str | None:
         return next((choice.finish_reason for choice in self.choices or () if choice.finish_reason), None)
-
-
-# --- Ollama's -----------------------------------------------------------------------------------------------------
 
 
 class OllamaEvent(Reply, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import psutil
 
 from mlsd.lab.cluster import Cluster, make_certificate
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # A test may say which machine a process claims to be.
 _JOIN = """
 import sys

@@ -11,8 +11,8 @@ from mlsd.errors import InputError, ServerError, UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
-from mlsd.servers.flags import TYPES, advice, read_binary, read_flags, read_help, speculation
+from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef, OptionValue
+from mlsd.servers.flags import TYPES, Binary, advice, read_binary, read_flags, read_help, speculation
 from mlsd.servers.launch import Launched
 
 HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
@@ -51,25 +51,37 @@ def test_our_methods_and_the_servers_own_types_become_flags(spec: DrafterSpec, f
     assert " ".join(speculation(BINARY, spec, 4, draft)) == flags
 
 
-def test_a_type_of_a_newer_server_needs_no_newer_mlsd() -> None:
-    newer = HELP.replace("none,draft-simple", "none,draft-oracle,draft-simple")
-    newer += "\n--spec-draft-oracle-n-max N     most tokens\n"
-    spec = DrafterSpec(name="draft-oracle")
-    given = speculation(read_help("new", newer), spec, 7, "o.gguf")
+def newer(*lines: str, kind: str = "none") -> Binary:
+    """A build that lists more."""
+    return read_help("new", "\n".join((HELP.replace("none,draft-simple", f"none,{kind},draft-simple"), *lines)))
+
+
+def test_a_newer_server_needs_no_newer_mlsd() -> None:
+    of_its_own = newer("--spec-draft-oracle-n-max N     most tokens", kind="draft-oracle")
+    given = speculation(of_its_own, DrafterSpec(name="draft-oracle"), 7, "o.gguf")
     assert given == ["--spec-type", "draft-oracle", "--spec-draft-model", "o.gguf", "--spec-draft-oracle-n-max", "7"]
+    sampling = newer("--spec-draft-sampling {greedy,probabilistic}")
+    given = speculation(sampling, DrafterSpec(name="pld"), 2, None)
+    assert given[given.index("--spec-draft-sampling") + 1] == "greedy"
 
 
 def test_a_length_that_adapts_has_flags_where_the_server_has_that_type_and_is_named_elsewhere() -> None:
     spec = DrafterSpec(name="mtp", options={"adaptive": 3})
-    with pytest.raises(InputError, match="no setting 'adaptive' for draft-mtp"):
-        speculation(BINARY, spec, 12, None)
-    newer = HELP.replace("none,draft-simple", "none,draft-mtp-adaptive,draft-simple")
-    given = speculation(read_help("new", f"{newer}\n--spec-draft-n-min-adaptive N    least\n"), spec, 12, None)
-    assert given[:2] == ["--spec-type", "draft-mtp-adaptive"]
-    assert given[2:] == ["--spec-draft-n-max", "12", "--spec-draft-n-min-adaptive", "3"]
+    adapting = newer("--spec-draft-n-min-adaptive N    least", kind="draft-mtp-adaptive")
+    given = " ".join(speculation(adapting, spec, 12, None))
+    assert given == "--spec-type draft-mtp-adaptive --spec-draft-n-max 12 --spec-draft-n-min-adaptive 3"
     line, differs, _ = advice(spec, 12)
     assert line == "llama-server: --spec-type draft-mtp --spec-draft-n-max 12"
     assert "adaptive 3 was measured, it does 0" in differs
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [("mtp", "adaptive", 3), *((method, "p_min_mode", "include") for method in (DRAFT_MODEL, "mtp", "eagle3"))],
+)
+def test_an_option_that_the_server_has_otherwise_is_refused(method: str, name: str, value: OptionValue) -> None:
+    with pytest.raises(InputError, match=f"no setting '{name}' for draft-"):
+        speculation(BINARY, DrafterSpec(name=method, options={name: value}), 4, "d.gguf")
 
 
 def test_what_a_binary_cannot_do_is_refused_by_name() -> None:
@@ -133,17 +145,11 @@ def test_advice_says_what_to_set() -> None:
 def test_a_server_that_copies_a_recurrent_state_each_round_is_named(
     tmp_path: Path, method: str, target: str, warns: bool
 ) -> None:
-    path = asset_path(f"tiny/{target}.gguf") if target == "tiny-moe" else tmp_path / "llama.gguf"
+    path = asset_path("tiny/tiny-moe.gguf")
     if target == "llama":
-        write_random(path, TINY_SET["llama"], seed=1)
+        write_random(path := tmp_path / "llama.gguf", TINY_SET["llama"], seed=1)
     lines = " ".join(advice(DrafterSpec(name=method), 4, None, path))
     assert ("n_rs_seq stays 0" in lines) is warns
-
-
-def test_how_a_draft_is_sampled_is_said_where_a_server_can_choose() -> None:
-    newer = read_help("new", HELP + "\n--spec-draft-sampling {greedy,probabilistic}\n")
-    given = speculation(newer, DrafterSpec(name="pld"), 2, None)
-    assert given[given.index("--spec-draft-sampling") + 1] == "greedy"
 
 
 def test_a_launched_server_that_dies_is_reported_with_its_signal_and_its_last_line(tmp_path: Path) -> None:
@@ -169,9 +175,3 @@ _OTHER = {
     "p_min": 0.6, "p_min_mode": "include", "ngram": 2, "min_ngram": 2, "match": "first", "full": True,
     "no_match": "dummy", "thresholds": "strict", "adaptive": 3,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("method", [DRAFT_MODEL, "mtp", "eagle3"])
-def test_an_option_that_the_server_has_otherwise_is_refused(method: str) -> None:
-    with pytest.raises(InputError, match="no setting 'p_min_mode'"):
-        speculation(BINARY, DrafterSpec(name=method, options={"p_min_mode": "include"}), 4, "d.gguf")

