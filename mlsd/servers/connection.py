@@ -165,11 +165,9 @@ class Connection:
         self._check(response, body)
         return body
 
-    def stream(
-        self, path: str, value: Any, kind: type[S], adds: Callable[[S], object], prefill_s: float = 0.0
-    ) -> Iterator[tuple[int, S | None]]:
+    def stream(self, path: str, value: Any, kind: type[S], prefill_s: float) -> Iterator[tuple[int, S | None]]:
         """(clock in ns, event) of a stream, as it arrives, SSE or a value a line; the mark of its end, where there is
-        one, is None. Only events that `add` to the output are signs of life; the first has at least `prefill_s`.
+        one, is None. Only events that add to the output are signs of life; the first has at least `prefill_s`.
 
         Raises: ServerError for whatever goes wrong on the way.
         """
@@ -184,7 +182,7 @@ class Connection:
                     yield now_ns, None
                     continue
                 event = self._parse(data, kind, path)
-                if adds(event):
+                if event.added:
                     deadline.token(min(self._patience_s, TOKEN_S.most))
                 yield now_ns, event
 

@@ -1,7 +1,7 @@
 """What mlsd needs of a server, whatever its protocol: one request in, one answer out with its clocks and counts."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,6 @@ from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.protocols import Counters, Reply
 
-S = TypeVar("S", bound=Reply)
 _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
@@ -84,9 +83,10 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
 
 
 class Endpoint:
-    """A server at a URL. All raise ServerError; one that cannot do a thing says so in `server`."""
+    """A server at a URL, which answers with one kind of event. All raise ServerError; `server` says what it cannot."""
 
     server: Server
+    kind: type[Reply]
 
     def __init__(self, connection: Connection) -> None:
         self.url, self._connection = connection.url, connection
@@ -99,45 +99,19 @@ class Endpoint:
         return Request(messages=messages)
 
     def complete(self, request: Request) -> ServerAnswer:
-        raise NotImplementedError
-
-    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
-        return answer
-
-    def counters(self) -> Counters | None:
-        return None
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _stream(
-        self,
-        path: str,
-        body: Any,
-        kind: type[S],
-        request: Request,
-        *,
-        piece: Callable[[S], str],
-        ends: Callable[[S], object],
-        adds: Callable[[S], object] | None = None,
-    ) -> tuple[ServerAnswer, list[S], S | None]:
-        """An answer's text and client's times, every event, and the one that `ends` it (None: the mark of the end).
-
-        Timed are the events that add to the output: those with a piece of text, if `adds` does not say which.
-        """
-        adds = adds or piece
+        """An answer as it streams in."""
+        path, body = self._body(request, stream=True)
         sent_ns = CLOCK.now_ns()
-        first_ns, final, ended = None, None, False
-        events, pieces = [], []
-        for now_ns, event in self._connection.stream(path, body, kind, adds, _prefill_s(request.n_prompt)):
+        first_ns, ended = None, False
+        events = list[Reply]()
+        # How long a server may read so many tokens before its first one, whatever else it sends.
+        prefill_s = min(_MOST_PREFILL_S, request.n_prompt / _SLOWEST_PREFILL_TOK_S)
+        for now_ns, event in self._connection.stream(path, body, self.kind, prefill_s):
+            ended = ended or event is None or bool(event.ended)
             if event is None:
-                ended = True
                 continue
-            if ends(event):
-                final, ended = event, True
             events.append(event)
-            pieces.append(piece(event))
-            if adds(event):
+            if event.added:
                 first_ns = first_ns or now_ns
             if len(events) > _EVENTS_PER_TOKEN * request.n_predict + _MORE_EVENTS:
                 raise ServerError(
@@ -148,18 +122,38 @@ class Endpoint:
                 f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
                 hint="Look at its log; llama-cpp-python breaks off where its speculation fails.",
             )
-        timed = ServerAnswer(
-            text=redact("".join(pieces)),
-            n_tokens=0,
-            first_ns=None if first_ns is None else first_ns - sent_ns,
-            total_ns=CLOCK.now_ns() - sent_ns,
-        )
-        return timed, events, final
+        return self._read(events, sent_ns, None if first_ns is None else first_ns - sent_ns)
 
+    def whole(self, request: Request) -> ServerAnswer:
+        """An answer that comes at once, with all that only such a one tells."""
+        path, body = self._body(request, stream=False)
+        sent_ns = CLOCK.now_ns()
+        return self._read([self._connection.post(path, body, self.kind)], sent_ns, whole=True)
 
-def _prefill_s(n_prompt: int) -> float:
-    """How long a server may read so many tokens before its first one, whatever else it sends."""
-    return min(_MOST_PREFILL_S, n_prompt / _SLOWEST_PREFILL_TOK_S)
+    def _read(
+        self, events: Sequence[Reply], sent_ns: int, first_ns: int | None = None, *, whole: bool = False
+    ) -> ServerAnswer:
+        text, total_ns = redact("".join(event.text for event in events)), CLOCK.now_ns() - sent_ns
+        told = {"n_tokens": 0, **self._told(events, whole=whole)}
+        return ServerAnswer(text=text, first_ns=first_ns, total_ns=total_ns, **told)
+
+    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
+        """The answer with what its stream let out."""
+        return answer
+
+    def counters(self) -> Counters | None:
+        return None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
+        """The path and what to send there."""
+        raise NotImplementedError
+
+    def _told(self, events: Sequence[Any], *, whole: bool) -> dict[str, Any]:
+        """The fields of a `ServerAnswer` that the events of a stream, or a whole answer, tell."""
+        raise NotImplementedError
 
 
 def as_chat(messages: tuple[str, ...]) -> list[dict[str, str]]:

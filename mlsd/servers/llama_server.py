@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import ServerError
 from mlsd.records import Round
-from mlsd.redact import redact
-from mlsd.servers.connection import CLOCK, Connection
+from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, nanoseconds
 from mlsd.servers.protocols import (
     Counters,
@@ -25,6 +24,8 @@ from mlsd.servers.protocols import (
 
 class LlamaServer(Endpoint):
     """An endpoint that speaks the protocol of llama.cpp's own server."""
+
+    kind = LlamaEvent
 
     def __init__(self, connection: Connection, props: Page) -> None:
         super().__init__(connection)
@@ -61,7 +62,7 @@ class LlamaServer(Endpoint):
         return Request(prompt=self.tokenize(text, bos=not (bos and text.startswith(bos)), special=True))
 
     def complete(self, request: Request) -> ServerAnswer:
-        return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)
+        return self.whole(request) if request.n_probs or not request.n_predict else super().complete(request)
 
     def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
         """The ids that the stream let out: it has no event for a token that ends inside a character."""
@@ -69,15 +70,15 @@ class LlamaServer(Endpoint):
             return replace(answer, tokens=tuple(answer.token_at[place] for place in range(answer.n_tokens)))
         key = (request.prompt, request.sampling, request.n_predict, answer.text)
         if key not in self._known:
-            again = self._whole(request)
+            again = self.whole(request)
             if again.n_tokens != answer.n_tokens or again.text != answer.text:
                 raise ServerError("Asked again for its token ids, the server wrote something else.")
             self._known[key] = again.tokens
         return replace(answer, tokens=tuple(answer.token_at.get(i, token) for i, token in enumerate(self._known[key])))
 
-    def _body(self, request: Request, stream: bool) -> dict[str, Any]:
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
-        return {
+        return "/completion", {
             "prompt": list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt,
             "n_predict": request.n_predict,
             "temperature": sampling.temperature,
@@ -91,55 +92,38 @@ class LlamaServer(Endpoint):
             "timings_per_token": stream,
         }
 
-    def _whole(self, request: Request) -> ServerAnswer:
-        sent_ns = CLOCK.now_ns()
-        final = self._connection.post("/completion", self._body(request, stream=False), LlamaEvent)
-        text = redact(final.content or "")
-        answer = self._answer(final, ServerAnswer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
-        candidates = tuple(
-            {top.id: top.logprob for top in place.top_logprobs or () if top.id is not None and top.logprob is not None}
-            for place in final.completion_probabilities or ()
-        )
-        return replace(answer, tokens=final.tokens or (), candidates=candidates)
-
-    def _streamed(self, request: Request) -> ServerAnswer:
-        timed, events, final = self._stream(
-            "/completion",
-            self._body(request, stream=True),
-            LlamaEvent,
-            request,
-            piece=lambda event: event.content or "",
-            ends=lambda event: event.stop,
-            adds=lambda event: event.content if event.tokens is None else event.tokens,
-        )
+    def _told(self, events: Sequence[LlamaEvent], *, whole: bool) -> dict[str, Any]:
+        """Ids by place of a stream, as far as it has events for them; of a whole answer all, and their candidates."""
+        final = next((event for event in events[::-1] if event.stop or whole), None)
         if final is None:
             raise ServerError(f"The stream of {self.url} ended without its counts: half an answer.")
-        steps = [event.timings for event in events if event.timings is not None]
-        token_at = {
-            event.timings.predicted_n - 1: event.tokens[-1]
-            for event in events
-            if event.tokens and event.timings is not None and event.timings.predicted_n
-        }
-        answer = self._answer(final, timed)
-        return replace(
-            answer,
-            token_at={place: token for place, token in token_at.items() if place < answer.n_tokens},
-            rounds=rounds(steps, answer) if answer.proposed else (),
-        )
-
-    def _answer(self, final: LlamaEvent, timed: ServerAnswer) -> ServerAnswer:
         timings = final.timings or Timings()
-        return replace(
-            timed,
-            n_tokens=final.tokens_predicted or timings.predicted_n or 0,
-            n_prompt=final.tokens_evaluated,
-            n_processed=timings.prompt_n,
-            ended=final.stop_type == "eos",
-            prompt_ns=nanoseconds(timings.prompt_ms),
-            decode_ns=nanoseconds(timings.predicted_ms),
-            proposed=timings.draft_n or 0,
-            accepted=timings.draft_n_accepted or 0,
-        )
+        n_tokens = final.tokens_predicted or timings.predicted_n or 0
+        proposed, accepted = timings.draft_n or 0, timings.draft_n_accepted or 0
+        told = {
+            "n_tokens": n_tokens,
+            "n_prompt": final.tokens_evaluated,
+            "n_processed": timings.prompt_n,
+            "ended": final.stop_type == "eos",
+            "prompt_ns": nanoseconds(timings.prompt_ms),
+            "decode_ns": nanoseconds(timings.predicted_ms),
+            "proposed": proposed,
+            "accepted": accepted,
+        }
+        if whole:
+            places = (place.top_logprobs or () for place in final.completion_probabilities or ())
+            candidates = (
+                {top.id: top.logprob for top in tops if top.id is not None and top.logprob is not None}
+                for tops in places
+            )
+            return {**told, "tokens": final.tokens or (), "candidates": tuple(candidates)}
+        at = [(event.timings.predicted_n, event) for event in events if event.timings and event.timings.predicted_n]
+        steps = [event.timings for event in events if event.timings is not None]
+        return {
+            **told,
+            "token_at": {n - 1: event.tokens[-1] for n, event in at if event.tokens and n <= n_tokens},
+            "rounds": rounds(steps, n_tokens, proposed, accepted) if proposed else (),
+        }
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts; None where the server was started without it."""
@@ -147,7 +131,7 @@ class LlamaServer(Endpoint):
         return None if counted == Counters() else counted
 
 
-def rounds(events: Sequence[Timings], answer: ServerAnswer) -> tuple[Round, ...]:
+def rounds(events: Sequence[Timings], n_tokens: int, n_proposed: int, n_accepted: int) -> tuple[Round, ...]:
     """Each target pass from the running counts of a stream, or none where events are missing between two passes.
 
     Tokens of one pass carry one time of the server's clock. Of a pass only its whole length is known: `other_ns`. After
@@ -167,7 +151,7 @@ def rounds(events: Sequence[Timings], answer: ServerAnswer) -> tuple[Round, ...]
         wall_ns = round(1e6 * (now[3] - before[3]))
         if min(wall_ns, proposed, accepted) < 0 or accepted > proposed:
             return ()
-        ended = now[0] == answer.n_tokens
+        ended = now[0] == n_tokens
         replayed = committed == accepted + 2
         if not (replayed or committed == accepted + 1 or (ended and 0 < committed <= accepted + 1)):
             return ()
@@ -176,7 +160,7 @@ def rounds(events: Sequence[Timings], answer: ServerAnswer) -> tuple[Round, ...]
             made.append(_round(0, 0, 1, 1 + accepted + 1, 0))
         before = now
     whole = sum(r.proposed for r in made), sum(r.accepted for r in made), sum(r.committed for r in made)
-    return tuple(made) if whole == (answer.proposed, answer.accepted, answer.n_tokens - 1) else ()
+    return tuple(made) if whole == (n_proposed, n_accepted, n_tokens - 1) else ()
 
 
 def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int) -> Round:

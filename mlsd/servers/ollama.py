@@ -3,17 +3,18 @@
 It takes texts, and reports what was accepted in its log alone.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mlsd.servers.connection import Connection
-from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, as_chat
+from mlsd.servers.endpoint import Endpoint, Request, Server, as_chat
 from mlsd.servers.protocols import ListedModel, OllamaEvent
 
 
 class Ollama(Endpoint):
     """An endpoint with `/api/generate` and `/api/chat`."""
+
+    kind = OllamaEvent
 
     def __init__(self, connection: Connection, model: ListedModel, version: str) -> None:
         super().__init__(connection)
@@ -22,29 +23,24 @@ class Ollama(Endpoint):
             program="Ollama", build=version, model=self._id, has_clock=True, switches=True, untested=True
         )
 
-    def complete(self, request: Request) -> ServerAnswer:
-        """A streamed answer; raw, so that no template comes around a prompt that has none."""
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
+        """Raw, so that no template comes around a prompt that has none."""
         sampling = request.sampling
         options = {"temperature": sampling.temperature, "seed": sampling.seed + request.nonce}
         options |= {"num_predict": request.n_predict, "repeat_penalty": 1.0}
         options |= {} if sampling.greedy else {"top_k": sampling.top_k, "top_p": sampling.top_p}
         options |= {} if request.draft else {"draft_num_predict": 0}
-        body: dict[str, Any] = {"model": self._id, "stream": True, "options": options}
+        body: dict[str, Any] = {"model": self._id, "stream": stream, "options": options}
         if request.messages:
-            path, body = "/api/chat", {**body, "messages": as_chat(request.messages)}
-        else:
-            path, body = "/api/generate", {**body, "prompt": request.prompt, "raw": True}
-        answer, _, final = self._stream(path, body, OllamaEvent, request, piece=_text, ends=lambda event: event.done)
-        final = final or OllamaEvent()
-        return msgspec.structs.replace(
-            answer,
-            n_tokens=final.eval_count or 0,
-            n_prompt=final.prompt_eval_count,
-            ended=final.done_reason == "stop",
-            prompt_ns=final.prompt_eval_duration,
-            decode_ns=final.eval_duration,
-        )
+            return "/api/chat", {**body, "messages": as_chat(request.messages)}
+        return "/api/generate", {**body, "prompt": request.prompt, "raw": True}
 
-
-def _text(event: OllamaEvent) -> str:
-    return event.response or (event.message.content if event.message else None) or ""
+    def _told(self, events: Sequence[OllamaEvent], *, whole: bool) -> dict[str, Any]:
+        final = next((event for event in events[::-1] if event.done), OllamaEvent())
+        return {
+            "n_tokens": final.eval_count or 0,
+            "n_prompt": final.prompt_eval_count,
+            "ended": final.done_reason == "stop",
+            "prompt_ns": final.prompt_eval_duration,
+            "decode_ns": final.eval_duration,
+        }

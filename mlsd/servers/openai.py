@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from mlsd.errors import ServerError
-from mlsd.outside import Count, Milliseconds
+from mlsd.outside import Milliseconds
 from mlsd.records import Record
-from mlsd.redact import redact
-from mlsd.servers.connection import CLOCK, Connection
+from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, as_chat, nanoseconds
 from mlsd.servers.protocols import Completion, Counters, Counts, Tokenized
 
@@ -94,6 +93,8 @@ _CLOCK = {"prompt_ns": "metrics.time_to_first_token_ms", "decode_ns": "metrics.g
 class OpenAI(Endpoint):
     """An endpoint with completions and chat completions."""
 
+    kind = Completion
+
     def __init__(
         self,
         connection: Connection,
@@ -115,7 +116,7 @@ class OpenAI(Endpoint):
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
         complete = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
         if key not in self._known and not complete:
-            whole = self._whole(request)
+            whole = self.whole(request)
             if whole.text != answer.text:
                 raise ServerError("Asked again for the number of its tokens, the server wrote something else.")
             self._known[key] = whole
@@ -124,8 +125,10 @@ class OpenAI(Endpoint):
         names = ("tokens", "n_tokens", "n_prompt", "ended", *drafted)
         return msgspec.structs.replace(answer, **{name: getattr(whole, name) for name in names})
 
-    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
+        # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
+        ids = {"logprobs": True} if self._dialect is MLX_LM else {}
         body: dict[str, Any] = {
             "model": self._id,
             "max_tokens": request.n_predict,
@@ -134,36 +137,32 @@ class OpenAI(Endpoint):
             **({} if sampling.greedy else {"top_p": sampling.top_p}),
             **({"draft_model": self._draft} if self._draft and request.draft else {}),
             **self._dialect.settings,
-            **more,
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else ids),
         }
         messages = request.messages or ((str(request.prompt),) if self.server.chat_only else ())
         if messages:
             return f"{self._dialect.api}/chat/completions", {**body, "messages": as_chat(messages)}
         return f"{self._dialect.api}/completions", {**body, "prompt": request.prompt}
 
-    def complete(self, request: Request) -> ServerAnswer:
-        path, body = self._body(request, stream=True, stream_options={"include_usage": True})
-        timed, events, _ = self._stream(
-            path,
-            body,
-            Completion,
-            request,
-            piece=lambda event: event.text,
-            ends=lambda event: event.reason,
-            adds=lambda event: event.text or event.tokens,
-        )
-        return _with_counts(timed, events)
-
-    def _whole(self, request: Request) -> ServerAnswer:
-        # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
-        path, body = self._body(request, stream=False, **({"logprobs": True} if self._dialect is MLX_LM else {}))
-        sent_ns = CLOCK.now_ns()
-        final = self._connection.post(path, body, Completion)
-        timed = ServerAnswer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
-        answer = _with_counts(timed, [final])
-        if not answer.n_tokens and final.at("usage.completion_tokens", Count | None) is None:
+    def _told(self, events: Sequence[Completion], *, whole: bool) -> dict[str, Any]:
+        told = _fields(events, _COUNTED, Counts)
+        if whole and "n_tokens" not in told:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
-        return answer
+        drafts = [found for fields in DRAFTED if (found := _fields(events, fields, Counts))]
+        # OpenAI's own counts are zeros where nothing is predicted: what counts more is meant.
+        drafted = next((found for found in drafts if any(found.values())), drafts[0] if drafts else {})
+        if "rejected" in drafted:
+            drafted["proposed"] = drafted.get("accepted", 0) + drafted.pop("rejected")
+        cached, n_prompt = told.pop("n_cached", None), told.get("n_prompt")
+        return {
+            "tokens": tuple(token for event in events for token in event.tokens),
+            "n_processed": None if n_prompt is None or cached is None else n_prompt - cached,
+            "ended": next((event.ended for event in events[::-1] if event.ended), None) == "stop",
+            **told,
+            **drafted,
+            **{name: nanoseconds(ms) for name, ms in _fields(events, _CLOCK, Milliseconds | None).items()},
+        }
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
@@ -177,26 +176,7 @@ class OpenAI(Endpoint):
         return None if before is None or before.proposed is None else before
 
 
-def _with_counts(timed: ServerAnswer, events: Sequence[Completion]) -> ServerAnswer:
-    told = _told(events, _COUNTED, Counts)
-    drafts = [found for fields in DRAFTED if (found := _told(events, fields, Counts))]
-    # OpenAI's own counts are zeros where nothing is predicted: what counts more is meant.
-    drafted = next((found for found in drafts if any(found.values())), drafts[0] if drafts else {})
-    if "rejected" in drafted:
-        drafted["proposed"] = drafted.get("accepted", 0) + drafted.pop("rejected")
-    cached, n_prompt = told.pop("n_cached", None), told.get("n_prompt")
-    return msgspec.structs.replace(
-        timed,
-        tokens=tuple(token for event in events for token in event.tokens),
-        n_processed=None if n_prompt is None or cached is None else n_prompt - cached,
-        ended=next((event.reason for event in events[::-1] if event.reason), None) == "stop",
-        **told,
-        **drafted,
-        **{name: nanoseconds(ms) for name, ms in _told(events, _CLOCK, Milliseconds | None).items()},
-    )
-
-
-def _told(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> dict[str, Any]:
+def _fields(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> dict[str, Any]:
     """What the last event that says it says of each field; of several the sum, but for those that are meant as one."""
     found = {}
     for name, path in fields.items():
@@ -215,11 +195,11 @@ def _told(events: Sequence[Completion], fields: dict[str, str], kind: Any) -> di
 class Vllm(OpenAI):
     """vLLM: token ids in and out, its clock and counts where it was started to report them, else its counters."""
 
-    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
+        path, body = super()._body(request, stream=stream)
+        body |= {"return_token_ids": True, "ignore_eos": request.ignore_eog, "include_metrics": True}
         # A salt of its own keeps a request from what the prefix cache remembers of others.
-        own: dict[str, Any] = {"return_token_ids": True, "ignore_eos": request.ignore_eog, "include_metrics": True}
-        own |= {} if request.keep else {"cache_salt": f"{request.nonce} {time.monotonic_ns()}"}
-        return super()._body(request, **own, **more)
+        return path, body if request.keep else {**body, "cache_salt": f"{request.nonce} {time.monotonic_ns()}"}
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         return self._connection.post("/tokenize", {"model": self._id, "prompt": text}, Tokenized).tokens

@@ -32,6 +32,21 @@ class Reply(Record, frozen=True, kw_only=True):
         raw = bytes(self.error)
         return None if raw in _NOTHING else excerpt(raw)
 
+    @property
+    def text(self) -> str:
+        """What it adds to the output, as text."""
+        return ""
+
+    @property
+    def added(self) -> object:
+        """What it adds to the output, as a sign of life."""
+        return self.text
+
+    @property
+    def ended(self) -> object:
+        """Whether the output is complete with it."""
+        return None
+
 
 class ModelMeta(Record, frozen=True, kw_only=True):
     """What llama-server adds to its entry of `/v1/models`."""
@@ -97,6 +112,18 @@ class LlamaEvent(Reply, frozen=True, kw_only=True):
     tokens_evaluated: Count | None = None
     timings: Timings | None = None
     completion_probabilities: tuple[Place, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content or ""
+
+    @property
+    def added(self) -> object:
+        return self.text if self.tokens is None else self.tokens
+
+    @property
+    def ended(self) -> object:
+        return self.stop
 
 
 class Tokenized(Reply, frozen=True, kw_only=True):
@@ -232,7 +259,11 @@ class Completion(Reply, frozen=True, kw_only=True):
         return "".join(choice.output for choice in self.choices or ())
 
     @property
-    def reason(self) -> str | None:
+    def added(self) -> object:
+        return self.text or self.tokens
+
+    @property
+    def ended(self) -> str | None:
         return next((choice.finish_reason for choice in self.choices or () if choice.finish_reason), None)
 
 
@@ -247,3 +278,11 @@ class OllamaEvent(Reply, frozen=True, kw_only=True):
     prompt_eval_duration: Nanoseconds | None = None
     eval_count: Count | None = None
     eval_duration: Nanoseconds | None = None
+
+    @property
+    def text(self) -> str:
+        return self.response or (self.message.content if self.message else None) or ""
+
+    @property
+    def ended(self) -> object:
+        return self.done
