@@ -11,15 +11,9 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer, nanoseconds
-from mlsd.servers.protocols import (
-    Counters,
-    ListedModel,
-    LlamaEvent,
-    ModelMeta,
-    Page,
-    Timings,
-    Tokenized,
-)
+from mlsd.servers.protocols import Counters, ListedModel, LlamaEvent, ModelMeta, Page, Timings, Tokenized
+
+_UNTOLD = {"draft_ns": 0, "verify_ns": 0, "rollback_ns": 0, "sample_ns": 0}  # the parts of a round
 
 
 class LlamaServer(Endpoint):
@@ -155,16 +149,10 @@ def rounds(events: Sequence[Timings], n_tokens: int, n_proposed: int, n_accepted
         replayed = committed == accepted + 2
         if not (replayed or committed == accepted + 1 or (ended and 0 < committed <= accepted + 1)):
             return ()
-        made.append(_round(proposed, accepted, committed - replayed, 1 + proposed, wall_ns))
+        first = {"proposed": proposed, "accepted": accepted, "committed": committed - replayed, "rows": 1 + proposed}
+        made.append(Round(**first, other_ns=wall_ns, **_UNTOLD))
         if replayed:
-            made.append(_round(0, 0, 1, 1 + accepted + 1, 0))
+            made.append(Round(proposed=0, accepted=0, committed=1, rows=1 + accepted + 1, other_ns=0, **_UNTOLD))
         before = now
     whole = sum(r.proposed for r in made), sum(r.accepted for r in made), sum(r.committed for r in made)
     return tuple(made) if whole == (n_proposed, n_accepted, n_tokens - 1) else ()
-
-
-def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int) -> Round:
-    return Round(
-        proposed=proposed, accepted=accepted, committed=committed, rows=rows, other_ns=wall_ns,
-        draft_ns=0, verify_ns=0, rollback_ns=0, sample_ns=0,
-    )  # fmt: skip

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -503,9 +504,8 @@ class _Session:
             n_same = sum(words is None for words in parted.values())
             yield (f"{self._target(arm).id} writes what {self._target(0).id} does on {n_same} of {len(pairs)} prompts.")
             yield from (f"{name}: {words}" for name, words in parted.items() if words is not None)
-            facts = {words: [getattr(self._server(n), fact) for n in (0, arm)] for fact, words in _FACTS.items()}
-            facts = {words: two for words, two in facts.items() if None not in two and two[0] != two[1]}
-            why = [f"{words} ({one} and {other})" for words, (one, other) in facts.items()]
+            facts = _differing(self._server(0), self._server(arm))
+            why = [f"{_FACTS[name]} ({one} and {other})" for name, one, other in facts]
             read = [answer.n_prompt for answer in pairs[names[0]]]
             if None not in read and read[0] != read[1]:
                 why.append(f"tokenizer or template ({names[0]} is {read[0]} tokens and {read[1]})")
@@ -564,13 +564,18 @@ def _attempt(endpoint: Endpoint, request: Request) -> tuple[str, ServerAnswer | 
 
 
 def _check_same_model(plain: Server, other: Server) -> None:
-    for name in ("n_vocab", "n_parameters"):
-        one, two = getattr(plain, name), getattr(other, name)
-        if one is not None and two is not None and one != two:
+    for name, one, two in _differing(plain, other):
+        if name != "model":  # which may be given by any name
             raise InputError(
                 f"The servers hold different models: {plain.model} has {name} {one:,}, {other.model} {two:,}.",
                 hint="Start both with the same target; `mlsd server URL URL` compares two models.",
             )
+
+
+def _differing(one: Server, other: Server) -> list[tuple[str, Any, Any]]:
+    """What both tell of their models, where it is not the same."""
+    told = [(name, getattr(one, name), getattr(other, name)) for name in _FACTS]
+    return [(name, a, b) for name, a, b in told if a is not None and b is not None and a != b]
 
 
 def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> str | None:

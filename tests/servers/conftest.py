@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions
+from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.flags import Binary, read_binary, speculation
 from mlsd.servers.launch import Launched, server_flags
+from tests.servers.measured import ONE_THREAD
 from tools.llama_server import built
 
 ASSETS = Path(__file__).parents[2] / "mlsd" / "assets" / "tiny"
 TARGET, DRAFT = ASSETS / "tiny-dense.gguf", ASSETS / "tiny-draft.gguf"
-ONE_THREAD = EngineOptions(n_threads=1)
 GAMMA = 4
 
 Start = Callable[..., Endpoint]
@@ -34,10 +34,13 @@ def llama_server() -> Binary:
     """llama-server of the llama.cpp that is installed."""
     path = built()
     if path is None:
-        if os.environ.get("MLSD_SERVERS") == "required":
-            pytest.fail("llama-server is not built: python -m tools.llama_server")
-        pytest.skip("NOT TESTED: llama-server is not built; python -m tools.llama_server builds it in some minutes")
+        not_tested("llama-server is not built; python -m tools.llama_server builds it in some minutes")
     return read_binary(str(path))
+
+
+def not_tested(reason: str) -> None:
+    """Fail or skip, as CI or a person would have it."""
+    (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {reason}")
 
 
 @pytest.fixture(scope="module")

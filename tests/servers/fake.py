@@ -68,17 +68,18 @@ class FakeServer:
             if not self.raw(handler.path, send):
                 self._answer(handler.path, json.loads(body) if body else None, send)
 
-    def _answer(self, path: str, asked: Any, send: Send) -> None:
+    def _answer(self, path: str, sent: Any, send: Send) -> None:
         if path == "/metrics" and self.dialect in ("llama-server", "vllm"):
             whole(send, str(self.value(path, self._metrics())).encode(), {"Content-Type": "text/plain"})
-        elif asked is None or not asked.get("stream", False):
-            page = self._page(path, asked)
+        elif sent is None or not sent.get("stream", False):
+            page = self._page(path, sent)
             value = encoded(self.value(path, page or {"error": "not found"}))
             whole(send, value, {"Content-Type": "application/json"}, 404 if page is None else 200)
         else:
             send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
-            n_held, pieces = round(self.held * (asked.get("max_tokens") or asked.get("n_predict") or 0)), list[bytes]()
-            for event in self._events(path, asked):
+            n_held = round(self.held * (sent.get("max_tokens") or sent.get("n_predict") or 0))
+            pieces = list[bytes]()
+            for event in self._events(path, sent):
                 reply = encoded(self.value(path, event))
                 pieces.append(reply + b"\n" if self.dialect == "ollama" else b"data: " + reply + b"\n\n")
                 if len(pieces) >= n_held:
@@ -89,9 +90,9 @@ class FakeServer:
 
     # --- pages ----------------------------------------------------------------------------------------------------
 
-    def _page(self, path: str, asked: Any) -> Any:
-        if asked is not None:
-            return self._asked(path, asked)
+    def _page(self, path: str, sent: Any) -> Any:
+        if sent is not None:
+            return self._posted(path, sent)
         model = {"id": f"m-{self.key}", "object": "model", "owned_by": "somebody"}
         pages = {
             "llama-server": {
@@ -115,31 +116,31 @@ class FakeServer:
         }  # fmt: skip
         return pages[self.dialect].get(path)
 
-    def _asked(self, path: str, asked: Any) -> Any:
+    def _posted(self, path: str, sent: Any) -> Any:
         if path == "/tokenize":
-            text = asked.get("content") or asked.get("prompt") or asked["messages"][-1]["content"]
-            text = (self.bos if asked.get("add_special") else "") + text
+            text = sent.get("content") or sent.get("prompt") or sent["messages"][-1]["content"]
+            text = (self.bos if sent.get("add_special") else "") + text
             return {"tokens": [1 + byte for byte in text.encode()[:200]]}
         if path == "/completion":
-            (*_, last) = self._events(path, asked)
-            n, n_top = asked["n_predict"], min(asked.get("n_probs", 0), 5)
-            tokens = _tokens(n, len(asked["prompt"]))
+            (*_, last) = self._events(path, sent)
+            n, n_top = sent["n_predict"], min(sent.get("n_probs", 0), 5)
+            tokens = _tokens(n, len(sent["prompt"]))
             tops = [[{"id": token + k, "logprob": -0.1 - 5 * k} for k in range(n_top)] for token in tokens if n_top]
             probabilities = [{"id": top[0]["id"], "logprob": -0.1, "top_logprobs": top} for top in tops]
             return {**last, "tokens": tokens, "content": _text(n), "completion_probabilities": probabilities}
-        n = asked["max_tokens"]
+        n = sent["max_tokens"]
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"content": _text(n)}} if "chat" in path else {"text": _text(n)}
         if self.dialect == "mlx":
             choice["logprobs"] = {"content": [{"id": token} for token in _tokens(n)]}
         if self.dialect == "vllm":
             choice["token_ids"] = _tokens(n)
-        stats = {"total_draft_tokens_count": n, "accepted_draft_tokens_count": n // 2} if "draft_model" in asked else {}
-        return {"choices": [choice], **self._last(asked), "stats": stats}
+        stats = {"total_draft_tokens_count": n, "accepted_draft_tokens_count": n // 2} if "draft_model" in sent else {}
+        return {"choices": [choice], **self._last(sent), "stats": stats}
 
-    def _last(self, asked: Any) -> dict[str, Any]:
+    def _last(self, sent: Any) -> dict[str, Any]:
         """What stands at the end of an answer, as each says it; a drafting server is right with one token a round."""
-        n, own = asked["max_tokens"], len(asked.get("prompt", "")) if self.dialect == "vllm" else 5
+        n, own = sent["max_tokens"], len(sent.get("prompt", "")) if self.dialect == "vllm" else 5
         rounds = -(-(n - 1) // 2)
         accepted = n - 1 - rounds
         reply: dict[str, Any] = {"usage": {"prompt_tokens": own, "completion_tokens": n}}
@@ -163,11 +164,11 @@ class FakeServer:
 
     # --- streams --------------------------------------------------------------------------------------------------
 
-    def _events(self, path: str, asked: Any) -> Iterator[Any]:
+    def _events(self, path: str, sent: Any) -> Iterator[Any]:
         if self.dialect == "llama-server":
-            yield from self._llama(asked)
+            yield from self._llama(sent)
             return
-        n = asked["options"]["num_predict"] if self.dialect == "ollama" else asked["max_tokens"]
+        n = sent["options"]["num_predict"] if self.dialect == "ollama" else sent["max_tokens"]
         for i in range(n):
             time.sleep(self.token_s)
             word = WORDS[i % len(WORDS)]
@@ -182,18 +183,18 @@ class FakeServer:
                 "prompt_eval_duration": 20_000, "eval_count": n, "eval_duration": 30_000 * n,
             }  # fmt: skip
         else:
-            yield {"choices": [{"text": "", "finish_reason": "length"}], **self._last(asked)}
+            yield {"choices": [{"text": "", "finish_reason": "length"}], **self._last(sent)}
             if self.dialect == "vllm" and self.draft:
-                reply = self._last(asked)["metrics"]["speculative_decoding"]
+                reply = self._last(sent)["metrics"]["speculative_decoding"]
                 self.counts["drafts"] += reply["num_spec_steps"]
                 self.counts["proposed"] += reply["num_draft_tokens"]
                 self.counts["accepted"] += reply["num_accepted_draft_tokens"]
 
-    def _llama(self, asked: Any) -> Iterator[Any]:
+    def _llama(self, sent: Any) -> Iterator[Any]:
         """A token an event; a drafting server proposes one token a round and every one is right."""
-        n, began = asked["n_predict"], time.monotonic()
+        n, began = sent["n_predict"], time.monotonic()
         self.counts["predicted"] += n
-        prompt = asked["prompt"]
+        prompt = sent["prompt"]
         timings: dict[str, Any] = {"prompt_n": len(prompt), "prompt_ms": 0.01, "predicted_n": 0, "predicted_ms": 0.0}
         for i in range(n):
             time.sleep(self.token_s / (2 if self.draft else 1))

@@ -136,11 +136,11 @@ def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(
     nothing: bytes, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(limits.TOKEN_S.variable, "1")
-    asked = []
+    sent = []
 
     def raw(path: str, send: Send) -> bool:
         if path == "/completion":
-            asked.append(path)
+            sent.append(path)
             after(begun, again(nothing, 0.05))(send)
         return path == "/completion"
 
@@ -150,7 +150,7 @@ def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(
         for _ in range(8):
             with pytest.raises(ServerError, match="nothing of use for 1 s"):
                 endpoint.complete(Request(prompt=(1, 2), n_predict=10_000))
-    assert len(asked) == 1  # each further one would wait as long again
+    assert len(sent) == 1  # each further one would wait as long again
 
 
 @pytest.mark.parametrize("held", [0.0, 0.15, 0.5, 1.0])

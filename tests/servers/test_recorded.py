@@ -107,14 +107,14 @@ class Replay(FakeServer):
         super().__init__(dialect)
         self.pages, self.events, self.whole, self.requests = pages, events, whole, list[dict[str, Any]]()
 
-    def _page(self, path: str, asked: Any) -> Any:
-        if asked is None:
+    def _page(self, path: str, wanted: Any) -> Any:
+        if wanted is None:
             return self.pages.get(path)
-        self.requests.append({"path": path, **asked})
-        return {**self.whole, "stats": LM_STUDIO_STATS if "draft_model" in asked else {}}
+        self.requests.append({"path": path, **wanted})
+        return {**self.whole, "stats": LM_STUDIO_STATS if "draft_model" in wanted else {}}
 
-    def _events(self, path: str, asked: Any) -> Iterator[Any]:
-        self.requests.append({"path": path, **asked})
+    def _events(self, path: str, wanted: Any) -> Iterator[Any]:
+        self.requests.append({"path": path, **wanted})
         yield from self.events
 
     def _metrics(self) -> str:  # as far as there were answers: one request makes the recorded counts
@@ -201,10 +201,10 @@ def test_what_each_tells_of_drafting_is_read(
     assert (about.program, about.untested) == (program, program != "OpenAI-compatible")
     assert (answer.proposed, answer.accepted, answer.n_rounds) == counted and answer.n_tokens == n
     assert impossible(request, answer, 0) is None
-    (asked,) = server.requests
+    (sent,) = server.requests
     chats = program in ("mlx-vlm", "MTPLX")  # conversations alone
-    assert asked["path"] == ("/v1/chat/completions" if chats else "/v1/completions")
-    assert (asked["messages"][0]["content"] if chats else asked["prompt"]) == "Why"
+    assert sent["path"] == ("/v1/chat/completions" if chats else "/v1/completions")
+    assert (sent["messages"][0]["content"] if chats else sent["prompt"]) == "Why"
 
 
 def test_rapid_mlx_is_read_by_its_counters() -> None:
@@ -255,9 +255,9 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
 
 def test_a_server_that_tells_nothing_of_drafting_is_not_called_plain(tmp_path: Path) -> None:
     with FakeServer("mlx") as plain, FakeServer("mlx") as other:
-        asked: dict[str, Any] = {"n_predict": 4, "repeats": 1, "engine": ONE_THREAD}
-        result = serve(ServerRequest(url=other.url, against=plain.url, **asked), tmp_path / "s.sqlite")
-        rivals = serve(ServerRequest(rivals=(plain.url, other.url), **asked), tmp_path / "r.sqlite")
+        given: dict[str, Any] = {"n_predict": 4, "repeats": 1, "engine": ONE_THREAD}
+        result = serve(ServerRequest(url=other.url, against=plain.url, **given), tmp_path / "s.sqlite")
+        rivals = serve(ServerRequest(rivals=(plain.url, other.url), **given), tmp_path / "r.sqlite")
     assert any("taken on trust" in note for note in result.notes)
     for one in (result, rivals):
         assert not any("two plain" in note for note in one.notes)

@@ -8,7 +8,6 @@ import pytest
 from mlsd.analysis.results.server_arms import recommend, row_name, server_costs, verdict_words
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Status, Trial
 from mlsd.servers.judge import margin
-from mlsd.trials.answers import answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results
 from tests.analysis.studies import as_measured
 
@@ -94,28 +93,15 @@ def test_a_gain_a_loss_a_draw_and_a_lie_are_answered_with_what_to_set(
     assert rest[0].startswith(flags) if flags else not rest
 
 
-def with_stats(one: Measured, **stats: float) -> Measured:
-    return as_measured([(one.case, msgspec.structs.replace(one.trial, stats={**one.trial.stats, **stats}))])[0]
-
-
 def test_a_speedup_beyond_the_mgl_is_not_used_and_the_answer_says_so() -> None:
     made = arms(4.0, 0.01, 1, gamma=0)  # 60 of 100 accepted: 2.5 tokens a round
     assert drafted(made).ratio is None and "more than its MGL of 2.50 allows" in drafted(made).impossible
     assert "MGL of 2.50" in recommend(rows(made))[0] and recommend(rows(made))[0].startswith("No usable measurement")
 
 
-def test_what_is_said_of_a_server_is_of_its_own_trials() -> None:
-    made = arms(0.7, 0.01, 2)
-    for block in range(5):
-        made.append(trial(case("ar", server=None), block, 200))
-        made.append(trial(case("sd", server=None, gamma=4), block, 300 + block))
-    by_source = {one.source: one for one in answers(rows(made))}
-    assert (by_source["engine"].use, by_source["server"].use) == ("on", "off")
-    assert recommend(rows(made))[0].startswith("Leave speculation off: the best tried, d, gamma 4, is slower: 0.7")
-
-
 def idle(one: Measured) -> Measured:
-    return with_stats(one, draft_n=0, draft_n_accepted=0) if one.case.arm == "sd" else one
+    none = {"draft_n": 0, "draft_n_accepted": 0} if one.case.arm == "sd" else {}
+    return as_measured([(one.case, msgspec.structs.replace(one.trial, stats={**one.trial.stats, **none}))])[0]
 
 
 @pytest.mark.parametrize(("speedup", "blocks"), [(1.04, 1), (1.16, 5)])
@@ -146,6 +132,7 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     assert found["engine", "d"].ratio is not None and found["engine", "d"].ratio.value == pytest.approx(1.5)
     lines = server_costs(made)
     assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in lines)
+    assert recommend(rows(made))[0].startswith("Use d, gamma 4: 1.2"), "which is said of the server alone"
 
 
 def test_an_interval_covers_what_two_processes_of_one_program_differ_by() -> None:

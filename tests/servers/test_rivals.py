@@ -15,7 +15,6 @@ from mlsd.planning.request import Goal
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
-from mlsd.trials.results import ArmResult
 from tests.servers.fake import FakeServer, whole
 from tests.servers.measured import ONE_THREAD
 
@@ -29,14 +28,10 @@ def compared(one: FakeServer, other: FakeServer, db: Path, **more: Any) -> Serve
     return serve(ServerRequest(rivals=(one.url, other.url), **settings), db)
 
 
-def table(result: ServerResult) -> list[ArmResult]:
-    return list(result.results)
-
-
 def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path) -> None:
     with FakeServer("openai", token_s=TOKEN_S) as one, FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other:
         result = compared(one, other, tmp_path / "s.sqlite", goal=Goal(budget_s=20.0))
-    first, second = table(result)
+    first, second = result.results
     assert (row_name(first), row_name(second)) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
     assert first.ratio is None and second.effect == "slower", second
     lines = "\n".join(rival([first, second]))
@@ -55,10 +50,10 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
     """Of a server that drafts and holds half of each answer back, beside a plain one that may break down midway."""
     found = []
     for order in (1, -1):
-        asked = itertools.count()
+        n_before = itertools.count()
 
-        def breaks(path: str, send: Callable[[bytes], None], asked: Iterator[int] = asked) -> bool:
-            broken = fails and path.endswith("completions") and next(asked) > 10
+        def breaks(path: str, send: Callable[[bytes], None], n_before: Iterator[int] = n_before) -> bool:
+            broken = fails and path.endswith("completions") and next(n_before) > 10
             if broken:
                 whole(send, b"", {}, 500)
             return broken
@@ -66,7 +61,7 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         with FakeServer("openai", token_s=TOKEN_S) as plain, FakeServer("mlx-vlm", draft=True) as drafting:
             drafting.token_s, drafting.held, plain.raw = TOKEN_S / 3, 0.5, breaks
             result = compared(*(plain, drafting)[::order], tmp_path / f"{order}.sqlite", goal=goal)
-        arms = table(result)
+        arms = result.results
         (other,) = [arm for arm in arms if not arm.is_plain]
         clocks = [arm.client_tok_s / arm.tok_s for arm in arms if arm.client_tok_s and arm.tok_s]
         assert all(0.9 < clock < 1.1 for clock in clocks), clocks
@@ -75,9 +70,8 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         assert fails or str(other.decision).startswith(other.effect)
         found.append((other.effect, result.stopped))
     for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
-        assert effect == "not decided yet" or (
-            effect == sure and not fails
-        )  # a busy machine may leave it open, not turn it
+        # A busy machine may leave it open, not turn it.
+        assert effect == "not decided yet" or (effect == sure and not fails)
         assert stopped is None if goal is None else stopped == "spoilt" if fails else stopped in ("decided", "budget")
 
 
@@ -85,7 +79,7 @@ def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(
     with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
         result = compared(one, other, tmp_path / "same.sqlite", n_predict=8, repeats=1, prompts=("code", "factual"))
         assert result.agreement == ("m @ llama-server 2 writes what m @ llama-server 1 does on 2 of 2 prompts.",)
-        assert not any(map(by_category, table(result))), "what drafts nothing accepts no share of anything"
+        assert not any(map(by_category, result.results)), "what drafts nothing accepts no share of anything"
 
         def altered(path: str, value: Any) -> Any:
             if path == "/completion" and value.get("content"):
@@ -116,11 +110,11 @@ def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdi
 
 
 def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
     with FakeServer("mlx") as one, FakeServer("mlx-vlm") as other:
-        one.value = lambda path, value: asked.append(path) or value
+        one.value = lambda path, value: paths.append(path) or value
         compared(one, other, tmp_path / "s.sqlite", n_predict=4, repeats=1)
-    assert "/v1/chat/completions" in asked
+    assert "/v1/chat/completions" in paths
 
 
 def test_more_than_two_servers_and_one_twice_are_refused(tmp_path: Path) -> None:

@@ -93,11 +93,11 @@ class Remembering(FakeServer):
         super().__init__(draft=True)
         self.seen: set[tuple[int, ...]] = set()
 
-    def _llama(self, asked: Any) -> Iterator[Any]:
-        prompt = tuple(asked["prompt"])
+    def _llama(self, wanted: Any) -> Iterator[Any]:
+        prompt = tuple(wanted["prompt"])
         new = prompt not in self.seen
         self.seen.add(prompt)
-        for event in super()._llama(asked):
+        for event in super()._llama(wanted):
             yield timings(event, draft_n=2 * event["timings"].get("draft_n", 0)) if new else event
 
 
@@ -194,10 +194,10 @@ def test_an_answer_that_breaks_off_in_the_middle_is_one_message() -> None:
 
 def test_a_server_that_loads_is_waited_for_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlsd.servers.connection._TELL_S", 0.0)
-    asked, said = itertools.count(), list[str]()
+    n_before, said = itertools.count(), list[str]()
 
     def loads(path: str, send: Send) -> bool:
-        loading = next(asked) < 3
+        loading = next(n_before) < 3
         if loading:
             whole(send, b'{"error": {"message": "Loading model", "code": 503}}', {}, 503)
         return loading
