@@ -55,10 +55,6 @@ _GOES_ON = "What was measured is kept; start a lab again, and the same command g
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
     "distributed.worker.profile.enabled": False,
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-ttl": "60s",

@@ -229,7 +229,7 @@ class Connection:
         told = time.monotonic()
         loaded_by = told + self._patience_s
         while True:
-            with self._failures(), _Deadline(self.url, patience_s, self._tell) as deadline:
+            with _Deadline(self.url, patience_s, self._tell) as deadline:
                 extensions = {"trace": deadline.opened}
                 sent = self._client.stream(method, path, content=content, headers=headers, extensions=extensions)
                 try:
@@ -237,6 +237,8 @@ class Connection:
                         if response.status_code != _LOADING or time.monotonic() > loaded_by:
                             yield response, deadline
                             return
+                except (httpx2.HTTPError, httpx2.StreamError) as error:
+                    raise self._failure(error) from error
                 finally:
                     if deadline.error is not None:
                         self._given_up = deadline.error
@@ -246,16 +248,12 @@ class Connection:
                 told = time.monotonic()
                 self._tell(f"Waiting for {self.url} to load, for {loaded_by - told:.0f} s more.")
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
-            shown = redact(str(error))[:_SHOWN].strip()
-            if isinstance(error, httpx2.ConnectError):
-                raise ServerError(f"No server answers at {self.url}: {shown}.", hint="Start it.") from error
-            what = " broke off in the middle" if isinstance(error, httpx2.RemoteProtocolError) else ""
-            raise ServerError(f"{self.url}{what}: {shown or type(error).__name__}.") from error
+    def _failure(self, error: Exception) -> ServerError:
+        shown = redact(str(error))[:_SHOWN].strip()
+        if isinstance(error, httpx2.ConnectError):
+            return ServerError(f"No server answers at {self.url}: {shown}.", hint="Start it.")
+        what = " broke off in the middle" if isinstance(error, httpx2.RemoteProtocolError) else ""
+        return ServerError(f"{self.url}{what}: {shown or type(error).__name__}.")
 
     def _check(self, response: httpx2.Response, body: bytes) -> None:
         if response.is_success:

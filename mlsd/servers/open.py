@@ -19,7 +19,7 @@ from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.job import Job, Slot, file_of
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, PromptRef, Sampling
 from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
@@ -149,29 +149,23 @@ def _launched(
         own = speculation(binary, spec, gamma, None if draft is None else str(draft.path)) if gamma else []
         server = stack.enter_context(Launched(binary, [*common, *own, *more], request.patience_s, tell))
         sides.append(Side(spec, gamma, server, must_draft=type_of(spec).startswith("draft-")))
-        loads.append(load_of(request.engine, target, request.n_predict, n_ctx * slots, spec, gamma, draft))
+        loads.append(load_of(request, target, n_ctx * slots, spec, gamma, draft))
     return sides, ServerModels(target=target, drafts=drafts, together=fit_together(loads))
 
 
 def load_of(
-    engine: EngineOptions,
-    target: LocalModel,
-    n_predict: int,
-    n_ctx: int,
-    spec: DrafterSpec,
-    gamma: int,
-    draft: LocalModel | None,
+    request: ServerRequest, target: LocalModel, n_ctx: int, spec: DrafterSpec, gamma: int, draft: LocalModel | None
 ) -> Job:
     """What a server opens, counted as if our own engine did; sampled, for nothing is judged in it."""
     case = Case(
         suite=SERVERS,
         target=target.ref,
         prompt=PromptRef(key="", sha256="", n_tokens=n_ctx),
-        n_predict=n_predict,
+        n_predict=request.n_predict,
         drafter=spec if spec.name in METHODS else DrafterSpec(),
         gamma=gamma,
         sampling=Sampling(temperature=1.0),
-        engine=replace(engine, n_ctx=n_ctx),
+        engine=replace(request.engine, n_ctx=n_ctx),
     )
     slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
     models = () if draft is None else (file_of(draft),)

@@ -28,6 +28,7 @@ from mlsd.planning.plan import Plan, expand, known_models, plan_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef
 from mlsd.servers.open import load_of
+from mlsd.servers.request import ServerRequest
 from mlsd.units import GB, GIB, MIB
 from tests.measure.examples import ENVIRONMENT, quick_bench
 
@@ -115,7 +116,7 @@ def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypat
     path = tmp_path / "shallow.gguf"
     write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
     target = LocalModel(ref=ModelRef(id="t", sha256="a" * 64, n_bytes=100 * MIB), path=path)
-    alone = load_of(EngineOptions(n_threads=1), target, 64, 8192, DrafterSpec(), 0, None)
+    alone = load_of(ServerRequest(engine=EngineOptions(n_threads=1)), target, 8192, DrafterSpec(), 0, None)
     judged = judge_here([alone])[1][0]
     assert judged.kv_bytes and judged.states_bytes and judged.weights_bytes == 100 * MIB
     for bytes_beyond_weights, together in ((2 * (judged.total_bytes or 0) - 200 * MIB, True), (0, False)):
