@@ -117,17 +117,17 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
 
     Raises: UnsupportedError for what the binary cannot do, InputError for an option that has no flag.
     """
-    kind, differs = type_of(spec), _differences(spec)
+    kind = type_of(spec)
     if spec.name in TYPES and _all_options(spec).get(ADAPTIVE) and f"{kind}-{ADAPTIVE}" in binary.types:
         kind = f"{kind}-{ADAPTIVE}"
-        differs.pop(ADAPTIVE)
     if kind not in binary.types:
         raise UnsupportedError(
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
     given = _flags(binary, kind, spec, gamma, draft_path)
-    if other := differs.keys() & spec.options.keys():
+    other = _differences(spec).keys() & spec.options.keys()
+    if other := other - ({ADAPTIVE} if kind.endswith(ADAPTIVE) else set()):
         raise _no_flag(min(other), kind)
     return given
 

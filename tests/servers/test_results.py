@@ -76,7 +76,7 @@ FLAGS = (
 @pytest.mark.parametrize(
     ("found", "answer", "flags"),
     [
-        (arms(1.5, 0.01, 1), "Use d, gamma 4: 1.5", f"{FLAGS} the file of small.gguf)"),
+        (arms(1.5, 0.01, 1), "Use d, gamma 4: 1.5", f"{FLAGS} small.gguf)"),
         (arms(0.7, 0.01, 1), "Leave speculation off: the best tried, d, gamma 4, is", "llama-server: leave it off"),
         (arms(1.0, 0.01, 1), "Not decided yet: d, gamma 4 looks like 1.0", ""),
         (LIES, "No usable measurement: d, gamma 4: it lies.", ""),
