@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.engine.llama.build.loaded import plain_name
 from mlsd.engine.llama.build.prebuilt import libraries_of
-from mlsd.measure.builds import installed
+from mlsd.measure.parent.builds import installed
 
 HEAD = r"""
 #define _GNU_SOURCE

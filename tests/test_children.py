@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -12,8 +13,8 @@ import pytest
 from mlsd.children import start_child
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import WorkerError
-from mlsd.measure.messages import ModelJob, Probed
 from mlsd.measure.process import call, run_info
+from mlsd.measure.worker.serve import probe_model
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
 
@@ -92,7 +93,7 @@ def test_a_corrupt_model_is_not_answered_with_a_smaller_one(first: Path) -> None
     (first / "sitecustomize.py").write_text("import os, sys\nif '-m' in sys.orig_argv: os.abort()")
     model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
     with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
-        call("serve:probe_model", ModelJob(model=model, engine=ENGINE), Probed)
+        call(partial(probe_model, model, ENGINE))
     assert "smaller model" not in caught.value.hint
     assert "models verify" in caught.value.hint
 

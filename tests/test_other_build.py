@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.builds import Build, find_build
+from mlsd.measure.parent.builds import Build, find_build
 
 pytestmark = [pytest.mark.heavy, pytest.mark.builds]
 

@@ -45,8 +45,8 @@ from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
 from mlsd.lab.suites import LabStudyResult
-from mlsd.measure.builds import BuildVerdict
 from mlsd.measure.messages import LayersFound, Spent
+from mlsd.measure.parent.builds import BuildVerdict
 from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
 from mlsd.measure.parent.forecast import Forecast
 from mlsd.measure.parent.race import Stop

@@ -194,7 +194,7 @@ text_option = _Option("--text", type=_FILE, help="A text file.")
 def _use_build(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
     if name is None or ctx.resilient_parsing:
         return
-    from mlsd.measure.builds import use_build
+    from mlsd.measure.parent.builds import use_build
 
     before = dict(os.environ)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -16,9 +16,10 @@ import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
-from mlsd.measure.messages import BlockMeasured, ReadJob
+from mlsd.measure.messages import BlockMeasured
 from mlsd.measure.parent.blocks import machine_lock
-from mlsd.measure.process import measure_job, read_logits
+from mlsd.measure.process import call, measure_job
+from mlsd.measure.worker.build_check import read_logits
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import load_prompt, shipped_prompt_sha256
@@ -109,8 +110,8 @@ def _compare(group: Sequence[Measured], made: Trial, job: Job, done: DecodedAgai
     @cache
     def fed(tokens: tuple[int, ...], width: int) -> Losslessness:
         """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
-        alone = read_logits(ReadJob(job=job, tokens=tokens))
-        wide = read_logits(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)))
+        alone = call(partial(read_logits, job, tokens), doing="reading logits")
+        wide = call(partial(read_logits, job, tokens, alone.ids, max(2, width)), doing="reading logits")
         return of_recorded(tokens, made.tokens, *(np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)))
 
     for one in group:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -14,8 +14,8 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.build.loaded import LoadedLibraries
 from mlsd.engine.probe import ProbeReport
 from mlsd.errors import MlsdError, NativeError
-from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, Footprint, ModelRef, Record, Status, Trial
+from mlsd.planning.job import ModelFile, Slot
+from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, ModelRef, Record, Status, Trial
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
 
 SIGN_S = 10.0  # between signs of life of what takes long
@@ -28,13 +28,10 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Call(Record, frozen=True, kw_only=True):
-    """A function of the worker, and the record that it is given.
+    """A function for the worker. What it returns, or each thing that it yields, is sent as `Found`."""
 
-    It takes the record and `Alive`, and returns its answer or yields answers: each is sent as `Found`.
-    """
-
-    function: str  # module:name under mlsd.measure.worker
-    record: msgspec.Raw
+    function: str  # module:name
+    arguments: dict[str, msgspec.Raw]  # by name, but for an `alive`, which is the worker's own
     # Drafting methods out of files of the user's own, by `mlsd.drafters.own`.
     methods: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -44,13 +41,6 @@ Alive = Callable[[str], None]  # hears what a worker is at, behind passes that a
 
 def silent(doing: str) -> None:
     """Nobody waits for a sign of life."""
-
-
-class ModelJob(Record, frozen=True, kw_only=True):
-    """A model to open."""
-
-    model: ModelFile
-    engine: EngineOptions
 
 
 class Probed(Record, frozen=True, kw_only=True):
@@ -123,16 +113,6 @@ class DistanceJob(PairJob, frozen=True, kw_only=True):
     n_tokens: int | None = None  # at most so many of the text's tokens; None: all
 
 
-class LayerSearchJob(ModelJob, frozen=True, kw_only=True):
-    """Look for the blocks that a model drafts best without, on its own continuation of a text."""
-
-    text: str
-    method: Literal["greedy", "conflayers"]
-    fraction: float  # share of blocks to leave out; conflayers may leave out up to a quarter of all more
-    n_tokens: int = 96  # length of the continuation that decides
-    gamma: int = 2  # of the rounds that measure what is accepted
-
-
 class LayersFound(Record, frozen=True, kw_only=True):
     """The blocks to leave out, and what a draft without them gets accepted on a part of the text not searched on."""
 
@@ -169,28 +149,6 @@ class ContextsWanted(Record, frozen=True, kw_only=True):
     options: tuple[ContextOptions, ...] = ()
 
 
-class FootprintJob(Record, frozen=True, kw_only=True):
-    """Ask what contexts would take of memory, and what the device has."""
-
-    wanted: tuple[ContextsWanted, ...]
-    n_gpu_layers: int = -1
-
-
-class FootprintsFound(Record, frozen=True, kw_only=True):
-    """The answers in order; None for a model that llama.cpp cannot plan."""
-
-    backend: BackendInfo
-    found: tuple[tuple[Footprint, ...] | None, ...]
-
-
-class SelfCheckJob(Record, frozen=True, kw_only=True):
-    """Ask whether machine, build and device do what mlsd takes for granted."""
-
-    models: tuple[ModelFile, ...]  # small ones, which are opened
-    at_hand: tuple[ModelFile, ...] = ()  # others on this machine, of which only the header is read
-    expected_backend: str | None = None  # None: whichever there is
-
-
 class Check(Record, frozen=True, kw_only=True):
     """One question of a self-check, answered."""
 
@@ -201,21 +159,8 @@ class Check(Record, frozen=True, kw_only=True):
     figures: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class SelfChecked(Record, frozen=True, kw_only=True):
-    """What a self-check found."""
-
-    backend: BackendInfo
-    checks: tuple[Check, ...]
-
-
-class BuildJob(Record, frozen=True, kw_only=True):
-    """Ask whether a build of llama.cpp can be measured, and where there is a job whether it opens every arm."""
-
-    job: Job | None = None
-
-
 class BuildFits(Record, frozen=True, kw_only=True):
-    """It can."""
+    """A build of llama.cpp that can be measured."""
 
     backend: BackendInfo
     known_distance: float  # of a pass to the stored one: rms of what differs over the rms spread of the stored logits
@@ -225,17 +170,8 @@ class BuildFits(Record, frozen=True, kw_only=True):
     rollback: str  # the strategy that is exact for the embedded model
 
 
-class ReadJob(Record, frozen=True, kw_only=True):
-    """Ask what a target says to the prompt of a job's first slot and then, pass by pass, to the tokens behind it."""
-
-    job: Job
-    tokens: tuple[int, ...]
-    ids: tuple[tuple[int, ...], ...] = ()  # tokens whose logits are wanted at each place; empty: the likeliest
-    width: int = 1  # tokens that go in at once
-
-
 class LogitsRead(Record, frozen=True, kw_only=True):
-    """The logits before each of the tokens."""
+    """The logits before each token of a text."""
 
     ids: tuple[tuple[int, ...], ...]  # the token itself first, the others from the likeliest down
     logits: tuple[tuple[float, ...], ...]
@@ -341,11 +277,11 @@ Event = (
 )  # fmt: skip
 
 
-def models_of(record: Record) -> Iterator[ModelFile]:
-    """The target, the draft or the one model of what is asked."""
-    for name in ("target", "draft", "model"):
-        if isinstance(file := getattr(record, name, None), ModelFile):
-            yield file
+def engine_and_models(arguments: Mapping[str, Any]) -> tuple[EngineOptions | None, tuple[ModelFile, ...]]:
+    """The engine, and the target, draft or one model, that a function of the worker is given, alone or in a job."""
+    job = arguments.get("job")
+    engine, *files = (arguments.get(name, getattr(job, name, None)) for name in ("engine", "target", "draft", "model"))
+    return engine, tuple(file for file in files if file is not None)
 
 
 def now() -> str:

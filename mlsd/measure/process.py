@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import queue
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import typing
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,6 +23,7 @@ import msgspec
 
 from mlsd.children import end_session, signal_name, start_child
 from mlsd.drafters import own
+from mlsd.engine.llama.native import backend_info
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import (
@@ -31,19 +34,17 @@ from mlsd.measure.messages import (
     Finished,
     Found,
     HeatReading,
-    LogitsRead,
     Progress,
-    ReadJob,
     Refused,
     Silent,
     Started,
     Turn,
     Working,
+    engine_and_models,
     failed_trial,
-    models_of,
 )
 from mlsd.planning.job import Job
-from mlsd.records import BackendInfo, EngineOptions, Record
+from mlsd.records import BackendInfo, EngineOptions
 from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ _MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 _PATIENCE_S = 600.0
-_RUN_SLOTS = "serve:measure_slots"  # what measures a job, turn by turn
+_RUN_SLOTS = "mlsd.measure.worker.serve:measure_slots"  # what measures a job, turn by turn
 
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
@@ -70,7 +71,7 @@ def measure_job(
     patience_s: float = _PATIENCE_S,
     variables: Variables = None,
     turns: Iterable[Sequence[int]] | None = None,
-    hire: Callable[[Job, Variables], Worker] | None = None,
+    hire: Callable[[Mapping[str, Job], Variables], Worker] | None = None,
 ) -> Generator[Event]:
     """Run a job in worker processes and yield its events.
 
@@ -87,7 +88,7 @@ def measure_job(
     while turn := turn or list(next(coming, ())):
         todo = todo or turn.copy()
         started, last = None, None
-        with (hire or partial(Worker, _RUN_SLOTS))(job, variables) as worker:
+        with (hire or partial(Worker, _RUN_SLOTS))({"job": job}, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
                 if isinstance(event, Finished):
@@ -149,35 +150,27 @@ def _doing(job: Job, last: Event | None) -> str:
 
 
 def call(
-    function: str,
-    record: Record,
-    kind: type[T],
-    variables: Variables = None,
-    *,
-    doing: str = "at work",
-    patience_s: float = _PATIENCE_S,
+    work: partial[T], variables: Variables = None, *, doing: str = "at work", patience_s: float = _PATIENCE_S
 ) -> T:
-    """The answer of a function of the worker, in a process of its own; see `answers`."""
-    with closing(answers(function, record, kind, variables, doing=doing, patience_s=patience_s)) as found:
+    """What a function with these arguments returns in a worker process of its own; see `answers`."""
+    with closing(answers(work, variables, doing=doing, patience_s=patience_s)) as found:
         answer: T = next(found)
         return answer
 
 
 def answers(
-    function: str,
-    record: Record,
-    kind: Any,
-    variables: Variables = None,
-    *,
-    doing: str = "at work",
-    patience_s: float = _PATIENCE_S,
+    work: partial[Any], variables: Variables = None, *, doing: str = "at work", patience_s: float = _PATIENCE_S
 ) -> Generator[Any]:
-    """Every answer, of that `kind`, of a function ``module:name`` of the worker that is given this record.
+    """Everything that a function with these arguments yields in a worker process, or what it returns.
 
     Raises: the worker's own MlsdError, WorkerError when it dies or is silent for so long; what was yielded stands.
     """
-    decoder = msgspec.json.Decoder(kind)
-    with Worker(function, record, variables) as worker:
+    returned = typing.get_type_hints(work.func)["return"]
+    decoder = msgspec.json.Decoder(
+        typing.get_args(returned)[0] if typing.get_origin(returned) is Iterator else returned
+    )
+    arguments = inspect.signature(work.func).bind(*work.args, **work.keywords).arguments
+    with Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Finished):
                 return
@@ -191,35 +184,29 @@ def answers(
         raise WorkerError(f"The worker process died while {doing}: {reason}", hint=worker.advice())
 
 
-def read_logits(job: ReadJob, variables: Variables = None) -> LogitsRead:
-    """What a build says to a text, pass by pass."""
-    return call("build_check:read_logits", job, LogitsRead, variables, doing="reading logits")
-
-
 def run_info(engine: EngineOptions, *, variables: Variables = None, patience_s: float = _PATIENCE_S) -> BackendInfo:
     """Ask a worker for the native build and device, so this process never loads the library. Raises: WorkerError."""
     try:
-        return call(
-            "serve:find_backend", engine, BackendInfo, variables, doing="starting llama.cpp", patience_s=patience_s
-        )
+        work = partial(backend_info, engine.n_gpu_layers)
+        return call(work, variables, doing="starting llama.cpp", patience_s=patience_s)
     except WorkerError as error:
         error.hint = error.hint or "Reinstall llama-cpp-python; see the README."
         raise
 
 
-def check_context(record: Record) -> None:
+def check_context(arguments: Mapping[str, Any]) -> None:
     """Check the context that a user asked for, before a worker loads anything: llama.cpp would try, and be killed.
 
     Raises: InputError when it is longer than the target was trained for. What it takes of memory the worker asks.
     """
-    record = getattr(record, "job", None) or record
-    engine, target = getattr(record, "engine", None), next(models_of(record), None)
-    if engine is None or engine.n_ctx is None or target is None:
+    engine, models = engine_and_models(arguments)
+    if engine is None or engine.n_ctx is None or not models:
         return
-    trained = Source(Path(target.path)).count("context_length", None)
+    trained = Source(Path(models[0].path)).count("context_length", None)
     if trained is not None and engine.n_ctx > trained:
+        name = models[0].ref.id
         raise InputError(
-            f"A context of {engine.n_ctx:,} positions is beyond the {trained:,} that {target.ref.id} was trained for.",
+            f"A context of {engine.n_ctx:,} positions is beyond the {trained:,} that {name} was trained for.",
             hint=f"Give --n-ctx {trained} or less; without it a context is as long as the run needs.",
         )
 
@@ -258,8 +245,8 @@ def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Eve
 class Worker:
     """A worker process; leaving the block ends it."""
 
-    def __init__(self, function: str, record: Record, variables: Variables = None) -> None:
-        check_context(record)
+    def __init__(self, function: str, arguments: Mapping[str, Any], variables: Variables = None) -> None:
+        check_context(arguments)
         self._log, self._hung = b"", False
         pipe = subprocess.PIPE
         self._process = start_child("mlsd.measure.worker", stdin=pipe, stdout=pipe, stderr=pipe, variables=variables)
@@ -267,10 +254,11 @@ class Worker:
         threading.Thread(target=self._read, daemon=True).start()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        content = msgspec.json.encode(record)
-        # Only methods that it names: another file may have changed since, or be gone.
+        encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in arguments.items()}
+        # Only methods that are named there: another file may have changed since, or be gone.
+        content = msgspec.json.encode(encoded)
         named = {name: at for name, at in own.loaded().items() if msgspec.json.encode(name)[1:-1] in content}
-        self.send(Call(function=function, record=msgspec.Raw(content), methods=named))
+        self.send(Call(function=function, arguments=encoded, methods=named))
 
     def send(self, message: Call | Turn) -> None:
         """Say one thing more to the worker."""

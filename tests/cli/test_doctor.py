@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.builds import find_build
+from mlsd.measure.parent.builds import find_build
 from mlsd.records import Environment
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd

@@ -10,7 +10,7 @@ import itertools
 import queue
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -100,9 +100,9 @@ class Mac:
     def falls_asleep(self) -> bool:
         return self.n_trials == self._sleep_at
 
-    def hire(self, job: Job, variables: object) -> SimulatedWorker:
+    def hire(self, given: Mapping[str, Job], variables: object) -> SimulatedWorker:
         self.n_workers += 1
-        return SimulatedWorker(self, job)
+        return SimulatedWorker(self, given["job"])
 
     def now_s(self) -> float:
         """As the parent sees it."""

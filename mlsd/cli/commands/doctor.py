@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
-    from mlsd.measure.builds import BuildVerdict
     from mlsd.measure.messages import Probed
+    from mlsd.measure.parent.builds import BuildVerdict
     from mlsd.measure.parent.doctor import Diagnosis, ProfileFit
 
 _TONES: dict[str, Tone] = {
@@ -154,12 +155,11 @@ def _to_get(fit: ProfileFit) -> str:
 
 def _probe(target: str, engine: EngineOptions, as_json: bool) -> None:
     shared.check_models(target)
-    from mlsd.measure.messages import ModelJob, Probed
     from mlsd.measure.process import call
+    from mlsd.measure.worker.serve import probe_model
 
     with working(f"Rolling {target} back in every way"):
-        job = ModelJob(model=shared.model_file(target), engine=engine)
-        result = call("serve:probe_model", job, Probed, doing="probing a model")
+        result = call(partial(probe_model, shared.model_file(target), engine), doing="probing a model")
     if as_json:
         figures = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*figures, "target", "draft")}
@@ -196,7 +196,7 @@ def _chosen(report: ProbeReport, role: Role) -> str:
 
 
 def _builds(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    from mlsd.measure.builds import known_builds, verdict_of
+    from mlsd.measure.parent.builds import known_builds, verdict_of
 
     found = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]
     if as_json:

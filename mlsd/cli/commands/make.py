@@ -1,5 +1,6 @@
 """``mlsd models make``: models and stores written here, in place of a download."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, plan_synthetic, write_synthetic
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
 from mlsd.hashes import file_sha256
-from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.measure.messages import LayersFound
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
 from mlsd.report.render.table import numbers, table, text, words
@@ -182,6 +183,7 @@ def subset(
     """
     from mlsd.drafters.layer_skip.subset import Options, plan
     from mlsd.measure.process import call
+    from mlsd.measure.worker.layer_search import search_layers
 
     file, found = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit", "fraction", "component")}
@@ -192,10 +194,8 @@ def subset(
                 "--search needs --fraction and --text, and no other choice of blocks.",
                 hint="Like --search greedy --fraction 0.33 --text FILE.",
             )
-        job = LayerSearchJob(
-            model=file, engine=engine, text=prompt_from_file(text).text, method=search, fraction=fraction
-        )
-        found = call("layer_search:search_layers", job, LayersFound, doing="looking for blocks to leave out")
+        work = partial(search_layers, file, engine, prompt_from_file(text).text, search, fraction)
+        found = call(work, doing="looking for blocks to leave out")
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))
     if all(choice is None for choice in choices.values()):

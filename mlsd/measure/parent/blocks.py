@@ -187,7 +187,7 @@ def run_experiment(
     """
     settings, watcher = settings or RunSettings(), watcher or Watcher()
     for load in plan.loads:
-        check_context(load)
+        check_context({"job": load})
     going: OpenRun | None = None
     try:
         with begun(plan, store, settings, watcher) as going:

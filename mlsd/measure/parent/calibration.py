@@ -1,6 +1,7 @@
 """Timing a model's passes into a study database: T(k), the experts that they read, and where the time of one goes."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from mlsd.hardware import read_environment
 from mlsd.measure.messages import BlockMeasured, BreakdownJob, CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
 from mlsd.measure.process import Variables, answers, call, measure_job, run_info
+from mlsd.measure.worker import calibrate as worker
+from mlsd.measure.worker.breakdown import break_down
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import plan_bench
@@ -90,7 +93,7 @@ def check_rows(rows: Sequence[int]) -> None:
 def run_calibration(job: CalibrateJob, variables: Variables = None) -> Iterator[Passes | Covered | Spent]:
     """Each repeat's passes, the experts of a mixture, and what it all took, from a worker; see `answers`."""
     doing = f"timing {job.target.ref.id}"
-    return answers("calibrate:calibrate", job, Passes | Covered | Spent, variables, doing=doing)
+    return answers(partial(worker.calibrate, job), variables, doing=doing)
 
 
 def time_and_store(
@@ -210,7 +213,7 @@ def profile_and_store(
     environment, plan = read_environment(backend), job.plan("breakdown")
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
-        shares = call("breakdown:break_down", job, tuple[PassShares, ...], doing="profiling passes")
+        shares = call(partial(break_down, job), doing="profiling passes")
         store.add_figures(run_id, shares)
     return shares
 

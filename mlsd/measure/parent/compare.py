@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,14 +23,15 @@ from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.builds import Build, check_build, find_build
 from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes, ReadJob
+from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes
 from mlsd.measure.parent.blocks import Experiment, OpenRun, RunSettings, Watcher, begun, machine_lock, next_repeat
+from mlsd.measure.parent.builds import Build, check_build, find_build
 from mlsd.measure.parent.calibration import run_calibration
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.requests import check_database, conclude
-from mlsd.measure.process import measure_job, read_logits
+from mlsd.measure.process import call, measure_job
+from mlsd.measure.worker.build_check import read_logits
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
@@ -259,10 +261,11 @@ def _output_warning(
         prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
         return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
 
+    doing = "reading logits"
     names = f"{case.prompt.key}: the plain output of {side.build.label} is not that of {base.build.label}"
     try:
-        ours = read_logits(ReadJob(job=job(base), tokens=other), base.build.variables())
-        theirs = read_logits(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
+        ours = call(partial(read_logits, job(base), other), base.build.variables(), doing=doing)
+        theirs = call(partial(read_logits, job(side), other, ours.ids), side.build.variables(), doing=doing)
         rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
         judged = of_other_build(other, own, rows[0], rows[1])
     except MlsdError as error:

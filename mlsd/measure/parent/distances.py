@@ -1,6 +1,7 @@
 """Predictors of acceptance without drafting: perplexity ratio and total variation (arXiv 2605.01106)."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from mlsd.drafters import drafting_file, drafting_key
 from mlsd.measure.messages import DistanceJob
 from mlsd.measure.process import call
+from mlsd.measure.worker.perplexity import measure_distance
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef
@@ -44,7 +46,7 @@ def distance_job(
 
 def read_distance(job: DistanceJob) -> DraftDistance:
     """Both models over the text, in a worker."""
-    return call("perplexity:measure_distance", job, DraftDistance, doing="reading the text")
+    return call(partial(measure_distance, job), doing="reading the text")
 
 
 def study_distances(

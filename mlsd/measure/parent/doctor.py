@@ -7,6 +7,7 @@ import math
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,10 +17,11 @@ from mlsd.folders import asset_path, free_bytes, write_atomically
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
 from mlsd.hardware.reading import MachineFacts
-from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.measure.messages import Check
 from mlsd.measure.parent.checks import condition_warnings
 from mlsd.measure.parent.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.measure.process import call
+from mlsd.measure.worker.self_check import self_check
 from mlsd.models.library import Library
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import expand, known_models
@@ -180,13 +182,13 @@ def check_machine() -> SelfCheck:
     """Check this machine with the embedded models; nothing is downloaded."""
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
-    job = SelfCheckJob(models=tuple(files), at_hand=tuple(_at_hand()), expected_backend=expected_backend())
-    found = call("self_check:self_check", job, SelfChecked, doing="checking this machine")
-    environment = read_environment(found.backend)
+    work = partial(self_check, tuple(files), tuple(_at_hand()), expected_backend())
+    backend, checks = call(work, doing="checking this machine")
+    environment = read_environment(backend)
     return SelfCheck(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         environment=msgspec.structs.replace(environment, host=""),
-        checks=(*found.checks, *condition_checks(before, read_conditions(), environment)),
+        checks=(*checks, *condition_checks(before, read_conditions(), environment)),
     )
 
 

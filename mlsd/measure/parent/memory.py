@@ -28,9 +28,10 @@ from mlsd.gguf_tools.synthetic.synth import plan_synthetic
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
 from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
+from mlsd.measure.messages import ContextsWanted
 from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.arms import arm_key, warm_options
+from mlsd.measure.worker.footprints import find_footprints
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import ModelEntry
 from mlsd.planning.job import Job, prompt_key
@@ -186,17 +187,16 @@ def ask_memory(
         msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
         for same in grouped(contexts, lambda one: one.of.key).values()
     )
-    job = FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers)
     try:
-        answer = call("footprints:find_footprints", job, FootprintsFound, doing="planning contexts")
+        backend, answer = call(partial(find_footprints, wanted, engine.n_gpu_layers), doing="planning contexts")
     except MlsdError:  # a model that ends the process says so when it is run
         return run_info(engine), tuple(_sums(load, models, (), 0) for load in loads)
     known = {
         (of.key, options): footprint
-        for of, footprints in zip(wanted, answer.found, strict=True)
+        for of, footprints in zip(wanted, answer, strict=True)
         for options, footprint in zip(of.options, footprints or (), strict=False)
     }
-    return answer.backend, tuple(
+    return backend, tuple(
         _sums(load, models, _arms(opened, known), cut_bytes)
         for load, (opened, cut_bytes) in zip(loads, found, strict=True)
     )

@@ -20,9 +20,10 @@ from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
-from mlsd.measure.messages import Alive, BuildFits, BuildJob, LogitsRead, ReadJob, silent
+from mlsd.measure.messages import Alive, BuildFits, LogitsRead, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
+from mlsd.planning.job import Job
 from mlsd.records import EngineOptions
 
 _TOP = 50  # tokens whose logits are read at each place: the rest of a vocabulary is never chosen
@@ -36,19 +37,19 @@ _KNOWN = (
 )
 
 
-def check_build(job: BuildJob, alive: Alive = silent) -> BuildFits:
+def check_build(job: Job | None, alive: Alive = silent) -> BuildFits:
     """See that a known pass gives what it should, that memory saved is memory loaded, and that every arm opens.
 
     Names and structures were seen when the library was loaded. Raises: NativeError for a build that does not fit,
     ModelFileError for a model that it does not know, and what else keeps an arm from being opened.
     """
-    asked = EngineOptions() if job.job is None else job.job.engine
+    asked = EngineOptions() if job is None else job.engine
     # Other settings are another pass than the one that is stored.
     engine = EngineOptions(n_threads=asked.n_threads or 1, n_gpu_layers=asked.n_gpu_layers)
     distance, rollback = _known_model(engine)
-    if job.job is not None:
-        with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
-            for case in job.job.cases.values():
+    if job is not None:
+        with Arms(job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
+            for case in job.cases.values():
                 arms.check(case)
     native = library()
     return BuildFits(
@@ -103,28 +104,33 @@ def known_logits(context: LlamaContext) -> Logits:
     return row[::_KNOWN_STEP]
 
 
-def read_logits(job: ReadJob, alive: Alive = silent) -> LogitsRead:
-    """The logits before each token of a text that is fed in passes of one width."""
-    case = job.job.slots[0].case
-    ids: list[tuple[int, ...]] = []
+def read_logits(
+    job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], ...] = (), width: int = 1, alive: Alive = silent
+) -> LogitsRead:
+    """The logits before each token of a text that is fed in passes of one width after the prompt of a job's first slot.
+
+    `ids` are the tokens whose logits are wanted at each place, by default the likeliest.
+    """
+    case = job.slots[0].case
+    found: list[tuple[int, ...]] = []
     logits: list[tuple[float, ...]] = []
-    with Arms(job.job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
         prompt = arms.prompt(case)
-        options = _reading(case.engine, len(prompt) + len(job.tokens), job.width)
+        options = _reading(case.engine, len(prompt) + len(tokens), width)
         with open_context(arms.target, options) as context:
             context.decode(prompt)
             before = check_finite(context.logits()).copy()
-            for start in range(0, len(job.tokens), job.width):
+            for start in range(0, len(tokens), width):
                 alive("reading logits")
-                part = job.tokens[start : start + job.width]
+                part = tokens[start : start + width]
                 context.decode(part, n_outputs=len(part))
                 rows = np.concatenate([before, check_finite(context.logits())])
                 before = rows[-1:].copy()
                 for place, (row, token) in enumerate(zip(rows, part, strict=False), start):
-                    wanted = job.ids[place] if job.ids else _likeliest(row, token)
-                    ids.append(wanted)
+                    wanted = ids[place] if ids else _likeliest(row, token)
+                    found.append(wanted)
                     logits.append(tuple(float(row[i]) for i in wanted))
-    return LogitsRead(ids=tuple(ids), logits=tuple(logits))
+    return LogitsRead(ids=tuple(found), logits=tuple(logits))
 
 
 def _reading(engine: EngineOptions, n_ctx: int, width: int = 1) -> ContextOptions:

@@ -56,7 +56,7 @@ class _Visit(Record, frozen=True, kw_only=True):
     widths: tuple[int, ...]  # in this order; empty: the draft's context
 
 
-def calibrate(job: CalibrateJob, alive: Alive) -> Iterator[Passes | Covered | Spent]:
+def calibrate(job: CalibrateJob, alive: Alive = silent) -> Iterator[Passes | Covered | Spent]:
     """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
     with closing(Calibration(job, MonotonicClock(), ProbeCache(alive=alive), alive)) as calibration:
         yield from calibration.repeats()

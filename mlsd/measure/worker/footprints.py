@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mlsd.drafters import find_method
 from mlsd.engine.context import ContextOptions, context_options
@@ -18,8 +19,8 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import host_budget
-from mlsd.measure.messages import Alive, ContextsWanted, FootprintJob, FootprintsFound, models_of
-from mlsd.records import BackendInfo, DrafterSpec, EngineOptions, Footprint, Record, content_id
+from mlsd.measure.messages import ContextsWanted, engine_and_models
+from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
 from mlsd.units import format_bytes
 
 _FORMAT = 1  # raise it when a footprint means something else
@@ -27,20 +28,21 @@ _FORMAT = 1  # raise it when a footprint means something else
 _MOST_BEYOND = 8192
 
 
-def find_footprints(job: FootprintJob, alive: Alive) -> FootprintsFound:
-    """Answer what is known at once, and ask llama.cpp for the rest."""
-    backend = backend_info(job.n_gpu_layers)
-    found = tuple(_find(wanted, backend, job.n_gpu_layers) for wanted in job.wanted)
-    return FootprintsFound(backend=backend, found=found)
+def find_footprints(
+    wanted: tuple[ContextsWanted, ...], n_gpu_layers: int
+) -> tuple[BackendInfo, tuple[tuple[Footprint, ...] | None, ...]]:
+    """The device, and what contexts would take of memory, in order; None for a model that llama.cpp cannot plan."""
+    backend = backend_info(n_gpu_layers)
+    return backend, tuple(_find(one, backend, n_gpu_layers) for one in wanted)
 
 
-def check_memory(record: Record) -> None:
+def check_memory(arguments: Mapping[str, Any]) -> None:
     """Plan contexts of the length that a user asked for. Raises: InputError for more than this machine's memory."""
-    engine: EngineOptions | None = getattr(getattr(record, "job", None) or record, "engine", None)
+    engine, models = engine_and_models(arguments)
     if engine is None or engine.n_ctx is None:
         return
     n_bytes, most = 0, host_budget().most_bytes
-    for file in models_of(record):
+    for file in models:
         with LlamaModel(Path(file.path), simulated=True, n_gpu_layers=engine.n_gpu_layers) as model:
             n_bytes += footprints(model, [context_options(engine, 1)])[0].kv_bytes
     if n_bytes > most:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from math import log
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -27,8 +28,10 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
-from mlsd.measure.messages import Alive, LayerSearchJob, LayersFound, silent
+from mlsd.measure.messages import Alive, LayersFound, silent
 from mlsd.measure.worker.perplexity import log_softmax
+from mlsd.planning.job import ModelFile
+from mlsd.records import EngineOptions
 from mlsd.trials.sums import sums
 
 _TRIED_A_STEP = 4
@@ -44,37 +47,48 @@ _CONF_MOST_STEPS = 400
 Score = tuple[float, float]  # share of tokens kept, and their mean log-probability, which breaks ties
 
 
-def search_layers(job: LayerSearchJob, alive: Alive = silent) -> LayersFound:
-    """Run the search of the job.
+def search_layers(
+    model: ModelFile,
+    engine: EngineOptions,
+    text: str,
+    method: Literal["greedy", "conflayers"],
+    fraction: float,
+    n_tokens: int = 96,
+    gamma: int = 2,
+    alive: Alive = silent,
+) -> LayersFound:
+    """Look for the blocks that a model drafts best without, on its own continuation of a text.
+
+    `fraction` is the share of blocks to leave out (conflayers may leave out a quarter of all more), `n_tokens` the
+    length of the continuation that decides, `gamma` of the rounds that measure what is accepted.
 
     Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
     architecture whose blocks' outputs have other names.
     """
-    source = Source(Path(job.model.path))
+    source = Source(Path(model.path))
     n_layers = trunk_layers(source) or 0
-    uniform = uniform_skip(n_layers, job.fraction)
+    uniform = uniform_skip(n_layers, fraction)
     if not uniform:
-        raise InputError(f"{job.fraction:g} of {n_layers} blocks is less than one block.", hint="Give a larger share.")
-    with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        tokens = model.tokenize(job.text)[: 2 * _MOST_PROMPT]
+        raise InputError(f"{fraction:g} of {n_layers} blocks is less than one block.", hint="Give a larger share.")
+    with LlamaModel(Path(model.path), n_gpu_layers=engine.n_gpu_layers) as opened:
+        tokens = opened.tokenize(text)[: 2 * _MOST_PROMPT]
         n_prompt = len(tokens) // 2
         if n_prompt < _LEAST_PROMPT:
             raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")
         options = msgspec.structs.replace(
-            context_options(job.engine, n_prompt + 2 * job.n_tokens + 16),
+            context_options(engine, n_prompt + 2 * n_tokens + 16),
             device_sampling=False,
-            max_outputs=max(job.n_tokens, job.gamma + 1),
+            max_outputs=max(n_tokens, gamma + 1),
         )
-        with TappedContext(model, options) as context:
+        with TappedContext(opened, options) as context:
             context.on_pass = partial(alive, "looking for blocks to leave out")
-            lab = _Lab(context, job, source)
-            lab.read(tokens[:n_prompt])
+            lab = _Lab(context, source, tokens[:n_prompt], n_tokens, gamma)
             started_ns = MonotonicClock().now_ns()
-            found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
+            found = lab.greedy(len(uniform)) if method == "greedy" else lab.conflayers(fraction)
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
             search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
-            rates = {skipped: lab.acceptance(skipped, fresh, job.n_tokens) for skipped in (found, as_many)}
+            rates = {skipped: lab.acceptance(skipped, fresh, n_tokens) for skipped in (found, as_many)}
             if lab.may_go(as_many) and rates[as_many] > rates[found]:
                 found = as_many
             return LayersFound(
@@ -100,23 +114,18 @@ def mixer_names(source: Source) -> list[tuple[str, ...]]:
 class _Lab:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
-    def __init__(self, context: TappedContext, job: LayerSearchJob, source: Source) -> None:
-        self._context, self._job = context, job
+    def __init__(
+        self, context: TappedContext, source: Source, prompt: tuple[int, ...], n_tokens: int, gamma: int
+    ) -> None:
+        """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
+        self._context, self._prompt, self._gamma = context, prompt, gamma
         self._mixers = mixer_names(source)
         self._n_layers = len(self._mixers)
         self._attention = frozenset(attention_layers(source))
         self._recurrent = bool(state_layers(source))
-        self._strategy = "checkpoint" if self._recurrent else "trim"
-        self._prompt: tuple[int, ...] = ()
-        self._output: tuple[int, ...] = ()
         self.n_candidates = 0
-
-    def read(self, prompt: tuple[int, ...]) -> None:
-        """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
-        context = self._context
-        limits = GenerationLimits(n_predict=self._job.n_tokens)
         rollback = make_rollback("trim", context)  # plain decoding takes nothing back
-        self._prompt = prompt
+        limits = GenerationLimits(n_predict=n_tokens)
         self._output = generate(context, NoDrafter(), rollback, prompt, limits, MonotonicClock()).tokens
         context.clear()
         context.decode(prompt)
@@ -154,7 +163,7 @@ class _Lab:
         """Whether a file without these blocks can be loaded: one block with attention must stay."""
         return not self._attention <= set(skipped)
 
-    def conflayers(self) -> tuple[int, ...]:
+    def conflayers(self, fraction: float) -> tuple[int, ...]:
         """The set accepted most of those that confidence chooses along the continuation."""
         text = (*self._prompt, *self._output)
         first = len(self._prompt)
@@ -164,7 +173,7 @@ class _Lab:
             if end > len(text):
                 break
             confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
-            skipped = self._with_attention(least_confident(confidence, self._job.fraction), confidence)
+            skipped = self._with_attention(least_confident(confidence, fraction), confidence)
             if skipped:
                 best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
         if not best[1]:
@@ -203,8 +212,9 @@ class _Lab:
         context = self._context
         self.n_candidates += 1
         drafter = InPlaceDraft(context, SkipTap(skipped), recurrent=self._recurrent)
-        limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
-        result = generate(context, drafter, make_rollback(self._strategy, context), prompt, limits, MonotonicClock())
+        limits = GenerationLimits(n_predict=n_predict, gamma=self._gamma)
+        rollback = make_rollback("checkpoint" if self._recurrent else "trim", context)
+        result = generate(context, drafter, rollback, prompt, limits, MonotonicClock())
         return sums(result.rounds).acceptance_rate or 0.0
 
 

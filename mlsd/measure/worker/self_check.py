@@ -25,8 +25,9 @@ from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import Alive, Check, SelfChecked, SelfCheckJob
+from mlsd.measure.messages import Alive, Check, silent
 from mlsd.planning.job import ModelFile
+from mlsd.records import BackendInfo
 from mlsd.units import MIB, NS_PER_MS
 
 REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memory
@@ -46,22 +47,27 @@ LEAST_GROWTH = 2.0
 Supports = Callable[[int], bool]  # whether a device has a kernel for a node of a graph, by its address
 
 
-def self_check(job: SelfCheckJob, alive: Alive) -> SelfChecked:
-    """Ask everything; a check that cannot be made is one that failed, with its reason."""
+def self_check(
+    models: tuple[ModelFile, ...], at_hand: tuple[ModelFile, ...], expected_backend: str | None, alive: Alive = silent
+) -> tuple[BackendInfo, tuple[Check, ...]]:
+    """Ask everything of small `models`, which are opened, and of the headers of those `at_hand`.
+
+    A check that cannot be made is one that failed, with its reason.
+    """
     clock = MonotonicClock()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_synthetic(real := folder / f"{REAL_SHAPE.name}.gguf", from_shape(REAL_SHAPE, quant="Q4_K_M"))
-        paths = (*(Path(file.path) for file in job.models), real)
-        models = [stack.enter_context(LlamaModel(path)) for path in paths]
-        checks = [_device(job.expected_backend), *operations(models, job.at_hand, device_supports())]
-        for model in models:
+        paths = (*(Path(file.path) for file in models), real)
+        opened = [stack.enter_context(LlamaModel(path)) for path in paths]
+        checks = [_device(expected_backend), *operations(opened, at_hand, device_supports())]
+        for model in opened:
             for ask in (_first_passes, _rollback, _sampling, _noise, _repeats):
                 alive("checking this machine")
                 checks.append(_guarded(ask, model, clock))
-        checks.append(_guarded(_synchronised, models[0], clock))
-        checks += _memory(models, folder)
-    return SelfChecked(backend=backend_info(), checks=tuple(checks))
+        checks.append(_guarded(_synchronised, opened[0], clock))
+        checks += _memory(opened, folder)
+    return backend_info(), tuple(checks)
 
 
 def _guarded(ask: Callable[[LlamaModel, Clock], Check], model: LlamaModel, clock: Clock) -> Check:

@@ -35,21 +35,21 @@ from mlsd.measure.messages import (
     Finished,
     Found,
     Loaded,
-    ModelJob,
     Probed,
     Progress,
     Refused,
     Started,
     Turn,
     Working,
+    engine_and_models,
     failed_trial,
-    models_of,
+    silent,
 )
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
-from mlsd.planning.job import Job, Slot
-from mlsd.records import Anchors, BackendInfo, Conditions, EngineOptions, Status, Trial
+from mlsd.planning.job import Job, ModelFile, Slot
+from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
 
@@ -70,19 +70,19 @@ def main() -> None:
     pulse = Pulse(send, MonotonicClock())
     try:
         module, _, name = call.function.partition(":")
-        function = getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)
-        kind = next(iter(typing.get_type_hints(function).values()))
-        record = msgspec.json.decode(call.record, type=kind)
+        function = getattr(importlib.import_module(module), name)
+        kinds = typing.get_type_hints(function)
+        given = {name: msgspec.json.decode(value, type=kinds[name]) for name, value in call.arguments.items()}
         own.load_again(call.methods)
-        for file in models_of(record):
+        for file in engine_and_models(given)[1]:
             check_weights(Path(file.path), file.ref)
-        check_memory(record)
-        if isinstance(record, Job):
+        check_memory(given)
+        if function is measure_slots:
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
-            with Arms(record, MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
-                measure_slots(record, send, turns, arms, MonotonicClock())
+            with Arms(given["job"], MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
+                measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
-            found = function(record, pulse)
+            found = function(**given, **({"alive": pulse} if "alive" in kinds else {}))
             for answer in found if isinstance(found, Iterator) else (found,):
                 send(Found(value=msgspec.Raw(msgspec.json.encode(answer))))
             send(Finished())
@@ -135,17 +135,12 @@ def measure_slots(
     send(Finished())
 
 
-def find_backend(engine: EngineOptions, alive: Alive) -> BackendInfo:
-    """The native build and device."""
-    return backend_info(engine.n_gpu_layers)
-
-
-def probe_model(job: ModelJob, alive: Alive) -> Probed:
+def probe_model(model: ModelFile, engine: EngineOptions, alive: Alive = silent) -> Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
-    with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        report = ProbeCache(alive=alive).get(job.model.ref, context_options(job.engine, 1), model, fresh=True)
-    info = backend_info(job.engine.n_gpu_layers)
-    return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
+    with LlamaModel(Path(model.path), n_gpu_layers=engine.n_gpu_layers) as loaded:
+        report = ProbeCache(alive=alive).get(model.ref, context_options(engine, 1), loaded, fresh=True)
+    info = backend_info(engine.n_gpu_layers)
+    return Probed(model=model.ref, backend=info.backend, device=info.device, report=report)
 
 
 class _BlockRunner:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,12 @@ from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, ModelJob, Probed, Started
+from mlsd.measure.messages import BlockMeasured, Event, Finished, Loaded, Started
 from mlsd.measure.parent.blocks import Choice, Experiment, RunSettings, Watcher, begun, machine_lock, run_experiment
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import call, measure_job
 from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.serve import probe_model
 from mlsd.planning.job import Block, Job, ModelFile
 from mlsd.records import EngineOptions, ModelRef, Status, Trial
 from mlsd.store.rows import TrialFilter
@@ -256,7 +258,7 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
     write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
     aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
     with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
-        call("serve:probe_model", ModelJob(model=aborting, engine=EngineOptions(n_threads=1)), Probed)
+        call(partial(probe_model, aborting, EngineOptions(n_threads=1)))
 
 
 def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from mlsd.hardware import read_environment
 from mlsd.lab.machine import measure, read_origin
 from mlsd.measure import process
-from mlsd.measure.messages import BuildJob
 from mlsd.measure.parent import memory
 from mlsd.measure.parent.compare import CompareRequest, compare
 from mlsd.measure.parent.requests import bench
@@ -57,12 +56,11 @@ def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time
 ) -> None:
     start = process.Worker.__init__
 
-    def hired(worker: process.Worker, function: str, record: Any, variables: Any = None) -> None:
-        job = record.job if isinstance(record, BuildJob) else record
-        if isinstance(job, Job):
+    def hired(worker: process.Worker, function: str, arguments: Any, variables: Any = None) -> None:
+        if isinstance(job := arguments.get("job"), Job):
             assert job.one_arm
             raise JobReceived
-        start(worker, function, record, variables)
+        start(worker, function, arguments, variables)
 
     monkeypatch.setattr(process.Worker, "__init__", hired)
     monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))

@@ -9,8 +9,7 @@ from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
 from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
-from mlsd.measure.builds import find_build
-from mlsd.measure.messages import BuildJob, ReadJob
+from mlsd.measure.parent.builds import find_build
 from mlsd.measure.worker import build_check
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -29,19 +28,19 @@ def job(n_predict: int = 8) -> Job:
 
 
 def test_the_known_pass_gives_the_stored_logits_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert build_check.check_build(BuildJob(job=job())).known_distance < 0.1
+    assert build_check.check_build(job()).known_distance < 0.1
     monkeypatch.setattr(build_check, "_KNOWN", tuple(-value for value in build_check._KNOWN))
     with pytest.raises(NativeError, match="computes something else"):
-        build_check.check_build(BuildJob(job=job()))
+        build_check.check_build(job())
 
 
 def test_logits_of_a_text_are_read_for_the_tokens_that_are_asked_for() -> None:
     tokens = (5, 6, 7)
-    likeliest = build_check.read_logits(ReadJob(job=job(), tokens=tokens))
+    likeliest = build_check.read_logits(job(), tokens)
     assert [ids[0] for ids in likeliest.ids] == list(tokens)
     assert len({len(ids) for ids in likeliest.ids}) == 1
     assert all(list(row[1:]) == sorted(row[1:], reverse=True) for row in likeliest.logits)
-    again = build_check.read_logits(ReadJob(job=job(), tokens=tokens, ids=likeliest.ids))
+    again = build_check.read_logits(job(), tokens, likeliest.ids)
     assert again.logits == likeliest.logits
 
 

@@ -16,7 +16,7 @@ from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.measure.messages import LayersFound
 from mlsd.measure.worker.layer_search import least_confident, module_confidence, search_layers
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
@@ -35,16 +35,8 @@ PROMPT = prompt_of(3)
 
 
 def search(path: Path, method: str, fraction: float, **options: object) -> LayersFound:
-    return search_layers(
-        LayerSearchJob(
-            model=ModelFile(ref=ModelRef(id=path.stem), path=str(path)),
-            engine=EngineOptions(n_threads=1),
-            text=str(options.pop("text", TEXT)),
-            method=method,  # type: ignore[arg-type]
-            fraction=fraction,
-            **options,  # type: ignore[arg-type]
-        )
-    )
+    model, text = ModelFile(ref=ModelRef(id=path.stem), path=str(path)), str(options.pop("text", TEXT))
+    return search_layers(model, EngineOptions(n_threads=1), text, method, fraction, **options)  # type: ignore[arg-type]
 
 
 def test_confidence_is_one_minus_normalised_entropy() -> None:

@@ -11,7 +11,7 @@ from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, check_content, req
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import NativeError
-from mlsd.measure.builds import find_build, installed
+from mlsd.measure.parent.builds import find_build, installed
 from mlsd.measure.process import run_info
 from mlsd.records import EngineOptions
 from tests.native_shim import copy_of_installed, trap

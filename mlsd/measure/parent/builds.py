@@ -18,6 +18,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -37,8 +38,9 @@ from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, empty_dir, read_json, write_atomically
 from mlsd.hashes import digest
-from mlsd.measure.messages import BuildFits, BuildJob
+from mlsd.measure.messages import BuildFits
 from mlsd.measure.process import call, run_info
+from mlsd.measure.worker import build_check as worker
 from mlsd.outside import check_regular, output_of
 from mlsd.planning.job import Job
 from mlsd.records import BackendInfo, EngineOptions, Record
@@ -319,8 +321,8 @@ def check_build(build: Build, job: Job | None = None) -> BuildFits:
         backend = run_info(EngineOptions(), variables=variables, patience_s=_START_S)
         if backend.backend == "CPU":  # where no GPU compiles kernels
             patience_s = max(_CHECK_S, _CHECK_STARTS * (time.monotonic() - began_s))
-    words = "checking the build"
-    return call("build_check:check_build", BuildJob(job=job), BuildFits, variables, doing=words, patience_s=patience_s)
+    work = partial(worker.check_build, job)
+    return call(work, variables, doing="checking the build", patience_s=patience_s)
 
 
 def use_build(name: str) -> Build:

@@ -14,7 +14,7 @@ import pytest
 from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
 from mlsd.errors import InputError
-from mlsd.measure.builds import THIS, find_build, installed, judge, known_builds, verdict_of
+from mlsd.measure.parent.builds import THIS, find_build, installed, judge, known_builds, verdict_of
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
 from tests.processes import alive
 
@@ -110,8 +110,8 @@ def test_a_build_with_a_fault_is_refused_with_its_reason(name: str, tmp_path: Pa
 def test_a_build_that_hangs_in_a_pass_is_ended_after_some_times_its_own_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlsd.measure.builds._CHECK_S", 0.0)
-    monkeypatch.setattr("mlsd.measure.builds._CHECK_STARTS", 3.0)
+    monkeypatch.setattr("mlsd.measure.parent.builds._CHECK_S", 0.0)
+    monkeypatch.setattr("mlsd.measure.parent.builds._CHECK_STARTS", 3.0)
     hangs = "#include <unistd.h>\nint32_t llama_decode(void *c, struct batch b) { for (;;) pause(); }"
     started = time.monotonic()
     verdict = judge(find_build(str(faulty_build(tmp_path / "lib", hangs))))
@@ -155,7 +155,7 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
     assert first.fits.loaded.package == build.identity.package
     assert set(first.fits.loaded.libraries) <= set(build.identity.files)
     with monkeypatch.context() as patch:
-        patch.setattr("mlsd.measure.builds.run_info", None)
+        patch.setattr("mlsd.measure.parent.builds.run_info", None)
         assert judge(build) == first
         patch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
         with pytest.raises(TypeError):  # asked anew: the same files on another device
@@ -191,7 +191,7 @@ LONG = f"7777{os.getpid()}"
 def test_a_package_without_end_is_ended_with_its_children(
     code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlsd.measure.builds._START_S", 2.0 if "hung" in reason else 10.0)
+    monkeypatch.setattr("mlsd.measure.parent.builds._START_S", 2.0 if "hung" in reason else 10.0)
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
     (copy_of_package(tmp_path / "llama_cpp") / "__init__.py").write_text(code)
     started, memory = time.monotonic(), psutil.Process().memory_info().rss
@@ -208,5 +208,5 @@ def test_an_answer_that_cannot_be_kept_is_an_answer(tmp_path: Path, monkeypatch:
     def is_full(path: Path, text: str) -> None:
         raise InputError(f"{path} cannot be written: No space left on device.")
 
-    monkeypatch.setattr("mlsd.measure.builds.write_atomically", is_full)
+    monkeypatch.setattr("mlsd.measure.parent.builds.write_atomically", is_full)
     assert verdict_of(THIS).problem == ""

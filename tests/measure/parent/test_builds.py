@@ -17,7 +17,7 @@ from mlsd.engine.llama.build.prebuilt import pins
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, NativeError
 from mlsd.hashes import digest
-from mlsd.measure.builds import find_build, installed
+from mlsd.measure.parent.builds import find_build, installed
 from mlsd.measure.process import run_info
 from mlsd.records import EngineOptions
 from tests.native_shim import copy_of_installed, copy_of_package, library
@@ -137,7 +137,7 @@ def test_a_wheel_is_unpacked_for_one_process(tmp_path: Path, monkeypatch: pytest
     assert build.fingerprint == find_build(".").fingerprint
     assert find_build(str(wheel)).package == build.package
     (tmp_path / "cache" / "builds" / "wheel-0.4194305").mkdir()  # of a process that was killed: no system counts so far
-    code = f"from mlsd.measure.builds import find_build; print(find_build({str(wheel)!r}).package)"
+    code = f"from mlsd.measure.parent.builds import find_build; print(find_build({str(wheel)!r}).package)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "wheel-" in done.stdout and done.stdout.strip() != build.package
     assert [path.name.split(".")[1] for path in (tmp_path / "cache" / "builds").glob("wheel-*")] == [str(os.getpid())]
@@ -174,8 +174,8 @@ def test_a_trusted_wheel_of_another_system_is_known_by_its_hash(
     wheel = tmp_path / "any.whl"
     wheel.write_bytes(b"wheel")
     pin = msgspec.structs.replace(pins()[1], wheels={"darwin-arm64": digest(wheel)})
-    monkeypatch.setattr("mlsd.measure.builds.pins", lambda: (pin,))
-    monkeypatch.setattr("mlsd.measure.builds.sys.platform", "linux")
+    monkeypatch.setattr("mlsd.measure.parent.builds.pins", lambda: (pin,))
+    monkeypatch.setattr("mlsd.measure.parent.builds.sys.platform", "linux")
     with pytest.raises(InputError, match=r"0\.11739 \(b11739\), unchanged, and made for darwin-arm64"):
         find_build(str(wheel))
 
@@ -210,7 +210,7 @@ def test_what_is_no_build_is_refused(tmp_path: Path, make: object, reason: str) 
 def test_an_interpreter_that_answers_nothing_of_use_is_ended_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
-    monkeypatch.setattr("mlsd.measure.builds._ANSWER_S", 0.5 if "sleep" in script else 30)
+    monkeypatch.setattr("mlsd.measure.parent.builds._ANSWER_S", 0.5 if "sleep" in script else 30)
     strange = tmp_path / "python"
     strange.write_text(f"#!/bin/sh\n{script}\n")
     strange.chmod(0o755)
