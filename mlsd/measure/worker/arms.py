@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -257,44 +258,31 @@ class Arms:
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
             options = msgspec.structs.replace(self._options, device_sampling=self.strategies.samples_on_device)
-            with open_context(self.target, options) as context:
-                self._write(context, prompt, limits)
+            with open_context(self.target, options) as context, ExitStack() as opened:
+                arm = _Arm(context, NoDrafter(), make_rollback("trim", context), None, opened)
+                self._references[tuple(prompt), limits.n_predict] = self._decode(arm, prompt, limits).tokens
         return self._references[tuple(prompt), limits.n_predict]
 
-    def _write(
-        self,
-        context: LlamaContext,
-        prompt: Sequence[int],
-        limits: GenerationLimits,
-        on_round: Callable[[int], None] | None = None,
-    ) -> None:
-        """Decode plainly in a context, and keep what that gave to judge drafted outputs by."""
-        rollback = make_rollback("trim", context)
+    def _decode(self, arm: _Arm, prompt: Sequence[int], limits: GenerationLimits, **how: Any) -> Generation:
         read = self._saved.target
-        run = generate(context, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
-        self._references[tuple(prompt), limits.n_predict] = run.tokens
+        return generate(arm.context, arm.drafter, arm.rollback, prompt, limits, self._clock, prefill=read, **how)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
     def prompt(self, case: Case) -> tuple[int, ...]:
-        return tuple(self._prompts.of_any_repeat(case))
+        return self._prompts.of_any_repeat(case)
 
     def check(self, case: Case) -> None:
         """Open what a case needs and see that it fits. Raises what is wrong, before anything is measured."""
-        prompt = self.prompt(case)
-        check_capacity(self._options.n_ctx, len(prompt), _limits(case))
+        check_capacity(self._options.n_ctx, len(self.prompt(case)), _limits(case))
         self._arm(case)
 
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
-        prompt = self._prompts.of_any_repeat(case)
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm, self._saved.reading(prompt_key(case.prompt)):
-            generate(
-                arm.context, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
-                on_round=on_round, prefill=self._saved.target,
-            )  # fmt: skip
+            self._decode(arm, self.prompt(case), limits, sampling=case.sampling, on_round=on_round)
             if arm.context.options.checked:
                 self._judge.check_finite(arm.context)
 
@@ -304,34 +292,35 @@ class Arms:
         with self._using(case) as arm:
             length = min(_ANCHOR_TOKENS, arm.context.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
-            one_ns, wide_ns = (self._timed(arm.context, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
+            one_ns, wide_ns = (
+                self._anchor_ns(arm.context, tokens, min(k, length), min(k, n_outputs)) for k in (1, width)
+            )
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
     def _warm(self) -> None:
         """Passes in a context of their own until three agree: a GPU is slow after any pause, and arms start alike."""
         if self._warmer is None:
             self._warmer = self._stack.enter_context(open_context(self.target, warm_options(self._options)))
-        context, spans = self._warmer, list[int]()
-        context.clear()
+        spans = list[int]()
+        self._warmer.clear()
         while len(spans) < MOST_READINGS and not steady(spans):
-            started_ns = self._clock.now_ns()
-            context.decode(self._first)
-            context.greedy()
-            spans.append(self._clock.now_ns() - started_ns)
+            spans.append(self._pass_ns(self._warmer, self._first))
 
-    def _timed(self, context: Context, tokens: Sequence[int], width: int, n_outputs: int) -> int:
+    def _anchor_ns(self, context: Context, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []
-        n_passes = max(_ANCHOR_PASSES, len(tokens) // width)
-        for index in range(1 + n_passes):
+        for index in range(1 + max(_ANCHOR_PASSES, len(tokens) // width)):
             begin = index % (len(tokens) // width) * width
             if begin == 0:
                 context.clear()
-            started_ns = self._clock.now_ns()
-            context.decode(tokens[begin : begin + width], n_outputs=n_outputs)
-            context.greedy()
-            spans.append(self._clock.now_ns() - started_ns)
+            spans.append(self._pass_ns(context, tokens[begin : begin + width], n_outputs))
         return round(statistics.median(spans[1:]))
+
+    def _pass_ns(self, context: Context, tokens: Sequence[int], n_outputs: int = 1) -> int:
+        started_ns = self._clock.now_ns()
+        context.decode(tokens, n_outputs=n_outputs)
+        context.greedy()
+        return self._clock.now_ns() - started_ns
 
     def refer(self, slot: Slot, on_round: Callable[[int], None] | None = None) -> Case | None:
         """Write the plain output that drafted ones are judged by, untimed; the case that ran and is warm now."""
@@ -340,7 +329,8 @@ class Arms:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
         with self._using(plain) as arm, self._saved.reading(prompt_key(case.prompt)):
-            self._write(arm.context, prompt, _limits(plain), on_round)
+            run = self._decode(arm, prompt, _limits(plain), on_round=on_round)
+            self._references[prompt, case.n_predict] = run.tokens
         return plain
 
     def run(
@@ -360,18 +350,9 @@ class Arms:
             failures_before = arm.failed_native_calls
             busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
             with self._saved.reading(prompt_key(case.prompt), timed=True):
-                result = generate(
-                    arm.context,
-                    arm.drafter,
-                    arm.rollback,
-                    given.tokens,
-                    _limits(case),
-                    self._clock,
-                    sampling=case.sampling,
-                    rng=trial_rng(case.sampling, slot.repeat),
-                    on_round=on_round,
-                    prefill=self._saved.target,
-                    warm=self._warm if warm else None,
+                rng, first = trial_rng(case.sampling, slot.repeat), self._warm if warm else None
+                run = self._decode(
+                    arm, given.tokens, _limits(case), sampling=case.sampling, rng=rng, on_round=on_round, warm=first
                 )
             conditions = msgspec.structs.replace(
                 conditions or Conditions(),
@@ -381,7 +362,7 @@ class Arms:
             )
             failed = arm.failed_native_calls - failures_before
             with self._saved.reading(prompt_key(case.prompt)):
-                verdict = self._verdict(case, arm, given.tokens, result)
+                verdict = self._verdict(case, arm, given.tokens, run)
             reason = invalid_reason(case, arm.target_strategy, failed, verdict)
             return trial_of(
                 slot,
@@ -390,12 +371,12 @@ class Arms:
                 started_at=started_at,
                 n_prompt=len(given.tokens),
                 prompt_sha256=given.sha256,
-                tokens=result.tokens,
-                text=self._text(case, result.tokens) if keep_text else None,
-                prefill_ns=result.prefill_ns,
-                draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
-                decode_ns=result.decode_ns,
-                rounds=result.rounds,
+                tokens=run.tokens,
+                text=self._text(case, run.tokens) if keep_text else None,
+                prefill_ns=run.prefill_ns,
+                draft_prefill_ns=run.draft_prefill_ns if case.arm == "sd" else None,
+                decode_ns=run.decode_ns,
+                rounds=run.rounds,
                 rollback_target=arm.rollback.name if case.arm == "sd" else None,
                 rollback_draft=arm.drafter.rollback_name,
                 fell_back=arm.drafter.fell_back,

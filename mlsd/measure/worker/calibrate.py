@@ -5,9 +5,10 @@ The first repeat takes the widths that matter most first; later ones visit all i
 
 import collections
 import itertools
+import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -28,13 +29,13 @@ from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.timing import Ledger, PassBench, Span, TimeBudget, check_room
+from mlsd.measure.worker.timing import Ledger, PassBench, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
-from mlsd.records import Record
+from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, PassKind
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
-_Spans = tuple[str, list[Span]]  # of the model with that key
+_Visit = tuple[int, tuple[int, ...]]  # a context to open: its depth, and widths to time in it; without: the draft's
 
 _DRAFT_WIDTHS = (1, 2, 5, 3, 9, 17)  # rows of a catch-up: the bonus token, and accepted ones where a draft replays
 _FIRST_WIDTHS = (1, 2, 5, 9, 17, 33)  # plain decoding, and gamma 1, 4, 8, 16, 32
@@ -47,13 +48,6 @@ _BURST_SHARE = 0.06
 _ROLLBACK_SHARE = 0.15
 _PROBE_SHARE = 0.15
 _PROBE_PASSES = 400  # single-token passes that take about as long as the probe
-
-
-class _Visit(Record, frozen=True, kw_only=True):
-    """One context to open, and what to time in it."""
-
-    depth: int
-    widths: tuple[int, ...]  # in this order; empty: the draft's context
 
 
 def calibrate(job: CalibrateJob, alive: Alive = silent) -> Iterator[Passes | Covered | Spent]:
@@ -71,17 +65,19 @@ class Calibration:
     def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
         self._job, self._clock, self._cache, self._alive = job, clock, cache, alive
         self._ledger, self._assumed = Ledger(clock), False
-        n_ctx = max(job.depths) + 3 * max(job.rows) + _ROOM
-        self.options = context_options(job.engine, n_ctx)
-        self._stack = ExitStack()
+        self.options = context_options(job.engine, max(job.depths) + 3 * max(job.rows) + _ROOM)
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
         self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
         self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
         self._t_one_ns = 0
-        try:
+        with ExitStack() as opening:
             with self._ledger.entry("load"):
-                self.target = self._open(job.target)
-                self.draft = self._open(job.draft) if job.draft is not None else None
+                self.target, *drafts = (
+                    opening.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
+                    for file in (job.target, job.draft)
+                    if file is not None
+                )
+            self.draft = next(iter(drafts), None)
             for model in filter(None, (self.target, self.draft)):
                 check_model(partial(open_context, model), self.options)
             self.text = self.target.tokenize(job.text)
@@ -90,16 +86,7 @@ class Calibration:
                 small = msgspec.structs.replace(self.options, n_ctx=256)
                 with closing(open_context(self.target, small)) as a, closing(open_context(self.draft, small)) as b:
                     check_vocabularies(a.tokenizer, b.tokenizer)
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self, file: ModelFile) -> LlamaModel:
-        model = LlamaModel(Path(file.path), n_gpu_layers=self._job.engine.n_gpu_layers)
-        return self._stack.enter_context(model)
-
-    def close(self) -> None:
-        self._stack.close()
+            self.close = opening.pop_all().close  # frees both models
 
     # --- timing ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +96,7 @@ class Calibration:
         T(1) is timed whatever the budget says. Raises EngineError when not even its context could be filled in time.
         """
         rng = random.Random(self._job.seed)
-        tally = _Tally()
+        timed = list[CalibrationPoint]()
         budget = self._budget = TimeBudget(self._clock, self._job.budget_s * 1e9)
         timing = budget.part(1 - (_COVERAGE_SHARE if self._job.windows else 0.0))
         for repeat in itertools.count():
@@ -117,14 +104,14 @@ class Calibration:
             points = self._repeat(repeat, rng, TimeBudget(self._clock) if must else timing)
             if not points and repeat:
                 return
-            tally.add(points)
-            if not tally.has_t_one:
+            timed += points
+            if not any(point.kind == "target_pass" and point.rows == 1 for point in timed):
                 raise EngineError(
                     f"{self._job.budget_s:g} s ended before the context was filled to depth {min(self._job.depths)}, "
                     "so no pass was timed.",
                     hint="Give a larger --budget-s or a smaller --depth.",
                 )
-            width = tally.half_width()
+            width = half_width(timed)
             yield Passes(points=tuple(points), half_width=width)
             tight = width is not None and width <= self._job.precision
             if repeat + 1 >= self._job.least_repeats and (tight or timing.is_over):
@@ -138,22 +125,25 @@ class Calibration:
 
     def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
         visits = collections.deque(self._visits(None if repeat == 0 else rng))
-        timed: list[_Spans] = []
-        while visits and not (timed and budget.is_over):
+        timed, is_begun = list[CalibrationPoint](), False
+        while visits and not (is_begun and budget.is_over):
             share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
-            visit = visits.popleft()
+            depth, widths = visits.popleft()
             self._alive("timing passes")
-            first = not repeat and not timed
-            if not first and budget.left_ns <= self._fill_ns.get((visit.depth, not visit.widths), 0):
+            first = not repeat and not is_begun
+            if not first and budget.left_ns <= self._fill_ns.get((depth, not widths), 0):
                 continue  # another context may take less to fill
-            if not visit.widths:
-                timed.append(self._draft_steps(repeat, visit.depth, budget))
+            is_begun = True
+            if not widths:
+                timed += self._draft_steps(repeat, depth, budget)
                 continue
-            spans, n_done = self._target_passes(repeat, visit, budget, share, first=first)
-            timed.append(spans)
-            if left := visit.widths[n_done:]:
-                visits.append(msgspec.structs.replace(visit, widths=left))
-        return _points(timed, repeat)
+            points, n_done = self._target_passes(repeat, depth, widths, budget, share, first=first)
+            timed += points
+            if widths[n_done:]:
+                visits.append((depth, widths[n_done:]))
+        # One point a cell: a depth is filled once a context, so a repeat has several prefills, whose mean counts.
+        means = ((own[0], statistics.fmean(point.span_ns for point in own)) for own in grouped(timed, _cell).values())
+        return [msgspec.structs.replace(point, span_ns=round(mean_ns)) for point, mean_ns in means]
 
     def _visits(self, rng: random.Random | None) -> list[_Visit]:
         """Every context: in random order, or those of widths that matter most first, and the draft's second."""
@@ -161,45 +151,52 @@ class Calibration:
         for group in groups:
             group.sort(key=_importance if rng is None else lambda _: rng.random())
         groups.sort(key=lambda group: _importance(group[0]))
-        visits = [_Visit(depth=depth, widths=tuple(group)) for group in groups for depth in depths]
+        visits: list[_Visit] = [(depth, tuple(group)) for group in groups for depth in depths]
         if self.draft is not None:
-            visits[len(depths) : len(depths)] = [_Visit(depth=depth, widths=()) for depth in depths]
+            visits[len(depths) : len(depths)] = [(depth, ()) for depth in depths]
         if rng is not None:
             rng.shuffle(visits)
         return visits
 
     def _target_passes(
-        self, repeat: int, visit: _Visit, budget: TimeBudget, share: TimeBudget, *, first: bool
-    ) -> tuple[_Spans, int]:
+        self,
+        repeat: int,
+        depth: int,
+        widths: Sequence[int],
+        budget: TimeBudget,
+        share: TimeBudget,
+        *,
+        first: bool,
+    ) -> tuple[list[CalibrationPoint], int]:
         """One context as an arm with that gamma has it: prefill, then each width in a burst.
 
         Also how many of the widths had their turn: those after the first only while the visit's share lasts.
         """
-        job, widest, n_done = self._job, max(visit.widths), 0
+        job, widest, n_done = self._job, max(widths), 0
         # Plain decoding rolls nothing back, so it needs no strategy.
         strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=widest), widest)
         with open_context(self.target, options) as context:
             if strategy == "snapshots" and not context.n_snapshots:
                 strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
-            bench, spans = self._bench(context, self.target, visit.depth, repeat, budget)
-            for width in visit.widths if spans else ():
+            bench, filled = self._bench(context, job.target, depth, repeat, budget)
+            for width in widths if filled else ():
                 if n_done and share.is_over:
                     break
                 n_done += 1
                 with self._ledger.entry("passes"):
-                    spans += bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
+                    bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
                 late = budget.is_over or self._ledger.spent_ns.get("rollback", 0) >= _ROLLBACK_SHARE * budget.span_ns
                 if width > 1 and strategy is not None and not late:
                     with self._ledger.entry("rollback"):
-                        spans.append(bench.rollback(strategy, width))
-            if spans and self.target.is_recurrent and widest == 1:
-                spans.append(bench.checkpoint())
+                        bench.rollback(strategy, width)
+            if filled and self.target.is_recurrent and widest == 1:
+                bench.checkpoint()
         if first:
-            self._t_one_ns = next((span.ns for span in spans if span.kind == "target_pass"), 0)
-        return (job.target.ref.key, spans), n_done or len(visit.widths)
+            self._t_one_ns = next((point.span_ns for point in bench.points if point.kind == "target_pass"), 0)
+        return bench.points, n_done or len(widths)
 
-    def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> _Spans:
+    def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> list[CalibrationPoint]:
         job, draft = self._job, self.draft
         assert draft is not None and job.draft is not None
         strategy = self._strategy(job.draft, draft, budget)
@@ -207,30 +204,34 @@ class Calibration:
             budget = budget.part(_DRAFT_SHARE)
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
         with open_context(draft, options) as context:
-            bench, spans = self._bench(context, draft, depth, repeat, budget)
+            bench, filled = self._bench(context, job.draft, depth, repeat, budget)
             with self._ledger.entry("draft"):
-                if spans:
-                    spans += bench.draft_step(1)
+                if filled:
+                    bench.draft_step(1)
                     for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide, nothing else
-                        spans += bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
-                    spans += [span for rows in _DRAFT_WIDTHS[1:] for span in bench.draft_step(rows)]
+                        bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
+                    for rows in _DRAFT_WIDTHS[1:]:
+                        bench.draft_step(rows)
                 if strategy is not None and not budget.is_over:
-                    spans.append(bench.rollback(strategy, _DRAFT_ROUND, singly=True))
-                if spans and strategy == "checkpoint":  # which says that accepted tokens are taken in again
-                    spans.append(bench.checkpoint())
-        return job.draft.ref.key, spans
+                    bench.rollback(strategy, _DRAFT_ROUND, singly=True)
+                if filled and strategy == "checkpoint":  # which says that accepted tokens are taken in again
+                    bench.checkpoint()
+        return bench.points
 
     def _bench(
-        self, context: LlamaContext, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
-    ) -> tuple[PassBench, list[Span]]:
-        """A bench with its context filled, and what that took; no span when the time was up before."""
-        cold, recurrent = idles_cold(backend_info(self._job.engine.n_gpu_layers).backend), model.is_recurrent
-        bench = PassBench(context, self._clock, self.text, depth, repeat, recurrent=recurrent, cold=cold, budget=budget)
+        self, context: LlamaContext, file: ModelFile, depth: int, repeat: int, budget: TimeBudget
+    ) -> tuple[PassBench, bool]:
+        """A bench, and whether its context could be filled before the time was up."""
+        cold, recurrent = idles_cold(backend_info(self._job.engine.n_gpu_layers).backend), context.model.is_recurrent
+        bench = PassBench(
+            context, self._clock, self.text, depth, repeat,
+            model_key=file.ref.key, recurrent=recurrent, cold=cold, budget=budget,
+        )  # fmt: skip
         with self._ledger.entry("prefill"):
-            spans = bench.fill()
-        for span in spans:
-            self._fill_ns[depth, model is self.draft] = span.ns
-        return bench, spans
+            filled = bench.fill()
+        for point in bench.points:
+            self._fill_ns[depth, file is self._job.draft] = point.span_ns
+        return bench, filled
 
     # --- rollback -------------------------------------------------------------------------------------------------
 
@@ -252,45 +253,22 @@ class Calibration:
 
     def coverage(self) -> Covered:
         """Which experts the target chooses. Raises UnsupportedError for a target without routed experts."""
-        job = self._job
-        key = job.target.ref.key
         with self._ledger.entry("coverage"):
-            return cover(
-                key,
-                self.target,
-                self.draft,
-                self.text,
-                self.options,
-                windows=job.windows,
-                n_experts=job.n_experts,
-                budget=self._budget,
-            )
+            return cover(self._job, self.target, self.draft, self.text, self.options, self._budget)
 
 
-class _Tally:
-    """How well T(k) is known so far."""
+def _cell(point: CalibrationPoint) -> tuple[str, PassKind, int, int]:
+    return point.model_key, point.kind, point.rows, point.depth
 
-    def __init__(self) -> None:
-        self._cells: dict[tuple[str, str, int, int], list[int]] = {}
 
-    def add(self, points: Sequence[CalibrationPoint]) -> None:
-        for p in points:
-            if p.kind in ("target_pass", "draft_step"):
-                self._cells.setdefault((p.model_key, p.kind, p.rows, p.depth), []).append(p.span_ns)
-
-    @property
-    def has_t_one(self) -> bool:
-        return any(kind == "target_pass" and rows == 1 for _, kind, rows, _ in self._cells)
-
-    def half_width(self) -> float | None:
-        """Relative half-width of the 95 % interval of the worst cell's mean; None before three repeats."""
-        if any(len(spans) < 3 for spans in self._cells.values()):
-            return None
-        widths = [
-            1.96 * statistics.stdev(spans) / len(spans) ** 0.5 / statistics.fmean(spans)
-            for spans in self._cells.values()
-        ]
-        return float(max(widths))
+def half_width(points: Iterable[CalibrationPoint]) -> float | None:
+    """Relative half-width of the 95 % interval of the worst cell's mean; None before three repeats."""
+    passes = (point for point in points if point.kind in ("target_pass", "draft_step"))
+    cells = [[point.span_ns for point in own] for own in grouped(passes, _cell).values()]
+    if any(len(spans) < 3 for spans in cells):
+        return None
+    errors = (statistics.stdev(spans) / math.sqrt(len(spans)) / statistics.fmean(spans) for spans in cells)
+    return 1.96 * max(errors)
 
 
 def _importance(width: int) -> tuple[bool, int]:
@@ -303,17 +281,3 @@ def contexts(widths: Sequence[int]) -> list[list[int]]:
     for width in sorted(set(widths)):
         groups.setdefault((width - 1).bit_length(), []).append(width)
     return list(groups.values())
-
-
-def _points(timed: Sequence[_Spans], repeat: int) -> list[CalibrationPoint]:
-    """One point a cell: a depth is filled once a context, so a repeat has several prefills, whose mean counts."""
-    cells: dict[tuple[str, PassKind, int, int], list[int]] = {}
-    for key, spans in timed:
-        for span in spans:
-            cells.setdefault((key, span.kind, span.rows, span.depth), []).append(span.ns)
-    return [
-        CalibrationPoint(
-            model_key=key, kind=kind, rows=rows, depth=depth, repeat=repeat, span_ns=round(statistics.fmean(ns))
-        )
-        for (key, kind, rows, depth), ns in cells.items()
-    ]

@@ -10,7 +10,7 @@ from mlsd.engine.context import ContextOptions, padded
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import Ids, RouterContext, distinct_counts
-from mlsd.measure.messages import Covered
+from mlsd.measure.messages import CalibrateJob, Covered
 from mlsd.measure.worker.timing import TimeBudget
 from mlsd.store.rows import Coverage, ExpertLoad, TokenSource
 
@@ -23,22 +23,19 @@ Found = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each
 
 
 def cover(
-    key: str,
+    job: CalibrateJob,
     target: LlamaModel,
     draft: LlamaModel | None,
     text: Sequence[int],
     options: ContextOptions,
-    *,
-    windows: Sequence[int],
-    n_experts: int,
     budget: TimeBudget,
 ) -> Covered:
-    """Distinct experts in windows of consecutive tokens, and the load of each expert; `key` names the target.
+    """Distinct experts in windows of consecutive tokens, and the load of each expert.
 
     Windows of real text slide by one; of drafted text each is a token and what the draft says after it. Raises:
     UnsupportedError without routed experts.
     """
-    text = text[:_MOST_TOKENS]
+    key, windows, text = job.target.ref.key, job.windows, text[:_MOST_TOKENS]
     room = padded(len(text))
     n_ctx = min(room, target.n_ctx_train or room)
     text = text[: n_ctx - max(windows)]
@@ -47,11 +44,11 @@ def cover(
     with RouterContext(target, options) as context:
         read = _read(context, text, max(windows), reading)
         rows = _coverage(key, "text", read, windows)
-        loads = _loads(key, "text", read, n_experts)
+        loads = _loads(key, "text", read, job.n_experts)
         if draft is not None:
             drafted = _drafted(context, target, draft, text, options, max(windows), budget)
             rows += _coverage(key, "draft", drafted, windows)
-            loads += _loads(key, "draft", drafted, n_experts)
+            loads += _loads(key, "draft", drafted, job.n_experts)
     return Covered(coverage=tuple(rows), loads=tuple(loads))
 
 

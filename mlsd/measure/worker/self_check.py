@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mlsd.clock import Clock, MonotonicClock
-from mlsd.engine.context import Context, ContextOptions, Logits
+from mlsd.clock import MonotonicClock
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
@@ -36,6 +36,7 @@ REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memo
 REAL_SHAPE = msgspec.structs.replace(
     FULL["qwen3.5-0.8b"], name="two blocks of qwen3.5-0.8b", n_layers=2, full_attention_interval=2, n_vocab=1024
 )
+LARGE_VOCABULARY = msgspec.structs.replace(TINY["qwen35"], n_vocab=REAL_VOCABULARY)
 _WORK_WIDTHS = (256, 1024)
 _REPEATS = 5
 _GAMMAS = (1, 4, 16)
@@ -45,64 +46,61 @@ MEMORY_TOLERANCE = 0.05
 LEAST_GROWTH = 2.0
 
 Supports = Callable[[int], bool]  # whether a device has a kernel for a node of a graph, by its address
+Answer = tuple[bool | None, str, dict[str, float]]  # `ok`, `answer` and `figures` of a `Check`
 
 
 def self_check(
     models: tuple[ModelFile, ...], at_hand: tuple[ModelFile, ...], expected_backend: str | None, alive: Alive = silent
 ) -> tuple[BackendInfo, tuple[Check, ...]]:
-    """Ask everything of small `models`, which are opened, and of the headers of those `at_hand`.
-
-    A check that cannot be made is one that failed, with its reason.
-    """
-    clock = MonotonicClock()
+    """Ask everything of small `models`, which are opened, and of the headers of those `at_hand`."""
+    found, supports = backend_info(), device_supports()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_synthetic(real := folder / f"{REAL_SHAPE.name}.gguf", from_shape(REAL_SHAPE, quant="Q4_K_M"))
+        write_random(large := folder / "vocabulary.gguf", LARGE_VOCABULARY, seed=1)
         paths = (*(Path(file.path) for file in models), real)
-        opened = [stack.enter_context(LlamaModel(path)) for path in paths]
-        checks = [_device(expected_backend), *operations(opened, at_hand, device_supports())]
-        for model in opened:
-            for ask in (_first_passes, _rollback, _sampling, _noise, _repeats):
-                alive("checking this machine")
-                checks.append(_guarded(ask, model, clock))
-        checks.append(_guarded(_synchronised, opened[0], clock))
-        checks += _memory(opened, folder)
-    return backend_info(), tuple(checks)
+        opened = {path.stem: stack.enter_context(LlamaModel(path)) for path in paths}
+        asked: list[tuple[str, str, Callable[[], Answer]]] = [
+            ("device", "", lambda: _device(found, expected_backend)),
+            *(("operations", stem, partial(left_to_cpu, pass_operations, m, supports)) for stem, m in opened.items()),
+            *(
+                ("products", f.ref.id, partial(left_to_cpu, product_operations, Path(f.path), supports))
+                for f in at_hand
+            ),
+            *((name, stem, partial(ask, model)) for stem, model in opened.items() for name, ask in _OF_MODELS.items()),
+            ("synchronised", paths[0].stem, lambda: _synchronised(opened[paths[0].stem])),
+            *(("memory", path.stem, partial(_memory, path)) for path in paths),
+            ("memory", f"a vocabulary of {REAL_VOCABULARY:,}", lambda: _memory(large)),
+        ]
+        return found, tuple(_check(*one, alive=alive) for one in asked)
 
 
-def _guarded(ask: Callable[[LlamaModel, Clock], Check], model: LlamaModel, clock: Clock) -> Check:
+def _check(name: str, subject: str, ask: Callable[[], Answer], alive: Alive) -> Check:
+    """A question answered; one that cannot be asked is one that failed, with its reason."""
+    alive("checking this machine")
     try:
-        return ask(model, clock)
-    except EngineError as error:
-        name = ask.__name__.lstrip("_").replace("_", " ")
-        return Check(name=name, subject=model.path.stem, ok=False, answer=error.message)
+        ok, answer, figures = ask()
+    except (EngineError, ModelFileError) as error:
+        ok, answer, figures = False, error.message, {}
+    return Check(name=name, subject=subject, ok=ok, answer=answer, figures=figures)
 
 
-def _device(expected: str | None) -> Check:
-    found = backend_info()
+def _device(found: BackendInfo, expected: str | None) -> Answer:
     ok = None if expected is None else found.backend == expected
     wanted = "" if ok is not False else f"; {expected} was expected"
-    return Check(name="device", ok=ok, answer=f"{found.backend}: {found.device}{wanted}")
+    return ok, f"{found.backend}: {found.device}{wanted}", {}
 
 
-def operations(models: Sequence[LlamaModel], at_hand: Sequence[ModelFile], supports: Supports) -> Iterator[Check]:
-    """What of these models, and of the products of those at hand, a device leaves to the CPU."""
-    backend = backend_info().backend
-    asked = [("operations", model.path.stem, partial(pass_operations, model)) for model in models]
-    asked += [("products", file.ref.id, partial(product_operations, Path(file.path))) for file in at_hand]
-    for name, subject, ask in asked:
-        try:
-            found = ask(supports)
-        except (EngineError, ModelFileError) as error:
-            yield Check(name=name, subject=subject, ok=False, answer=error.message)
-            continue
-        lacking = sorted(operation for operation, has_kernel in found.items() if not has_kernel)
-        n_known = len(found) - len(lacking)
-        answer = f"all {n_known} operations run on {backend}"
-        if lacking:
-            answer = f"{', '.join(lacking)} would run on the CPU, {n_known} other operations on {backend}"
-        lacks_products = any(operation.split(" ")[0] in PRODUCTS for operation in lacking)
-        yield Check(name=name, subject=subject, ok=not lacks_products and (None if lacking else True), answer=answer)
+def left_to_cpu(read: Callable[[Any, Supports], dict[str, bool]], of: Any, supports: Supports) -> Answer:
+    """What of the operations of a model a device leaves to the CPU; without products of matrices it fails."""
+    found = read(of, supports)
+    backend, lacking = backend_info().backend, sorted(name for name, has_kernel in found.items() if not has_kernel)
+    n_known = len(found) - len(lacking)
+    if not lacking:
+        return True, f"all {n_known} operations run on {backend}", {}
+    lacks_products = any(name.split(" ")[0] in PRODUCTS for name in lacking)
+    answer = f"{', '.join(lacking)} would run on the CPU, {n_known} other operations on {backend}"
+    return False if lacks_products else None, answer, {}
 
 
 def _options(**changed: int | bool) -> ContextOptions:
@@ -110,22 +108,21 @@ def _options(**changed: int | bool) -> ContextOptions:
     return msgspec.structs.replace(base, **changed)
 
 
-def _first_passes(model: LlamaModel, clock: Clock) -> Check:
+def _first_passes(model: LlamaModel) -> Answer:
     """How much longer the first pass of a width takes than later ones: kernels are compiled when first used."""
     slowest, figures = 1.0, {}
     tokens = model.tokenize(PROBE_TEXT)
     for width in (1, *NOISE_WIDTHS):
         with open_context(model, _options()) as context:
-            spans = _spans(context, tokens[:width], clock)
+            spans = _spans(context, tokens[:width])
         ratio = spans[0] / max(1.0, statistics.median(spans[1:]))
         figures[f"first over later, {width} wide"] = round(ratio, 2)
         slowest = max(slowest, ratio)
-    answer = f"the first pass of a width takes up to {slowest:.1f} times as long as later ones"
-    return Check(name="first passes", subject=model.path.stem, ok=None, answer=answer, figures=figures)
+    return None, f"the first pass of a width takes up to {slowest:.1f} times as long as later ones", figures
 
 
-def _spans(context: Context, tokens: Sequence[int], clock: Clock) -> list[int]:
-    spans = []
+def _spans(context: Context, tokens: Sequence[int]) -> list[int]:
+    clock, spans = MonotonicClock(), []
     for _ in range(_REPEATS):
         context.clear()
         started_ns = clock.now_ns()
@@ -134,14 +131,13 @@ def _spans(context: Context, tokens: Sequence[int], clock: Clock) -> list[int]:
     return spans
 
 
-def _rollback(model: LlamaModel, clock: Clock) -> Check:
+def _rollback(model: LlamaModel) -> Answer:
     report = probe(partial(open_context, model), _options())
     exact = report.target is not None and report.draft is not None
-    answer = f"as a target {report.target or 'none'}, as a draft {report.draft or 'none'}"
-    return Check(name="rollback", subject=model.path.stem, ok=exact, answer=answer)
+    return exact, f"as a target {report.target or 'none'}, as a draft {report.draft or 'none'}", {}
 
 
-def _sampling(model: LlamaModel, clock: Clock) -> Check:
+def _sampling(model: LlamaModel) -> Answer:
     """Whether the device picks the token that the host would pick from the logits."""
     prompt = model.tokenize(PROBE_TEXT)[:32]
     with open_context(model, _options()) as host, open_context(model, _options(device_sampling=True)) as device:
@@ -157,77 +153,66 @@ def _sampling(model: LlamaModel, clock: Clock) -> Check:
             host.decode([best])
             device.decode([best])
     answer = f"{_N_GREEDY - differences} of {_N_GREEDY} tokens equal" + (f", {margin:.3g} apart" if differences else "")
-    return Check(name="sampling", subject=model.path.stem, ok=differences == 0, answer=answer)
+    return differences == 0, answer, {}
 
 
-def _noise(model: LlamaModel, clock: Clock) -> Check:
+def _noise(model: LlamaModel) -> Answer:
     """How far a pass of many rows lies from single ones, for each width: the device's own rounding."""
     found = kernel_noise(partial(open_context, model), _options())
     figures = {f"{width} wide": float(f"{noise:.3g}") for width, noise in found.items()}
-    answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(found)} wide"
-    return Check(name="kernel noise", subject=model.path.stem, ok=None, answer=answer, figures=figures)
+    return None, f"up to {max(figures.values()):.3g} logits in passes up to {max(found)} wide", figures
 
 
-def _decoded(context: Context, tokens: Sequence[int]) -> Logits:
-    context.decode(tokens, n_outputs=len(tokens))
-    return context.logits()
-
-
-def _repeats(model: LlamaModel, clock: Clock) -> Check:
+def _repeats(model: LlamaModel) -> Answer:
     """Whether the same text gives the same bits again, in another context."""
-    tokens = model.tokenize(PROBE_TEXT)[:64]
-    rows = []
+    tokens, rows = model.tokenize(PROBE_TEXT)[:64], []
     for _ in range(2):
         with open_context(model, _options(max_outputs=64)) as context:
-            rows.append(_decoded(context, tokens))
+            context.decode(tokens, n_outputs=len(tokens))
+            rows.append(context.logits().copy())
     difference = float(np.abs(rows[0] - rows[1]).max())
-    answer = "equal to the bit" if difference == 0 else f"up to {difference:.3g} logits apart"
-    return Check(name="repeats", subject=model.path.stem, ok=difference == 0, answer=answer)
+    return difference == 0, "equal to the bit" if difference == 0 else f"up to {difference:.3g} logits apart", {}
 
 
-def _synchronised(model: LlamaModel, clock: Clock) -> Check:
+def _synchronised(model: LlamaModel) -> Answer:
     """Whether a pass is over when it says so: four times the work must take clearly longer."""
     tokens = (model.tokenize(PROBE_TEXT) * 16)[: max(_WORK_WIDTHS)]
-    spans: dict[int, float] = {}
     with open_context(model, _options(n_ctx=2 * max(_WORK_WIDTHS))) as context:
-        for width in _WORK_WIDTHS:
-            spans[width] = statistics.median(_spans(context, tokens[:width], clock))
-    return synchronised(spans, model.path.stem)
+        return synchronised({width: statistics.median(_spans(context, tokens[:width])) for width in _WORK_WIDTHS})
 
 
-def synchronised(spans_ns: Mapping[int, float], subject: str = "") -> Check:
+def synchronised(spans_ns: Mapping[int, float]) -> Answer:
     """The verdict on times of passes by width: the widest against the narrowest."""
     narrow, wide = min(spans_ns), max(spans_ns)
     growth = spans_ns[wide] / max(1.0, spans_ns[narrow])
-    answer = f"{wide // narrow} times the tokens take {growth:.1f} times as long"
     figures = {f"{width} tokens, ms": round(span / NS_PER_MS, 3) for width, span in spans_ns.items()}
-    return Check(name="synchronised", subject=subject, ok=growth >= LEAST_GROWTH, answer=answer, figures=figures)
+    return growth >= LEAST_GROWTH, f"{wide // narrow} times the tokens take {growth:.1f} times as long", figures
 
 
-def _memory(models: Sequence[LlamaModel], folder: Path) -> Iterator[Check]:
-    """Predicted memory against what llama.cpp allocates, also at the vocabulary of the models that people run."""
-    large = folder / "vocabulary.gguf"
-    write_random(large, msgspec.structs.replace(TINY["qwen35"], n_vocab=REAL_VOCABULARY), seed=1)
-    for path in (*(model.path for model in models), large):
-        subject = "a vocabulary of 248,320" if path == large else path.stem
-        wanted = [_options(device_sampling=True, max_outputs=gamma + 1, n_snapshots=gamma) for gamma in _GAMMAS]
-        try:
-            with LlamaModel(path, simulated=True) as hollow, LlamaModel(path) as model:
-                predicted = [found.total_bytes for found in footprints(hollow, wanted)]
-                allocated = [_allocated_bytes(model, options) for options in wanted]
-        except EngineError as error:
-            yield Check(name="memory", subject=subject, ok=False, answer=error.message)
-            continue
-        worst = max(abs(p / a - 1) for p, a in zip(predicted, allocated, strict=True))
-        sizes = ", ".join(f"{size / MIB:.1f}" for size in allocated)
-        answer = f"contexts of {sizes} MiB, predicted within {100 * worst:.1f} %"
-        yield Check(name="memory", subject=subject, ok=worst <= MEMORY_TOLERANCE, answer=answer)
+def _memory(path: Path) -> Answer:
+    """Predicted memory against what llama.cpp allocates."""
+    wanted = [_options(device_sampling=True, max_outputs=gamma + 1, n_snapshots=gamma) for gamma in _GAMMAS]
+    with LlamaModel(path, simulated=True) as hollow, LlamaModel(path) as model:
+        predicted = [found.total_bytes for found in footprints(hollow, wanted)]
+        allocated = [_allocated_bytes(model, options) for options in wanted]
+    worst = max(abs(p / a - 1) for p, a in zip(predicted, allocated, strict=True))
+    sizes = ", ".join(f"{size / MIB:.1f}" for size in allocated)
+    return worst <= MEMORY_TOLERANCE, f"contexts of {sizes} MiB, predicted within {100 * worst:.1f} %", {}
 
 
 def _allocated_bytes(model: LlamaModel, options: ContextOptions) -> float:
     with LOG.everything() as lines, open_context(model, options):
         pass
     return allocated_bytes(lines)
+
+
+_OF_MODELS: dict[str, Callable[[LlamaModel], Answer]] = {
+    "first passes": _first_passes,
+    "rollback": _rollback,
+    "sampling": _sampling,
+    "kernel noise": _noise,
+    "repeats": _repeats,
+}
 
 
 # --- operations that a device lacks: the scheduler gives them to the CPU without a word ------------------------------

@@ -17,21 +17,11 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError, PromptError
 from mlsd.measure.cool_down import MOST_READINGS, steady
-from mlsd.records import Record
-from mlsd.store.rows import PassKind
+from mlsd.store.rows import CalibrationPoint, PassKind
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
 _SINGLES = 3  # steps after a draft's catch-up, which show what the change of width costs
 _SHIFT = 131  # positions of text between repeats
-
-
-class Span(Record, frozen=True, kw_only=True):
-    """The median time of one kind of pass in one burst: a busy machine interrupts single passes."""
-
-    kind: PassKind
-    rows: int  # positions of the pass
-    depth: int  # positions in the context before it
-    ns: int
 
 
 def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
@@ -93,7 +83,10 @@ class Ledger:
 
 
 class PassBench:
-    """One context filled to a depth, to which it returns after everything."""
+    """One context filled to a depth, to which it returns after everything that is timed in it.
+
+    A point is the median time of one kind of pass in one burst: a busy machine interrupts single passes.
+    """
 
     def __init__(
         self,
@@ -103,6 +96,7 @@ class PassBench:
         depth: int,
         repeat: int = 0,
         *,
+        model_key: str = "",
         recurrent: bool,
         cold: bool = False,
         budget: TimeBudget | None = None,
@@ -111,24 +105,26 @@ class PassBench:
         self._most_untimed = MOST_READINGS if cold else 1
         self._context, self._clock, self._recurrent = context, clock, recurrent
         self._budget = budget or TimeBudget(clock)
-        self._text, self._depth = text, depth
+        self._text, self._depth, self._repeat, self._model_key = text, depth, repeat, model_key
+        self.points: list[CalibrationPoint] = []
         self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
         self._n_windows = 0
 
-    def fill(self) -> list[Span]:
-        """Prefill with text and remember the state; the last position makes an output. Empty when the time was up."""
+    def fill(self) -> bool:
+        """Prefill with text and remember the state; the last position makes an output. False: the time was up."""
         prompt = self._text[self._start : self._start + self._depth]
         step = self._context.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
         for first in range(0, len(prompt), step):
             if first and self._budget.is_over:
-                return []
+                return False
             part = prompt[first : first + step]
             self._context.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
         ns = self._clock.now_ns() - began
         if self._recurrent:
             self._context.save_state()
-        return [Span(kind="prefill", rows=self._depth, depth=0, ns=ns)]
+        self._add("prefill", self._depth, [ns], depth=0)
+        return True
 
     def _return(self) -> None:
         if self._recurrent:
@@ -169,7 +165,7 @@ class PassBench:
             spans.append(self.once(width, n_outputs))
         return True
 
-    def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
+    def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> None:
         """A few passes of one width, and the reading of their tokens.
 
         One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`. What
@@ -177,19 +173,20 @@ class PassBench:
         """
         passes, samples = list[int](), list[int]()
         if not self.warm(width, width, limit, must=must):
-            return []
+            return
         while len(passes) < _BURST and not (passes and limit.is_over):
             if self._budget.is_over and not (must and not passes):
                 break
             passes.append(self._pass(self._window(width), width))
             samples.append(self._timed(self._context.greedy))
             self._return()
-        return [self._span(kind, width, passes), self._span("sample", width, samples)] if passes else []
+        self._add(kind, width, passes)
+        self._add("sample", width, samples)
 
-    def draft_step(self, rows: int) -> list[Span]:
+    def draft_step(self, rows: int) -> None:
         """A pass over `rows` tokens that ends in one proposal, on a context that drafts token by token.
 
-        What a change of width costs the next single step is part of it. Empty when the time was up.
+        What a change of width costs the next single step is part of it.
         """
         totals: list[int] = []
         for _ in range(_BURST):
@@ -200,13 +197,13 @@ class PassBench:
             change = max(0, singles[0] - min(singles[1:])) if rows > 1 else 0
             totals.append(first + change)
             self._return()
-        return [self._span("draft_step", rows, totals)] if totals else []
+        self._add("draft_step", rows, totals)
 
     def _propose(self, tokens: Sequence[int]) -> None:
         self._context.decode(tokens)
         self._context.greedy()
 
-    def rollback(self, strategy: str, width: int, *, singly: bool = False) -> Span:
+    def rollback(self, strategy: str, width: int, *, singly: bool = False) -> None:
         """Mark, and rewind to the first token after a pass of `width`: the worst case of a round."""
         rollback = make_rollback(strategy, self._context)
         tokens = self._window(width)
@@ -221,12 +218,21 @@ class PassBench:
         length, kept = (self._depth, ()) if singly else (self._depth + 1, tokens[:1])
         spent += self._timed(lambda: rollback.rewind(length, kept))
         self._return()
-        return self._span("rollback", width, [spent])
+        self._add("rollback", width, [spent])
 
-    def checkpoint(self) -> Span:
+    def checkpoint(self) -> None:
         """Save and load the recurrent state."""
-        spent = self._timed(self._context.save_state) + self._timed(self._context.load_state)
-        return self._span("checkpoint", 0, [spent])
+        self._add("checkpoint", 0, [self._timed(self._context.save_state) + self._timed(self._context.load_state)])
 
-    def _span(self, kind: PassKind, rows: int, spans: Sequence[int]) -> Span:
-        return Span(kind=kind, rows=rows, depth=self._depth, ns=round(statistics.median(spans)))
+    def _add(self, kind: PassKind, rows: int, spans_ns: Sequence[int], depth: int | None = None) -> None:
+        """A point of what was timed; none where the time was up before."""
+        if spans_ns:
+            point = CalibrationPoint(
+                model_key=self._model_key,
+                kind=kind,
+                rows=rows,
+                depth=self._depth if depth is None else depth,
+                repeat=self._repeat,
+                span_ns=round(statistics.median(spans_ns)),
+            )
+            self.points.append(point)

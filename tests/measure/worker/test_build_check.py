@@ -1,15 +1,11 @@
 """A build is known by its structures, a stored pass and the arms that it opens; and it can be asked about a text."""
 
-import msgspec
 import numpy as np
 import pytest
 
-from mlsd.engine.llama import native
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
 from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
-from mlsd.measure.parent.builds import find_build
 from mlsd.measure.worker import build_check
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt
@@ -66,9 +62,3 @@ def test_a_tie_that_rounding_turned_is_near_and_a_changed_model_is_not() -> None
     far = own.copy()
     far[20, 1] += 5.0  # one token that nothing explains
     assert of_other_build(emitted, reference, far, other).verdict == "diverged"
-
-
-def test_a_build_with_a_name_tells_itself_from_others_of_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = native.backend_info().build
-    monkeypatch.setenv(IDENTITY_VARIABLE, msgspec.json.encode(find_build(".").identity).decode())
-    assert native.backend_info().build == f"{plain}+{find_build('.').fingerprint}"

@@ -6,13 +6,11 @@ from mlsd.folders import asset_path
 from mlsd.measure.worker.self_check import (
     Supports,
     device_supports,
-    operations,
+    left_to_cpu,
     pass_operations,
     product_operations,
     synchronised,
 )
-from mlsd.planning.job import ModelFile
-from mlsd.records import ModelRef
 
 MOE = asset_path("tiny/tiny-moe.gguf")
 
@@ -38,14 +36,11 @@ def test_what_a_device_lacks_is_named_and_without_matrix_products_it_fails(
     with LlamaModel(MOE) as model:
         n_other = len(pass_operations(model, device_supports())) - len(lacking)  # builds differ in how many
         answer = f"{', '.join(lacking)} would run on the CPU, {n_other} other operations on CPU"
-        asked, read = operations([model], [ModelFile(ref=ModelRef(id="m"), path=str(MOE))], without(*lacking))
-    assert (asked.ok, asked.answer) == (ok, answer)
-    assert (read.name, read.ok) == ("products", "MUL_MAT" not in lacking)
+        assert left_to_cpu(pass_operations, model, without(*lacking)) == (ok, answer, {})
+    assert left_to_cpu(product_operations, MOE, without(*lacking))[0] == ("MUL_MAT" not in lacking)
 
 
 def test_a_pass_that_ends_before_its_work_is_found_by_its_time() -> None:
-    assert synchronised({256: 10e6, 1024: 45e6}).ok
-    cut_short = synchronised({256: 0.1e6, 1024: 0.12e6}, "tiny-dense")
-    assert not cut_short.ok
-    assert cut_short.answer == "4 times the tokens take 1.2 times as long"
-    assert cut_short.figures == {"256 tokens, ms": pytest.approx(0.1), "1024 tokens, ms": pytest.approx(0.12)}
+    assert synchronised({256: 10e6, 1024: 45e6})[0]
+    figures = {"256 tokens, ms": pytest.approx(0.1), "1024 tokens, ms": pytest.approx(0.12)}
+    assert synchronised({256: 0.1e6, 1024: 0.12e6}) == (False, "4 times the tokens take 1.2 times as long", figures)
