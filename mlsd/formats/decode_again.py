@@ -88,7 +88,7 @@ def _check_load(load: Sequence[Measured], target: ModelFile, done: DecodedAgain)
     plain = [msgspec.structs.replace(group[0].case, **usual) for group in groups.values()]
     slots = tuple(Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain))
     prompts = {prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain}
-    job = Job(target=target, prompts=prompts, slots=slots, keep_text=False)
+    job = Job(target=target, prompts=prompts, slots=slots)
     made, ended = dict[int, Trial](), "the worker ended"
     try:
         for event in measure_job(job):

@@ -105,7 +105,7 @@ class CoolDown:
 
     def _keep(self, now: Anchors, clean: Anchors) -> None:
         self.newest, self._clean = now, clean
-        self._send(HeatReading(now=now, clean=clean))
+        self._send(HeatReading(clean=clean))
 
     def _slow(self, most: float) -> str:
         """Words for passes that are slower than clean ones by more than `most`; empty: they are not."""

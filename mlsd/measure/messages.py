@@ -180,9 +180,6 @@ class LogitsRead(Record, frozen=True, kw_only=True):
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
-    load_ns: int
-    backend: BackendInfo
-
 
 class Started(Record, frozen=True, kw_only=True, tag=True):
     """The slot of this index begins (warm-up included)."""
@@ -204,10 +201,9 @@ class Working(Record, frozen=True, kw_only=True, tag=True):
 
 
 class HeatReading(Record, frozen=True, kw_only=True, tag=True):
-    """The machine's heat between blocks, as passes of the target show it."""
+    """The machine's heat was read between blocks, by passes of the target."""
 
-    now: Anchors
-    clean: Anchors  # what they are compared with from here on
+    clean: Anchors  # what the next reading is compared with
 
 
 class Resting(Record, frozen=True, kw_only=True, tag=True):

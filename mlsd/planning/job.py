@@ -85,7 +85,6 @@ class Job(Record, frozen=True, kw_only=True):
     references: tuple[Reference, ...] = ()
     cool_down_s: float | None = 0.0  # pause between blocks; None: as long as passes are slower than they were
     anchors: Anchors | None = None  # of an earlier worker, which `cool_down_s=None` compares with
-    keep_text: bool = True
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
     context_bytes: dict[str, int] = msgspec.field(

@@ -5,13 +5,13 @@ import pytest
 
 from mlsd.drafters import METHODS
 from mlsd.errors import UnsupportedError
-from mlsd.measure.worker.conversation import PlainAnswers, read_prompt
+from mlsd.measure.worker.conversation import random_tokens
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import CONTROLS, DrafterSpec, EngineOptions, Sampling
+from mlsd.records import CONTROLS, DrafterSpec, Sampling
 from mlsd.trials.answers import answers
 from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.studies import DENSE, as_measured, blocks, lasting
-from tests.drafters.arena import CLOCK, Arena
+from tests.drafters.arena import Arena
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -37,7 +37,6 @@ def test_no_control_is_ever_recommended() -> None:
 
 def test_random_tokens_repeat_nothing_and_are_the_same_every_time(arena: Arena) -> None:
     prompt, model = load_prompt("random-48"), arena.model("llama")
-    answers = PlainAnswers(model, EngineOptions(), 8, CLOCK)
-    tokens, again = (read_prompt(model, prompt, answers).tokens for _ in range(2))
+    tokens, again = (random_tokens(model, prompt.n_tokens or 0) for _ in range(2))
     assert tokens == again and len(tokens) == len(set(tokens)) == 48
-    assert prompt.workload == "random" and prompt.ref.n_tokens == 48
+    assert prompt.random and prompt.workload == "random" and prompt.ref.n_tokens == 48

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.parent.blocks import ALL, Choice, Experiment, RunOutcome, RunSettings, machine_lock, run_experiment
+from mlsd.measure.parent.blocks import Experiment, RunOutcome, RunSettings, machine_lock, run_experiment
 from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
@@ -23,12 +23,12 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
     return tuple(jobs)
 
 
-def run_study(folder: Path, database: Path, choice: Choice = ALL, **settings: object) -> RunOutcome:
+def run_study(folder: Path, database: Path, **settings: object) -> RunOutcome:
     jobs = make_jobs(folder)
     facts = tuple(model_facts(Path(model.path), ref=model.ref) for job in jobs for model in (job.target, *job.models))
     with machine_lock(), Store.open(database) as store:
         plan = Experiment(loads=jobs, environment=read_environment(), facts=facts)
-        return run_experiment(plan, measure_job, store, RunSettings(**settings), choice=choice)  # type: ignore[arg-type]
+        return run_experiment(plan, measure_job, store, RunSettings(**settings))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -169,9 +169,7 @@ class MacArms:
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
 
-    def run(
-        self, slot: Slot, *, conditions: Conditions, keep_text: bool, on_round: Callable[[int], None], warm: bool
-    ) -> Trial:
+    def run(self, slot: Slot, *, conditions: Conditions, on_round: Callable[[int], None], warm: bool) -> Trial:
         mac = self._mac
         mac.begin_trial()
         mac.order.append("trial")

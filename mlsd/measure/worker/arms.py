@@ -37,7 +37,7 @@ from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import Alive, now, silent, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights
-from mlsd.measure.worker.conversation import PlainAnswers, Prompts, SavedPrompts, answer_text, trial_rng
+from mlsd.measure.worker.conversation import Prompts, SavedPrompts, answer_text, trial_rng
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
@@ -152,13 +152,12 @@ class Arms:
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
-        engine, started_ns = job.engine, clock.now_ns()
+        started_ns = clock.now_ns()
         self._n_predict = max(case.n_predict for case in job.cases.values())
         try:
             self._models = Models(job, self._stack)
             self.target, self.load_ns = self._models.target, clock.now_ns() - started_ns
-            answers = PlainAnswers(self.target, engine, self._n_predict, clock)
-            self._prompts = Prompts(self.target, job.prompts, job.slots, answers)
+            self._prompts = Prompts(self.target, job, self._n_predict, clock)
         except BaseException:
             self._stack.close()
             raise
@@ -167,7 +166,7 @@ class Arms:
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
-        self._options = context_options(engine, n_ctx)
+        self._options = context_options(job.engine, n_ctx)
         self._warmer: LlamaContext | None = None
         self._first = self.target.tokenize("a")[:1]
         is_sd = any(case.arm == "sd" for case in job.cases.values())
@@ -338,7 +337,6 @@ class Arms:
         slot: Slot,
         *,
         conditions: Conditions | None = None,
-        keep_text: bool = True,
         on_round: Callable[[int], None] | None = None,
         warm: bool = False,
     ) -> Trial:
@@ -372,7 +370,7 @@ class Arms:
                 n_prompt=len(given.tokens),
                 prompt_sha256=given.sha256,
                 tokens=run.tokens,
-                text=self._text(case, run.tokens) if keep_text else None,
+                text=self._text(case, run.tokens),
                 prefill_ns=run.prefill_ns,
                 draft_prefill_ns=run.draft_prefill_ns if case.arm == "sd" else None,
                 decode_ns=run.decode_ns,
@@ -384,7 +382,7 @@ class Arms:
                 losslessness=verdict,
                 peak_rss_bytes=peak_rss_bytes(),
                 stats=arm.drafter.stats(),
-                earlier=given.earlier if keep_text else (),
+                earlier=given.earlier,
                 conditions=conditions,
             )
 

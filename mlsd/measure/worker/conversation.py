@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -24,9 +24,9 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
 from mlsd.measure.messages import Alive, silent
-from mlsd.planning.job import Slot, prompt_key
+from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt, exact_prompt
-from mlsd.records import Case, EngineOptions, Record, Sampling
+from mlsd.records import Case, Record, Sampling
 
 _GREEDY = Sampling()
 
@@ -51,16 +51,17 @@ class PromptTokens(Record, frozen=True, kw_only=True):
 class Prompts:
     """The prompts of all slots of a job, known before anything is measured."""
 
-    def __init__(
-        self, model: LlamaModel, texts: Mapping[str, Prompt], slots: Iterable[Slot], answers: PlainAnswers
-    ) -> None:
-        """Tokenize, and let the target answer what was said before."""
-        self._texts = texts
+    def __init__(self, model: LlamaModel, job: Job, n_predict: int, clock: Clock) -> None:
+        """Tokenize, and let the target answer what was said before, in `n_predict` tokens at most."""
+        self._model, self._engine, self._n_predict, self._clock = model, job.engine, n_predict, clock
+        self._texts = job.prompts
+        self._answers: dict[tuple[tuple[int, ...], Sampling, int], str] = {}
         self._known: dict[tuple[str, Sampling, int], PromptTokens] = {}
-        for slot in slots:
+        for slot in job.slots:
             key = self._key(slot.case, slot.repeat)
             if key not in self._known:
-                self._known[key] = read_prompt(model, texts[key[0]], answers, key[1], key[2])
+                name, sampling, repeat = key
+                self._known[key] = self._read(job.prompts[name], sampling, repeat)
         self.longest = max(len(prompt.tokens) for prompt in self._known.values())
 
     def _key(self, case: Case, repeat: int) -> tuple[str, Sampling, int]:
@@ -81,62 +82,60 @@ class Prompts:
         own = (known for (_, sampling, _), known in self._known.items() if sampling == _GREEDY)
         return next((known.tokens for known in own if known.sha256 == sha256), None)
 
+    def _read(self, prompt: Prompt, sampling: Sampling, repeat: int) -> PromptTokens:
+        """A prompt cut to its `n_tokens`.
 
-class PlainAnswers:
-    """What a model answers by plain decoding, each answer written once."""
+        Raises: PromptError when the text is too short, or when the model's template refuses the conversation.
+        """
+        model = self._model
+        if prompt.depth:
+            alone = self._read(msgspec.structs.replace(prompt, depth=0), sampling, repeat)
+            has_bos = model.vocabulary.adds_bos and alone.tokens[:1] == (model.vocabulary.bos,)
+            before = exact_prompt(prompt.context, prompt.depth, model.tokenize)
+            return msgspec.structs.replace(alone, tokens=(*before, *alone.tokens[has_bos:]))
+        if prompt.chat:
+            return self._conversation(prompt, sampling, repeat)
+        if prompt.random:
+            return PromptTokens(tokens=random_tokens(model, prompt.n_tokens or 1))
+        if prompt.n_tokens is None:
+            return PromptTokens(tokens=model.tokenize(prompt.text))
+        return PromptTokens(tokens=exact_prompt(prompt.text, prompt.n_tokens, model.tokenize))
 
-    def __init__(self, model: LlamaModel, engine: EngineOptions, n_predict: int, clock: Clock) -> None:
-        self._model, self._engine, self._n_predict, self._clock = model, engine, n_predict, clock
-        self._known: dict[tuple[tuple[int, ...], Sampling, int], str] = {}
+    def _conversation(self, prompt: Prompt, sampling: Sampling, repeat: int) -> PromptTokens:
+        from mlsd.engine.llama.chat import chat_tokens, in_turn  # plain prompts need no template engine
 
-    def __call__(self, prompt: Sequence[int], sampling: Sampling = _GREEDY, repeat: int = 0) -> str:
+        if prompt.messages:
+            said = [(one.role, one.content) for one in prompt.messages]
+            return PromptTokens(tokens=chat_tokens(self._model, said, prompt.think))
+        turns: list[str] = []
+        for turn in prompt.earlier:
+            turns.append(turn)
+            key = (chat_tokens(self._model, in_turn(turns), prompt.think), sampling, repeat)
+            if key not in self._answers:
+                self._answers[key] = self._answer(*key)
+            turns.append(self._answers[key])
+        tokens = chat_tokens(self._model, in_turn([*turns, prompt.text]), prompt.think)
+        return PromptTokens(tokens=tokens, earlier=tuple(turns[1::2]))
+
+    def _answer(self, prompt: tuple[int, ...], sampling: Sampling, repeat: int) -> str:
         """The answer up to its end token, or `n_predict` tokens of it, or what the trained context has room for."""
-        key = (tuple(prompt), sampling, repeat)
-        if key not in self._known:
-            n_predict = self._n_predict
-            if self._model.n_ctx_train:
-                n_predict = min(n_predict, self._model.n_ctx_train - len(prompt))
-            # Without room for an answer the later turn cannot fit either; it fails as a trial of its own.
-            self._known[key] = self._write(*key, n_predict) if n_predict > 0 else ""
-        return self._known[key]
-
-    def _write(self, prompt: tuple[int, ...], sampling: Sampling, repeat: int, n_predict: int) -> str:
-        asked = msgspec.structs.replace(self._engine, n_ctx=None)
-        options = context_options(asked, len(prompt) + n_predict)
-        options = msgspec.structs.replace(options, device_sampling=sampling.greedy)
+        n_predict = self._n_predict
+        if self._model.n_ctx_train:
+            n_predict = min(n_predict, self._model.n_ctx_train - len(prompt))
+        if n_predict <= 0:  # the later turn cannot fit either; it fails as a trial of its own
+            return ""
+        options = context_options(msgspec.structs.replace(self._engine, n_ctx=None), len(prompt) + n_predict)
         limits = GenerationLimits(n_predict=n_predict, ignore_eog=False)
-        with closing(open_context(self._model, options)) as context:
-            rollback = make_rollback("trim", context)
-            rng = trial_rng(sampling, repeat)
-            result = generate(context, NoDrafter(), rollback, prompt, limits, self._clock, sampling=sampling, rng=rng)
-        return answer_text(self._model, result.tokens)
+        with open_context(self._model, msgspec.structs.replace(options, device_sampling=sampling.greedy)) as context:
+            rollback, rng = make_rollback("trim", context), trial_rng(sampling, repeat)
+            run = generate(context, NoDrafter(), rollback, prompt, limits, self._clock, sampling=sampling, rng=rng)
+        return answer_text(self._model, run.tokens)
 
 
 def answer_text(model: LlamaModel, tokens: Sequence[int]) -> str:
     """What a user reads of an output: the text before its end token."""
     end = next((i for i, token in enumerate(tokens) if model.is_end(token)), len(tokens))
     return model.detokenize(tokens[:end]).strip()
-
-
-def read_prompt(
-    model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling = _GREEDY, repeat: int = 0
-) -> PromptTokens:
-    """A prompt on `model`, cut to its `n_tokens`; `answers` gives what the target wrote after each earlier turn.
-
-    Raises: PromptError when the text is too short, or when the model's template refuses the conversation.
-    """
-    if prompt.depth:
-        alone = read_prompt(model, msgspec.structs.replace(prompt, depth=0), answers, sampling, repeat)
-        has_bos = model.vocabulary.adds_bos and alone.tokens[:1] == (model.vocabulary.bos,)
-        before = exact_prompt(prompt.context, prompt.depth, model.tokenize)
-        return msgspec.structs.replace(alone, tokens=(*before, *alone.tokens[has_bos:]))
-    if prompt.chat:
-        return _conversation(model, prompt, answers, sampling, repeat)
-    if prompt.random:
-        return PromptTokens(tokens=random_tokens(model, prompt.n_tokens or 1))
-    if prompt.n_tokens is None:
-        return PromptTokens(tokens=model.tokenize(prompt.text))
-    return PromptTokens(tokens=exact_prompt(prompt.text, prompt.n_tokens, model.tokenize))
 
 
 def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
@@ -146,22 +145,6 @@ def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
     drawn = np.random.default_rng(0).permutation(vocabulary.n_tokens).tolist() * (1 + n_tokens // vocabulary.n_tokens)
     plain = (token for token in drawn if not model.is_control(token))
     return (*first, *itertools.islice(plain, n_tokens))[:n_tokens]
-
-
-def _conversation(
-    model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling, repeat: int
-) -> PromptTokens:
-    from mlsd.engine.llama.chat import chat_tokens, in_turn  # plain prompts need no template engine
-
-    if prompt.messages:
-        said = [(one.role, one.content) for one in prompt.messages]
-        return PromptTokens(tokens=chat_tokens(model, said, prompt.think))
-    turns: list[str] = []
-    for turn in prompt.earlier:
-        turns.append(turn)
-        turns.append(answers(chat_tokens(model, in_turn(turns), prompt.think), sampling, repeat))
-    tokens = chat_tokens(model, in_turn([*turns, prompt.text]), prompt.think)
-    return PromptTokens(tokens=tokens, earlier=tuple(turns[1::2]))
 
 
 _SHARE = 0.25  # of the memory that is free when another is kept

@@ -48,8 +48,8 @@ from mlsd.measure.messages import (
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
-from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
+from mlsd.planning.job import Job, ModelFile
+from mlsd.records import Anchors, Conditions, EngineOptions, Trial
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
 
@@ -130,6 +130,7 @@ def measure_slots(
         for case in job.cases.values():
             arms.check(case)
     blocks = _BlockRunner(job, arms, send, clock, conditions)
+    send(Loaded())
     for turn in turns:
         send(blocks.measure(turn))
     send(Finished())
@@ -155,15 +156,13 @@ class _BlockRunner:
         self._job, self._arms, self._send, self._clock, self._conditions = job, arms, send, clock, conditions
         # A GPU compiles its pipelines when a pass of a width is first run, and some widths come late in a trial. What
         # is compiled stays so; what is warm does not outlast a rest.
-        self._compiled: set[bytes] = set()
-        self._warm: set[bytes] = set()
-        self._first = True
+        self._compiled, self._warm = set[bytes](), set[bytes]()
+        self._load_ns: int | None = arms.load_ns  # until the first trial has it
         self._is_begun = False
         self._process = secrets.token_hex(8)
         self._thermometers = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
         self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
         self._is_device = arms.backend.backend != "CPU"
-        send(Loaded(load_ns=arms.load_ns, backend=arms.backend))
 
     def measure(self, turn: Sequence[int]) -> BlockMeasured:
         """Every slot of a block, one after the other."""
@@ -178,23 +177,28 @@ class _BlockRunner:
         arm, on_round = arm_key(slot.case), self._progress(index)
         conditions = self._conditions()  # takes a while, in which a GPU gets cold: before what warms it
         try:
-            if (plain := self._arms.refer(slot, on_round)) is not None:
-                self._warm.add(arm_key(plain))
-                self._compiled.add(arm_key(plain))
+            ready = self._arms.refer(slot, on_round)
+            if ready is not None:
+                self._is_ready(arm_key(ready))
             if arm not in self._warm or not self._arms.is_open(slot.case):
                 self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
-                self._warm.add(arm)
-                self._compiled.add(arm)
-            trial = self._measure(slot, conditions, on_round)
+                self._is_ready(arm)
+            conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
+            trial = self._arms.run(slot, conditions=conditions, on_round=on_round, warm=self._is_device)
+            load_ns, self._load_ns = self._load_ns, None
+            return msgspec.structs.replace(trial, load_ns=load_ns)
         except MlsdError as error:
-            trial = failed_trial(slot, str(error))
+            reason = str(error)
         except Exception as error:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
             traceback.print_exc()
-            trial = failed_trial(slot, in_one_line(error))
-        if trial.status is Status.FAILED:  # its contexts may be new ones
-            self._warm.discard(arm)
-            self._compiled.discard(arm)
-        return trial
+            reason = in_one_line(error)
+        self._warm.discard(arm)  # its contexts may be new ones
+        self._compiled.discard(arm)
+        return failed_trial(slot, reason)
+
+    def _is_ready(self, arm: bytes) -> None:
+        self._warm.add(arm)
+        self._compiled.add(arm)
 
     def _progress(self, index: int) -> Callable[[int], None]:
         last_ns = self._clock.now_ns()
@@ -206,16 +210,6 @@ class _BlockRunner:
                 self._send(Progress(index=index, n_tokens=n_tokens))
 
         return on_round
-
-    def _measure(self, slot: Slot, conditions: Conditions, on_round: Callable[[int], None]) -> Trial:
-        conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
-        trial = self._arms.run(
-            slot, conditions=conditions, keep_text=self._job.keep_text, on_round=on_round, warm=self._is_device
-        )
-        if self._first:
-            trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
-            self._first = False
-        return trial
 
     def _begin(self) -> None:
         """Before a block: rest until it is cool, or for as long as was asked for between two of them."""
