@@ -93,7 +93,11 @@ def find_build(name: str) -> Build:
         place = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
         return _build(name, *_found(name, place))
     except (OSError, RuntimeError, ValueError) as error:  # loops of links, names that no file can have
-        raise InputError(f"{name} is not a build of llama.cpp: {error}.", hint=_HINT) from error
+        raise _no_build(name, str(error)) from error
+
+
+def _no_build(name: str, why: str) -> InputError:
+    return InputError(f"{name} is not a build of llama.cpp: {why}.", hint=_HINT)
 
 
 # --- what a name means --------------------------------------------------------------------------------------------
@@ -133,20 +137,20 @@ def _found(name: str, place: Path) -> tuple[Path | None, Path | None]:
             hint=f"Install it there: {place} -m pip install llama-cpp-python.",
         )
     problem = "cannot be run" if place.is_file() else "does not exist"
-    raise InputError(f"{name} is not a build of llama.cpp: it {problem}.", hint=_HINT)
+    raise _no_build(name, f"it {problem}")
 
 
 def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
     bindings = (package or installed()).resolve()
     for needed in ("__init__.py", "llama_cpp.py"):
         if not (bindings / needed).is_file():  # without it Python would import the package that is installed here
-            raise InputError(f"{name} is not a build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
+            raise _no_build(name, f"{bindings} has no {needed}")
     own = libraries or (os.environ.get(LIBRARIES_VARIABLE) if package is None else None)
     found = libraries_of(bindings) if own is None else Libraries(folder=Path(own), files=files_of(Path(own).resolve()))
     if not any("llama" in Path(path).name for path in found.files):
-        raise InputError(f"{name} is not a build of llama.cpp: {found.folder} holds no libllama.", hint=_HINT)
+        raise _no_build(name, f"{found.folder} holds no libllama")
     if sum(check_regular(Path(path)) for path in found.files) > _MOST_BYTES:  # before any is read
-        raise InputError(f"{name} is not a build of llama.cpp: it holds more than {_MOST_BYTES >> 30} GiB.", hint=_HINT)
+        raise _no_build(name, f"it holds more than {_MOST_BYTES >> 30} GiB")
     files = {path: sha256 or digest(Path(path)) for path, sha256 in found.files.items()}
     # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
     names = {path: Path(path).name for path in files}
@@ -195,7 +199,7 @@ def _folder_of(name: str, place: Path) -> Path:
         if (folder / plain_name("llama")).exists() and {p.resolve() for p in every} == {p.resolve() for p in own}:
             return folder.resolve()
         return side_by_side(every, folder)
-    raise InputError(f"{name} is not a build of llama.cpp: {place} holds no libllama.", hint=_HINT)
+    raise _no_build(name, f"{place} holds no libllama")
 
 
 def _libraries(folder: Path, stem: str = "") -> list[Path]:

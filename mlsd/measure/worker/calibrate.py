@@ -9,7 +9,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.timing import Ledger, PassBench, TimeBudget, check_room
+from mlsd.measure.worker.timing import PassBench, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, PassKind
@@ -64,14 +64,14 @@ class Calibration:
 
     def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
         self._job, self._clock, self._cache, self._alive = job, clock, cache, alive
-        self._ledger, self._assumed = Ledger(clock), False
+        self._spent_ns, self._assumed = collections.Counter[str](), False
         self.options = context_options(job.engine, max(job.depths) + 3 * max(job.rows) + _ROOM)
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
         self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
         self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
         self._t_one_ns = 0
         with ExitStack() as opening:
-            with self._ledger.entry("load"):
+            with self._booked("load"):
                 self.target, *drafts = (
                     opening.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
                     for file in (job.target, job.draft)
@@ -117,11 +117,17 @@ class Calibration:
             if repeat + 1 >= self._job.least_repeats and (tight or timing.is_over):
                 return
 
+    @contextmanager
+    def _booked(self, part: str) -> Iterator[None]:
+        began_ns = self._clock.now_ns()
+        try:
+            yield
+        finally:
+            self._spent_ns[part] += self._clock.now_ns() - began_ns
+
     def spent(self) -> Spent:
         """What each part took so far."""
-        return Spent(
-            seconds={part: ns / 1e9 for part, ns in self._ledger.spent_ns.items()}, rollback_assumed=self._assumed
-        )
+        return Spent(seconds={part: ns / 1e9 for part, ns in self._spent_ns.items()}, rollback_assumed=self._assumed)
 
     def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
         visits = collections.deque(self._visits(None if repeat == 0 else rng))
@@ -184,11 +190,11 @@ class Calibration:
                 if n_done and share.is_over:
                     break
                 n_done += 1
-                with self._ledger.entry("passes"):
+                with self._booked("passes"):
                     bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
-                late = budget.is_over or self._ledger.spent_ns.get("rollback", 0) >= _ROLLBACK_SHARE * budget.span_ns
+                late = budget.is_over or self._spent_ns["rollback"] >= _ROLLBACK_SHARE * budget.span_ns
                 if width > 1 and strategy is not None and not late:
-                    with self._ledger.entry("rollback"):
+                    with self._booked("rollback"):
                         bench.rollback(strategy, width)
             if filled and self.target.is_recurrent and widest == 1:
                 bench.checkpoint()
@@ -205,7 +211,7 @@ class Calibration:
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
         with open_context(draft, options) as context:
             bench, filled = self._bench(context, job.draft, depth, repeat, budget)
-            with self._ledger.entry("draft"):
+            with self._booked("draft"):
                 if filled:
                     bench.draft_step(1)
                     for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide, nothing else
@@ -227,7 +233,7 @@ class Calibration:
             context, self._clock, self.text, depth, repeat,
             model_key=file.ref.key, recurrent=recurrent, cold=cold, budget=budget,
         )  # fmt: skip
-        with self._ledger.entry("prefill"):
+        with self._booked("prefill"):
             filled = bench.fill()
         for point in bench.points:
             self._fill_ns[depth, file is self._job.draft] = point.span_ns
@@ -241,7 +247,7 @@ class Calibration:
         report = self._reports.get(is_target) or self._cache.known(file.ref, self.options)
         affordable = _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
         if report is None and affordable:
-            with self._ledger.entry("probe"):
+            with self._booked("probe"):
                 report = self._cache.get(file.ref, self.options, model)
         if report is not None:
             self._reports[is_target] = report
@@ -253,7 +259,7 @@ class Calibration:
 
     def coverage(self) -> Covered:
         """Which experts the target chooses. Raises UnsupportedError for a target without routed experts."""
-        with self._ledger.entry("coverage"):
+        with self._booked("coverage"):
             return cover(self._job, self.target, self.draft, self.text, self.options, self._budget)
 
 

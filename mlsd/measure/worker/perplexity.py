@@ -1,6 +1,6 @@
 """How well a model predicts a text, and how far a draft's predictions lie from its target's on the same text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import exp, sqrt
@@ -68,14 +68,10 @@ def measure_distance(job: DistanceJob, alive: Alive = silent) -> DraftDistance:
         tokens = contexts[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
             raise InputError("The text has fewer than two tokens.", hint="Give a longer one with --text.")
-        parts = [
-            part
-            for start in range(0, len(tokens), n_window)
-            for part in _window(contexts, tokens[start : start + n_window])
-        ]
-    target, draft = (np.concatenate([part.surprise[i] for part in parts]) for i in (0, 1))
+        windows = (tokens[start : start + n_window] for start in range(0, len(tokens), n_window))
+        parts = [part for window in windows for part in _window(contexts, window)]
+    target, draft, distance, agrees = (np.concatenate(rows) for rows in zip(*parts, strict=True))
     ratio, reach = float((draft - target).mean()), _Z95 * _error(draft - target)
-    distance = np.concatenate([part.distance for part in parts])
     return DraftDistance(
         target_key=job.target.ref.key,
         drafting_key=job.drafting_key,
@@ -88,22 +84,14 @@ def measure_distance(job: DistanceJob, alive: Alive = silent) -> DraftDistance:
         ratio_high=exp(ratio + reach),
         total_variation=float(distance.mean()),
         total_variation_error=_error(distance),
-        agreement=float(np.concatenate([part.agrees for part in parts]).mean()),
+        agreement=float(agrees.mean()),
     )
 
 
-class _Part(msgspec.Struct, frozen=True):
-    """Some positions of a window."""
-
-    surprise: list[Floats]  # nats, of the target and of the draft
-    distance: Floats
-    agrees: npt.NDArray[np.bool_]  # whether both find the same token likeliest
-
-
-def _window(contexts: Sequence[LlamaContext], tokens: Sequence[int]) -> list[_Part]:
+def _window(contexts: Sequence[LlamaContext], tokens: Sequence[int]) -> Iterator[tuple[Floats, ...]]:
+    """Of some positions at a time: surprise in nats of target and draft, distance, and 1 where both choose the same."""
     for context in contexts:
         context.clear()
-    parts = []
     for start in range(0, len(tokens) - 1, _ROWS):
         inputs = tokens[start : start + _ROWS][: len(tokens) - 1 - start]
         following = np.array(tokens[start + 1 : start + 1 + len(inputs)])
@@ -111,15 +99,9 @@ def _window(contexts: Sequence[LlamaContext], tokens: Sequence[int]) -> list[_Pa
         for context in contexts:
             context.decode(inputs, n_outputs=len(inputs))
             rows.append(log_softmax(check_finite(context.logits())))
-        best = [row.argmax(axis=1) for row in rows]
-        parts.append(
-            _Part(
-                surprise=[-row[np.arange(len(inputs)), following] for row in rows],
-                distance=total_variation(*rows),
-                agrees=best[0] == best[1],
-            )
-        )
-    return parts
+        target, draft = (-row[np.arange(len(inputs)), following] for row in rows)
+        agrees = rows[0].argmax(axis=1) == rows[1].argmax(axis=1)
+        yield target, draft, total_variation(*rows), agrees.astype(np.float64)
 
 
 def _error(values: Floats) -> float:

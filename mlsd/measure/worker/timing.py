@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from mlsd.clock import Clock
 from mlsd.engine.llama.context import LlamaContext
@@ -63,23 +62,6 @@ class TimeBudget:
     def fraction(self, share: float) -> TimeBudget:
         """`share` of what is left of this one."""
         return TimeBudget(self._clock, share * self.left_ns)
-
-
-class Ledger:
-    """What each part of a measurement took, in ns."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.spent_ns: dict[str, int] = {}
-
-    @contextmanager
-    def entry(self, part: str) -> Iterator[None]:
-        """Book what happens inside under `part`."""
-        began = self._clock.now_ns()
-        try:
-            yield
-        finally:
-            self.spent_ns[part] = self.spent_ns.get(part, 0) + self._clock.now_ns() - began
 
 
 class PassBench:

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from mlsd.engine.llama.context import LlamaContext
-from mlsd.measure.worker.timing import Ledger, PassBench, TimeBudget
+from mlsd.measure.worker.timing import PassBench, TimeBudget
 from tests.engine.fake import FakeClock
 
 
@@ -19,15 +19,6 @@ def test_a_budget_ends_with_its_span_and_a_part_is_a_share_of_the_whole_that_end
     clock.advance(10**18)
     assert budget.is_over and budget.part(0.3).is_over
     assert not endless.is_over and not endless.part(0.1).is_over
-
-
-def test_a_ledger_adds_what_each_part_took() -> None:
-    clock = FakeClock()
-    ledger = Ledger(clock)
-    for span in (3, 4):
-        with ledger.entry("a"):
-            clock.advance(span)
-    assert ledger.spent_ns == {"a": 7}
 
 
 class _Ramp:
