@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.hardware.budget import MemoryBudget, memory_budget
-from mlsd.hardware.reading import MachineFacts
+from mlsd.hardware.budget import MemoryBudget
 from mlsd.measure.parent.doctor import (
     ProfileFit,
     SelfCheck,
     check_machine,
     condition_checks,
-    examine,
     expected_backend,
     profile_fits,
     read_self_check,
@@ -24,8 +22,7 @@ from mlsd.models.hub import Hub
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, ModelEntry, load_manifest
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import Conditions, Environment
-from tests.measure.examples import ENVIRONMENT
+from mlsd.records import Conditions
 
 GB = 1_000_000_000
 SUITE = Suite(
@@ -132,29 +129,6 @@ def test_a_model_is_weighed_by_its_entry_its_files_or_its_base(tmp_path: Path) -
     models = library(tmp_path, here, made, entry("stated", 7 * GB), entry("nobody", None))
     sizes = {e.id: weight_bytes(e, models) for e in models.manifest}
     assert sizes == {"here": 5, "made": 7 * GB, "stated": 7 * GB, "nobody": None}
-
-
-def environment(**changes: object) -> Environment:
-    return msgspec.structs.replace(ENVIRONMENT, memory_bytes=100, **changes)
-
-
-def test_the_memory_budget_follows_what_the_system_gives() -> None:
-    here = environment(os="Linux 6.1.0", backend="CPU")
-    assert memory_budget(here) == MemoryBudget(limit_bytes=90, most_bytes=100, basis="90% of 100 B")
-    cuda = memory_budget(environment(os="Linux 6.1.0", backend="CUDA"), 24 * GB)
-    assert cuda is not None and cuda.limit_bytes == cuda.most_bytes == 24 * GB
-    assert memory_budget(environment(os="Linux 6.1.0", backend="CUDA")) is None
-    assert memory_budget(msgspec.structs.replace(ENVIRONMENT, memory_bytes=None)) is None
-
-
-def test_a_diagnosis_holds_card_profiles_and_warnings(tmp_path: Path) -> None:
-    models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
-    machine = MachineFacts(environment=environment(), missing={"chip": "no reason"})
-    found = examine(machine, Conditions(on_battery=True), models, [PROFILE], [SUITE])
-    assert found.missing == {"chip": "no reason"}
-    assert [fit.profile for fit in found.profiles] == ["two"]
-    assert [warning.code for warning in found.warnings] == ["on_battery"]
-    assert found.free_disk_bytes > 0
 
 
 # --- the self-check -----------------------------------------------------------------------------------------------

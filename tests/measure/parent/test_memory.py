@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -43,12 +44,26 @@ def test_a_mac_that_nobody_asked_has_what_was_published_of_its_size(gib: int, pu
     assert mac_budget(gib * GIB).limit_bytes == pytest.approx(published * 1e6, rel=1e-5)
 
 
-def test_a_mac_that_was_asked_is_believed_and_a_limit_that_is_set_as_well() -> None:
-    mac = msgspec.structs.replace(ENVIRONMENT, memory_bytes=48 * GIB)
-    stated = memory_budget(mac, 40_200_900_000)
-    assert stated is not None and stated.limit_bytes == 40_200_900_000
-    raised = memory_budget(msgspec.structs.replace(mac, wired_limit_bytes=44 * GIB), 40_200_900_000)
-    assert raised is not None and raised.limit_bytes == raised.most_bytes == 44 * GIB
+@pytest.mark.parametrize(
+    ("machine", "device_bytes", "limit_and_most"),
+    [
+        ({"memory_bytes": 48 * GIB}, 40_200_900_000, (40_200_900_000, None)),
+        ({"memory_bytes": 48 * GIB, "wired_limit_bytes": 44 * GIB}, 40_200_900_000, (44 * GIB, 44 * GIB)),
+        ({"memory_bytes": None}, None, None),
+        ({"os": "Linux 6.1.0", "backend": "CPU", "memory_bytes": 100}, None, (90, 100)),
+        ({"os": "Linux 6.1.0", "backend": "CUDA", "memory_bytes": 100}, 24 * GB, (24 * GB, 24 * GB)),
+        ({"os": "Linux 6.1.0", "backend": "CUDA", "memory_bytes": 100}, None, None),
+    ],
+)
+def test_a_device_that_was_asked_is_believed_and_a_limit_that_is_set_as_well(
+    machine: dict[str, Any], device_bytes: int | None, limit_and_most: tuple[int, int | None] | None
+) -> None:
+    found = memory_budget(msgspec.structs.replace(ENVIRONMENT, **machine), device_bytes)
+    if limit_and_most is None:
+        assert found is None
+    else:
+        limit, most = limit_and_most
+        assert found is not None and (found.limit_bytes, most and found.most_bytes) == (limit, most)
 
 
 def expanded(suite: str, profile: Profile, library: Library) -> Plan:

@@ -35,18 +35,13 @@ def job(target: Path, **changes: object) -> BreakdownJob:
     return msgspec.structs.replace(made, **changes)
 
 
-def profiled(work: BreakdownJob) -> tuple[PassShares, ...]:
-    return break_down(work)
-
-
 def key(path: Path) -> str:
-    ref = model_file(path).ref
-    return ref.key
+    return model_file(path).ref.key
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "qwen35moe", "falcon-h1"])
 def test_every_width_of_a_target_is_profiled_beside_plain_passes(tiny: Path, name: str) -> None:
-    found = profiled(job(tiny / f"{name}.gguf"))
+    found = break_down(job(tiny / f"{name}.gguf"))
     assert [(s.model_key, s.drafting_key, s.rows, s.depth) for s in found] == [
         (key(tiny / f"{name}.gguf"), None, rows, 24) for rows in (1, 5)
     ]
@@ -59,34 +54,25 @@ def test_every_width_of_a_target_is_profiled_beside_plain_passes(tiny: Path, nam
         assert shares.headless_ns is not None and shares.headless_ns > 0
 
 
-def test_a_draft_model_gives_a_step_under_its_own_key(tiny: Path) -> None:
-    draft = tiny / "llama-noise01.gguf"
-    *_, step = profiled(job(tiny / "llama.gguf", draft=model_file(draft), rows=(1,)))
-    assert (step.model_key, step.drafting_key, step.rows) == (key(draft), None, 1)
-
-
-def test_a_draft_cut_out_of_its_target_is_kept_under_the_targets_key(tiny: Path) -> None:
-    target = tiny / "llama.gguf"
-    *_, step = profiled(job(target, drafter=SKIP, rows=(1,)))
-    assert (step.model_key, step.drafting_key, step.rows) == (key(target), drafting_key(SKIP), 1)
-
-
-def test_a_head_is_left_out(tiny: Path, tmp_path: Path) -> None:
-    target, head = tiny / "llama.gguf", tmp_path / "dflash.gguf"
+def test_a_draft_gives_a_step_under_its_own_key_or_that_of_the_target_it_is_cut_of(tiny: Path, tmp_path: Path) -> None:
+    target, draft, head = tiny / "llama.gguf", tiny / "llama-noise01.gguf", tmp_path / "dflash.gguf"
     write_random_dflash(head, Source(target), (1, 5))
-    spec = DrafterSpec(name="dflash", draft=model_file(head).ref)
-    assert len(profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))) == 1
-
-
-def test_methods_without_a_network_add_nothing(tiny: Path) -> None:
-    assert len(profiled(job(tiny / "llama.gguf", drafter=DrafterSpec(name="pld"), rows=(3,)))) == 1
+    dflash = DrafterSpec(name="dflash", draft=model_file(head).ref)
+    for changes, steps in (
+        ({"draft": model_file(draft)}, [(key(draft), None, 1)]),
+        ({"drafter": SKIP}, [(key(target), drafting_key(SKIP), 1)]),
+        ({"draft": model_file(head), "drafter": dflash}, []),  # a head is left out
+        ({"drafter": DrafterSpec(name="pld")}, []),  # no network
+    ):
+        plain, *found = break_down(job(target, rows=(1,), **changes))
+        assert plain.rows == 1 and [(step.model_key, step.drafting_key, step.rows) for step in found] == steps
 
 
 def test_text_and_depth_that_cannot_be_are_refused(tiny: Path) -> None:
     with pytest.raises(PromptError, match="--depth"):
-        profiled(job(tiny / "llama.gguf", text="too short"))
+        break_down(job(tiny / "llama.gguf", text="too short"))
     with pytest.raises(EngineError, match="positions of this model"):
-        profiled(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depth=5000))
+        break_down(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depth=5000))
 
 
 def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Path) -> None:
@@ -106,17 +92,9 @@ def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Pat
 
 
 def made(**changes: object) -> PassShares:
-    base = PassShares(
-        model_key="m",
-        rows=1,
-        depth=8,
-        n_passes=4,
-        plain_ns=1_000,
-        profiled_ns=1_500,
-        headless_ns=800,
-        parts_ns={"attention": 300, "ffn": 450, "head": 250},
-    )
-    return msgspec.structs.replace(base, **changes)
+    spans = {"plain_ns": 1_000, "profiled_ns": 1_500, "headless_ns": 800}
+    parts = {"attention": 300, "ffn": 450, "head": 250}
+    return PassShares(model_key="m", rows=1, depth=8, n_passes=4, parts_ns=parts, **{**spans, **changes})  # type: ignore[arg-type]
 
 
 def test_shares_and_checks_are_what_their_formulas_say() -> None:
