@@ -45,11 +45,7 @@ def test_every_arm_goes_on_from_the_memory_of_one_prefill(tiny: Path, name: str)
 def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path) -> None:
     options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
     text, saved = tuple(range(11, 75)), SavedPrompts({"long"})
-    with (
-        saved.reading("long"),
-        LlamaModel(tiny / "qwen35.gguf") as model,
-        closing(open_context(model, options)) as one,
-    ):
+    with saved.reading("long"), LlamaModel(tiny / "qwen35.gguf") as model, closing(open_context(model, options)) as one:
         assert not saved.target(one, text)
         rows = one.logits()
         with closing(open_context(model, options)) as other:

@@ -155,11 +155,7 @@ def _names(load: Job) -> tuple[str, ...]:
 
 
 def bench(
-    request: BenchRequest,
-    db: Path | None = None,
-    *,
-    fresh: bool = False,
-    watcher: Watcher | None = None,
+    request: BenchRequest, db: Path | None = None, *, fresh: bool = False, watcher: Watcher | None = None
 ) -> BenchResult:
     """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
 

@@ -165,14 +165,7 @@ class Calibration:
         return visits
 
     def _target_passes(
-        self,
-        repeat: int,
-        depth: int,
-        widths: Sequence[int],
-        budget: TimeBudget,
-        share: TimeBudget,
-        *,
-        first: bool,
+        self, repeat: int, depth: int, widths: Sequence[int], budget: TimeBudget, share: TimeBudget, *, first: bool
     ) -> tuple[list[CalibrationPoint], int]:
         """One context as an arm with that gamma has it: prefill, then each width in a burst.
 

@@ -18,10 +18,7 @@ from mlsd.measure.parent.builds import THIS, find_build, installed, judge, known
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
 from tests.processes import alive
 
-pytestmark = [
-    pytest.mark.heavy,
-    pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux"),
-]
+pytestmark = [pytest.mark.heavy, pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux")]
 
 _PARAMS = """
 struct whole {{ unsigned char bytes[4096]; }};

@@ -59,8 +59,7 @@ def profile_fit(models: Library, budget: MemoryBudget | None, free_bytes: int = 
 
 
 @pytest.mark.parametrize(
-    ("big_gb", "verdict"),
-    [(9, "fits"), (11, "fits"), (12, "tight"), (15, "tight"), (16, "does not fit")],
+    ("big_gb", "verdict"), [(9, "fits"), (11, "fits"), (12, "tight"), (15, "tight"), (16, "does not fit")]
 )
 def test_the_heaviest_pair_decides(tmp_path: Path, big_gb: int, verdict: str) -> None:
     models = library(tmp_path, entry("big", big_gb * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
