@@ -164,8 +164,6 @@ class Bar(LineWatcher):
             self._n_last = 0
         elif isinstance(event, Resting | Silent | Working):
             self._bar.update(self._task, description=plain(heat_line(event) or ""))
-        elif line := heat_line(event):
-            self._bar.console.print(plain(line), markup=False, highlight=False)
         elif isinstance(event, Progress):
             now_s, n_last, self._n_last = time.monotonic(), self._n_last, event.n_tokens
             if not n_last or event.n_tokens < n_last:  # the first one of a trial or after its warm-up: prefill is over

@@ -26,23 +26,8 @@ from mlsd.drafters import own
 from mlsd.engine.llama.native import backend_info
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.messages import (
-    SIGN_S,
-    BlockMeasured,
-    Call,
-    Event,
-    Finished,
-    Found,
-    HeatReading,
-    Progress,
-    Refused,
-    Silent,
-    Started,
-    Turn,
-    Working,
-    engine_and_models,
-    failed_trial,
-)
+from mlsd.measure import messages
+from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.planning.job import Job
 from mlsd.records import BackendInfo, EngineOptions
 from mlsd.trials.arms import arm_of
@@ -89,24 +74,26 @@ def measure_job(
         todo = todo or turn.copy()
         started, last = None, None
         with (hire or partial(Worker, _RUN_SLOTS))({"job": job}, variables) as worker:
-            worker.send(Turn(slots=tuple(todo)))
+            worker.send(messages.Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
-                if isinstance(event, Finished):
+                if isinstance(event, messages.Finished):
                     break
-                if isinstance(event, Silent):
+                if isinstance(event, messages.Silent):
                     event = msgspec.structs.replace(event, doing=_doing(job, last))
                 else:
                     last = event
-                if isinstance(event, BlockMeasured):
+                if isinstance(event, messages.BlockMeasured):
                     yield _with_failed(job, event, turn, fatal)
                     turn = todo = list(next(coming, ()))
                     deaths, fatal, started = Counter(), {}, None
-                    worker.send(Turn(slots=tuple(todo)))
+                    worker.send(messages.Turn(slots=tuple(todo)))
                     continue
                 yield event
-                if isinstance(event, Started):
+                if isinstance(event, messages.Started):
                     started = event.index
-                if isinstance(event, HeatReading):  # a worker that takes over compares with what this one found clean
+                if isinstance(
+                    event, messages.HeatReading
+                ):  # a worker that takes over compares with what this one found clean
                     job = msgspec.structs.replace(job, anchors=event.clean)
             if not turn:
                 continue
@@ -120,9 +107,9 @@ def measure_job(
         if deaths[started] > 1:
             fatal[started] = f"The worker process died: {reason}"
             if not (todo := [index for index in turn if index not in fatal]):
-                yield _with_failed(job, BlockMeasured(slots=(), trials=()), turn, fatal)
+                yield _with_failed(job, messages.BlockMeasured(slots=(), trials=()), turn, fatal)
                 turn, deaths, fatal = [], Counter(), {}
-    yield Finished()
+    yield messages.Finished()
 
 
 def _in_order(job: Job) -> Iterator[Sequence[int]]:
@@ -132,7 +119,9 @@ def _in_order(job: Job) -> Iterator[Sequence[int]]:
         at += len(block.slots)
 
 
-def _with_failed(job: Job, event: BlockMeasured, turn: Sequence[int], fatal: Mapping[int, str]) -> BlockMeasured:
+def _with_failed(
+    job: Job, event: messages.BlockMeasured, turn: Sequence[int], fatal: Mapping[int, str]
+) -> messages.BlockMeasured:
     """What was measured of a turn, and its slots that cost workers."""
     trials = dict(zip(event.slots, event.trials, strict=True))
     whole = (trials[at] if at in trials else failed_trial(job.slots[at], fatal[at]) for at in turn)
@@ -141,9 +130,9 @@ def _with_failed(job: Job, event: BlockMeasured, turn: Sequence[int], fatal: Map
 
 def _doing(job: Job, last: Event | None) -> str:
     """What a worker is at after the last that it said."""
-    if isinstance(last, Started | Progress):
+    if isinstance(last, messages.Started | messages.Progress):
         slot = job.slots[last.index]
-        begun = "decoding or judging" if isinstance(last, Progress) else "warming up, or reading the prompt of"
+        begun = "decoding or judging" if isinstance(last, messages.Progress) else "warming up, or reading the prompt of"
         return f"{begun} {job.target.ref.id} {arm_of(slot.case).setting}"
     names = " + ".join(ref.id for ref in job.refs)
     return f"loading {names}" if last is None else f"opening contexts of {names}, or trying how they roll back"
@@ -172,13 +161,13 @@ def answers(
     arguments = inspect.signature(work.func).bind(*work.args, **work.keywords).arguments
     with Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables) as worker:
         for event in worker.events(patience_s):
-            if isinstance(event, Finished):
+            if isinstance(event, messages.Finished):
                 return
-            if isinstance(event, Found):
+            if isinstance(event, messages.Found):
                 yield decoder.decode(event.value)
-            elif isinstance(event, Working):
+            elif isinstance(event, messages.Working):
                 _LOG.info(f"Still {event.doing}")
-            elif isinstance(event, Silent):
+            elif isinstance(event, messages.Silent):
                 _LOG.info(f"The worker has been silent for {event.silent_s:.0f} s while {doing}{_FIRST_START}")
         reason = worker.obituary()
         raise WorkerError(f"The worker process died while {doing}: {reason}", hint=worker.advice())
@@ -225,7 +214,7 @@ def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Eve
             silent_s += wait_s
             if silent_s >= patience_s:
                 raise
-            yield Silent(silent_s=silent_s, most_s=patience_s)
+            yield messages.Silent(silent_s=silent_s, most_s=patience_s)
             continue
         if line is None:
             return
@@ -237,7 +226,7 @@ def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Eve
                 f"The worker process sent an invalid message: {line[:_LINE_SHOWN_BYTES]!r}.",
                 hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
             ) from error
-        if isinstance(event, Refused):
+        if isinstance(event, messages.Refused):
             raise event.error()
         yield event
 
@@ -258,9 +247,9 @@ class Worker:
         # Only methods that are named there: another file may have changed since, or be gone.
         content = msgspec.json.encode(encoded)
         named = {name: at for name, at in own.loaded().items() if msgspec.json.encode(name)[1:-1] in content}
-        self.send(Call(function=function, arguments=encoded, methods=named))
+        self.send(messages.Call(function=function, arguments=encoded, methods=named))
 
-    def send(self, message: Call | Turn) -> None:
+    def send(self, message: messages.Call | messages.Turn) -> None:
         """Say one thing more to the worker."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary

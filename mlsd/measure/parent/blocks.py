@@ -131,7 +131,8 @@ def machine_lock() -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        holder.write_text(_this_process(), encoding="utf-8")
+        command = " ".join([Path(sys.argv[0]).name.replace("__main__.py", "mlsd"), *sys.argv[1:]])[:120]
+        holder.write_text(f"process {os.getpid()}, `{command}`, since {datetime.now():%Y-%m-%d %H:%M:%S}", "utf-8")
     except filelock.Timeout:
         try:
             who = clean(holder.read_text(encoding="utf-8"))
@@ -152,11 +153,6 @@ def machine_lock() -> Iterator[None]:
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
-
-
-def _this_process() -> str:
-    command = " ".join([Path(sys.argv[0]).name.replace("__main__.py", "mlsd"), *sys.argv[1:]])[:120]
-    return f"process {os.getpid()}, `{command}`, since {datetime.now():%Y-%m-%d %H:%M:%S}"
 
 
 @contextmanager

@@ -120,8 +120,14 @@ def compare(
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
+                    own = {"role": side.role, "build": side.build.label, "fingerprint": side.build.fingerprint}
+                    plan = Experiment(
+                        loads=(side.job,),
+                        environment=side.environment,
+                        facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
+                        record={"command": COMMAND, "session": session, "looks": request.stopping, **own},
+                    )
                     settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
-                    plan = _experiment(side, session, request.stopping)
                     side.run = runs.enter_context(begun(plan, store, settings, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
                 while n_blocks < request.bench.repeats:
@@ -180,16 +186,6 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
     if request.control:
         sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].request, sides["0"].job, sides["0"].environment)
     return sides
-
-
-def _experiment(side: _Side, session: str, stopping: Stopping) -> Experiment:
-    build = {"build": side.build.label, "fingerprint": side.build.fingerprint}
-    return Experiment(
-        loads=(side.job,),
-        environment=side.environment,
-        facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
-        record={"command": COMMAND, "session": session, "role": side.role, "looks": stopping, **build},
-    )
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from mlsd.records import EngineOptions
 from mlsd.trials.sums import sums
 
 _TRIED_A_STEP = 4
+_GAMMA = 2  # of the rounds that measure what is accepted
 _LEAST_PROMPT = 8
 _MOST_PROMPT = 512  # tokens before the continuation that decides; a longer text changes little and costs much
 _CONF_WINDOW = 32  # tokens whose activations decide (ConfLayers: context_window)
@@ -54,13 +55,12 @@ def search_layers(
     method: Literal["greedy", "conflayers"],
     fraction: float,
     n_tokens: int = 96,
-    gamma: int = 2,
     alive: Alive = silent,
 ) -> LayersFound:
     """Look for the blocks that a model drafts best without, on its own continuation of a text.
 
     `fraction` is the share of blocks to leave out (conflayers may leave out a quarter of all more), `n_tokens` the
-    length of the continuation that decides, `gamma` of the rounds that measure what is accepted.
+    length of the continuation that decides.
 
     Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
     architecture whose blocks' outputs have other names.
@@ -78,11 +78,11 @@ def search_layers(
         options = msgspec.structs.replace(
             context_options(engine, n_prompt + 2 * n_tokens + 16),
             device_sampling=False,
-            max_outputs=max(n_tokens, gamma + 1),
+            max_outputs=max(n_tokens, _GAMMA + 1),
         )
         with TappedContext(opened, options) as context:
             context.on_pass = partial(alive, "looking for blocks to leave out")
-            lab = _Lab(context, source, tokens[:n_prompt], n_tokens, gamma)
+            lab = _Lab(context, source, tokens[:n_prompt], n_tokens)
             started_ns = MonotonicClock().now_ns()
             found = lab.greedy(len(uniform)) if method == "greedy" else lab.conflayers(fraction)
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
@@ -114,11 +114,9 @@ def mixer_names(source: Source) -> list[tuple[str, ...]]:
 class _Lab:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
-    def __init__(
-        self, context: TappedContext, source: Source, prompt: tuple[int, ...], n_tokens: int, gamma: int
-    ) -> None:
+    def __init__(self, context: TappedContext, source: Source, prompt: tuple[int, ...], n_tokens: int) -> None:
         """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
-        self._context, self._prompt, self._gamma = context, prompt, gamma
+        self._context, self._prompt = context, prompt
         self._mixers = mixer_names(source)
         self._n_layers = len(self._mixers)
         self._attention = frozenset(attention_layers(source))
@@ -173,7 +171,10 @@ class _Lab:
             if end > len(text):
                 break
             confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
-            skipped = self._with_attention(least_confident(confidence, fraction), confidence)
+            skipped = least_confident(confidence, fraction)
+            if not self.may_go(skipped):  # the most confident block with attention stays
+                stays = max(self._attention, key=lambda layer: confidence[layer])
+                skipped = tuple(layer for layer in skipped if layer != stays)
             if skipped:
                 best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
         if not best[1]:
@@ -181,13 +182,6 @@ class _Lab:
                 f"Confidence leaves no set of {self._n_layers} blocks to choose.", hint="Search with greedy instead."
             )
         return best[1]
-
-    def _with_attention(self, skipped: tuple[int, ...], confidence: Sequence[float]) -> tuple[int, ...]:
-        """`skipped`, but for the most confident block with attention where all of them would go."""
-        if self.may_go(skipped):
-            return skipped
-        kept = max(self._attention, key=lambda layer: confidence[layer])
-        return tuple(layer for layer in skipped if layer != kept)
 
     def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
         """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
@@ -212,7 +206,7 @@ class _Lab:
         context = self._context
         self.n_candidates += 1
         drafter = InPlaceDraft(context, SkipTap(skipped), recurrent=self._recurrent)
-        limits = GenerationLimits(n_predict=n_predict, gamma=self._gamma)
+        limits = GenerationLimits(n_predict=n_predict, gamma=_GAMMA)
         rollback = make_rollback("checkpoint" if self._recurrent else "trim", context)
         result = generate(context, drafter, rollback, prompt, limits, MonotonicClock())
         return sums(result.rounds).acceptance_rate or 0.0

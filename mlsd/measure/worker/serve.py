@@ -25,26 +25,9 @@ from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
 from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
+from mlsd.measure import messages
 from mlsd.measure.cool_down import CoolDown, rest
-from mlsd.measure.messages import (
-    SIGN_S,
-    Alive,
-    BlockMeasured,
-    Call,
-    Event,
-    Finished,
-    Found,
-    Loaded,
-    Probed,
-    Progress,
-    Refused,
-    Started,
-    Turn,
-    Working,
-    engine_and_models,
-    failed_trial,
-    silent,
-)
+from mlsd.measure.messages import SIGN_S, Alive, Event, engine_and_models, failed_trial, silent
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
@@ -62,7 +45,7 @@ def main() -> None:
     _leave_here()
     out = _private_stdout()
     lines = end_with_parent()
-    call = msgspec.json.decode(lines.get(), type=Call)
+    call = msgspec.json.decode(lines.get(), type=messages.Call)
 
     def send(event: Event) -> None:
         out.write(msgspec.json.encode(event) + b"\n")
@@ -78,16 +61,16 @@ def main() -> None:
             check_weights(Path(file.path), file.ref)
         check_memory(given)
         if function is measure_slots:
-            turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
+            turns = iter(lambda: msgspec.json.decode(lines.get(), type=messages.Turn).slots, ())
             with Arms(given["job"], MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
             found = function(**given, **({"alive": pulse} if "alive" in kinds else {}))
             for answer in found if isinstance(found, Iterator) else (found,):
-                send(Found(value=msgspec.Raw(msgspec.json.encode(answer))))
-            send(Finished())
+                send(messages.Found(value=msgspec.Raw(msgspec.json.encode(answer))))
+            send(messages.Finished())
     except MlsdError as error:
-        send(Refused.of(error))
+        send(messages.Refused.of(error))
 
 
 class Pulse:
@@ -99,7 +82,7 @@ class Pulse:
     def __call__(self, doing: str) -> None:
         if self._clock.now_ns() - self._last_ns > _PULSE_NS:
             self._last_ns = self._clock.now_ns()
-            self._send(Working(doing=doing))
+            self._send(messages.Working(doing=doing))
 
 
 def _leave_here() -> None:
@@ -130,18 +113,18 @@ def measure_slots(
         for case in job.cases.values():
             arms.check(case)
     blocks = _BlockRunner(job, arms, send, clock, conditions)
-    send(Loaded())
+    send(messages.Loaded())
     for turn in turns:
         send(blocks.measure(turn))
-    send(Finished())
+    send(messages.Finished())
 
 
-def probe_model(model: ModelFile, engine: EngineOptions, alive: Alive = silent) -> Probed:
+def probe_model(model: ModelFile, engine: EngineOptions, alive: Alive = silent) -> messages.Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
     with LlamaModel(Path(model.path), n_gpu_layers=engine.n_gpu_layers) as loaded:
         report = ProbeCache(alive=alive).get(model.ref, context_options(engine, 1), loaded, fresh=True)
     info = backend_info(engine.n_gpu_layers)
-    return Probed(model=model.ref, backend=info.backend, device=info.device, report=report)
+    return messages.Probed(model=model.ref, backend=info.backend, device=info.device, report=report)
 
 
 class _BlockRunner:
@@ -164,16 +147,16 @@ class _BlockRunner:
         self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
         self._is_device = arms.backend.backend != "CPU"
 
-    def measure(self, turn: Sequence[int]) -> BlockMeasured:
+    def measure(self, turn: Sequence[int]) -> messages.BlockMeasured:
         """Every slot of a block, one after the other."""
         self._begin()
         trials = tuple(map(self._run, turn))
         heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
-        return BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=heat)
+        return messages.BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=heat)
 
     def _run(self, index: int) -> Trial:
         slot = self._job.slots[index]
-        self._send(Started(index=index))
+        self._send(messages.Started(index=index))
         arm, on_round = arm_key(slot.case), self._progress(index)
         conditions = self._conditions()  # takes a while, in which a GPU gets cold: before what warms it
         try:
@@ -207,7 +190,7 @@ class _BlockRunner:
             nonlocal last_ns
             if self._clock.now_ns() - last_ns > _PROGRESS_PERIOD_NS:
                 last_ns = self._clock.now_ns()
-                self._send(Progress(index=index, n_tokens=n_tokens))
+                self._send(messages.Progress(index=index, n_tokens=n_tokens))
 
         return on_round
 
