@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -31,16 +32,18 @@ class Call(Record, frozen=True, kw_only=True):
     """A function for the worker. What it returns, or each thing that it yields, is sent as `Found`."""
 
     function: str  # module:name
-    arguments: dict[str, msgspec.Raw]  # by name, but for an `alive`, which is the worker's own
+    arguments: dict[str, msgspec.Raw]  # by name
     # Drafting methods out of files of the user's own, by `mlsd.drafters.own`.
     methods: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-Alive = Callable[[str], None]  # hears what a worker is at, behind passes that are not timed one by one
+# What hears signs of life, in a worker: nobody waits for one elsewhere.
+heard_by: ContextVar[Callable[[str], None]] = ContextVar("heard_by", default=lambda doing: None)
 
 
-def silent(doing: str) -> None:
-    """Nobody waits for a sign of life."""
+def alive(doing: str) -> None:
+    """Say what a worker is at, behind passes that are not timed one by one."""
+    heard_by.get()(doing)
 
 
 class Probed(Record, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, probe
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
-from mlsd.measure.messages import Alive, silent
+from mlsd.measure.messages import alive
 from mlsd.records import ModelRef
 
 _FORMAT = 5  # raise it when the probe changes what it tests
@@ -27,9 +27,8 @@ _Found = TypeVar("_Found", ProbeReport, StrategyResult)
 class ProbeCache:
     """One small file for a question to a model, a build, a device and all options of a context."""
 
-    def __init__(self, folder: Path | None = None, alive: Alive = silent) -> None:
-        """`alive` hears of the passes of a probe."""
-        self._folder, self._alive = (folder or cache_dir()) / "probe", alive
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = (folder or cache_dir()) / "probe"
         # Here too: no file holds anything of a model that is made on the spot, and arms are opened again.
         self._answers: dict[tuple[Path, ContextOptions, Question | None], ProbeReport | StrategyResult] = {}
 
@@ -59,17 +58,12 @@ class ProbeCache:
         known = None if fresh else self._answers.get(key) or _read(path, kind)
         if known is None:
             ask = probe if question is None else partial(check, question=question)
-            known = ask(partial(self._open, model), options)
+            known = ask(partial(_open, model), options)
             if path is not None:
                 with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
                     write_atomically(path, msgspec.json.encode(known).decode())
         self._answers[key] = known
         return cast("_Found", known)
-
-    def _open(self, model: LlamaModel, options: ContextOptions) -> Context:
-        context = open_context(model, options)
-        context.on_pass = partial(self._alive, f"trying how {model.path.stem} rolls back")
-        return context
 
     def _path(self, ref: ModelRef, options: ContextOptions, question: Question | None = None) -> Path | None:
         """Where an answer is kept; None for a model without a hash."""
@@ -81,6 +75,12 @@ class ProbeCache:
         kernels = options if is_long else msgspec.structs.replace(options, n_ctx=0)
         parts = (_FORMAT, ref.sha256, *build, kernels, question)
         return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
+
+
+def _open(model: LlamaModel, options: ContextOptions) -> Context:
+    context = open_context(model, options)
+    context.on_pass = partial(alive, f"trying how {model.path.stem} rolls back")
+    return context
 
 
 def _read(path: Path | None, kind: type[_Found]) -> _Found | None:

@@ -21,7 +21,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
-from mlsd.measure.messages import Call, Event, Turn, trial_of
+from mlsd.measure.messages import Call, Event, Turn, heard_by, trial_of
 from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.conversation import SavedPrompts
@@ -135,8 +135,8 @@ class MacArms:
 
     load_ns, backend = 5, METAL
 
-    def __init__(self, job: Job, mac: Mac, alive: Callable[[str], None]) -> None:
-        self._mac, self._alive = mac, alive
+    def __init__(self, mac: Mac) -> None:
+        self._mac = mac
 
     def _session(self) -> _Session:
         session = _Session(truth, ContextOptions(n_ctx=512), self._mac.clock)
@@ -180,7 +180,7 @@ class MacArms:
         if mac.n_prompt:
             slow = _SlowReader(truth, ContextOptions(n_ctx=8192, n_batch=512), mac.clock)
             slow.pass_ns = round(mac.pass_s * 1e9)
-            SavedPrompts((), self._alive).target(slow, (5,) * mac.n_prompt)
+            SavedPrompts(()).target(slow, (5,) * mac.n_prompt)
         draft = FakeContext(truth, ContextOptions(n_ctx=512), mac.clock)
         memory = OwnMemory(draft, make_rollback("trim", draft), mac.clock)
         drafter = ChainDrafter(memory, Chain(mac.clock)) if slot.case.gamma else NoDrafter()
@@ -230,10 +230,9 @@ class SimulatedWorker(Worker):
         try:
             turns = iter(lambda: self._turns.get().slots, ())
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
-            arms: Arms = MacArms(self._job, self._mac, Pulse(self._say, self._mac.clock))  # type: ignore[assignment]
-            measure_slots(
-                self._job, self._say, turns, arms, self._mac.clock, self._conditions
-            )  # fmt: skip
+            heard_by.set(Pulse(self._say, self._mac.clock))
+            arms: Arms = MacArms(self._mac)  # type: ignore[assignment]
+            measure_slots(self._job, self._say, turns, arms, self._mac.clock, self._conditions)
         except _Killed:
             self._end = "killed by SIGKILL"
         self._lines.put((self._mac.clock.now_ns(), None))

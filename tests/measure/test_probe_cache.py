@@ -10,6 +10,7 @@ import mlsd.measure.probe_cache
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.errors import ModelFileError
+from mlsd.measure.messages import heard_by
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.records import ModelRef
 from tests.hostile.mutate import of_weights
@@ -57,6 +58,8 @@ def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(
 
 def test_a_probe_gives_signs_of_life(tiny: Path, tmp_path: Path) -> None:
     heard = list[str]()
+    token = heard_by.set(heard.append)
     with LlamaModel(tiny / "llama.gguf") as model:
-        ProbeCache(tmp_path, heard.append).get(NAMED, ContextOptions(n_ctx=256, n_threads=1), model)
+        ProbeCache(tmp_path).get(NAMED, ContextOptions(n_ctx=256, n_threads=1), model)
+    heard_by.reset(token)
     assert len(heard) > 10 and set(heard) == {"trying how llama rolls back"}

@@ -35,7 +35,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
-from mlsd.measure.messages import Alive, now, silent, trial_of
+from mlsd.measure.messages import alive, now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.conversation import Prompts, SavedPrompts, answer_text, trial_rng
 from mlsd.planning.job import Job, Slot, prompt_key
@@ -146,8 +146,7 @@ class _Arm:
 class Arms:
     """One target and its drafts; every native handle is freed on `close`."""
 
-    def __init__(self, job: Job, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
-        """`alive` hears of passes that are not timed one by one."""
+    def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
         self._stack = ExitStack()
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
@@ -162,7 +161,7 @@ class Arms:
             self._stack.close()
             raise
         deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
-        self._saved = SavedPrompts(deep, alive)
+        self._saved = SavedPrompts(deep)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused

@@ -18,7 +18,7 @@ from mlsd.engine.parts import PARTS, Part
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.cool_down import idles_cold
-from mlsd.measure.messages import Alive, BreakdownJob, silent
+from mlsd.measure.messages import BreakdownJob, alive
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.timing import PassBench, check_room
 from mlsd.store.rows import PassShares
@@ -26,14 +26,14 @@ from mlsd.store.rows import PassShares
 _BURST = 2  # counted passes of a kind before the next kind's turn
 
 
-def break_down(job: BreakdownJob, alive: Alive = silent) -> tuple[PassShares, ...]:
+def break_down(job: BreakdownJob) -> tuple[PassShares, ...]:
     """Profile the target's passes, then a step of the model that drafts where the job names one.
 
     Raises: PromptError and EngineError, what cannot be before anything is timed.
     """
     # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
     os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"
-    clock, cache = MonotonicClock(), ProbeCache(alive=alive)
+    clock, cache = MonotonicClock(), ProbeCache()
     found: list[PassShares] = []
     with ExitStack() as stack:
         target = _open(stack, job.target.path, job)

@@ -20,7 +20,7 @@ from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
-from mlsd.measure.messages import Alive, BuildFits, LogitsRead, silent
+from mlsd.measure.messages import BuildFits, LogitsRead, alive
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.planning.job import Job
@@ -37,7 +37,7 @@ _KNOWN = (
 )
 
 
-def check_build(job: Job | None, alive: Alive = silent) -> BuildFits:
+def check_build(job: Job | None) -> BuildFits:
     """See that a known pass gives what it should, that memory saved is memory loaded, and that every arm opens.
 
     Names and structures were seen when the library was loaded. Raises: NativeError for a build that does not fit,
@@ -48,7 +48,7 @@ def check_build(job: Job | None, alive: Alive = silent) -> BuildFits:
     engine = EngineOptions(n_threads=asked.n_threads or 1, n_gpu_layers=asked.n_gpu_layers)
     distance, rollback = _known_model(engine)
     if job is not None:
-        with Arms(job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
+        with Arms(job, MonotonicClock(), ProbeCache()) as arms:
             for case in job.cases.values():
                 arms.check(case)
     native = library()
@@ -104,9 +104,7 @@ def known_logits(context: LlamaContext) -> Logits:
     return row[::_KNOWN_STEP]
 
 
-def read_logits(
-    job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], ...] = (), width: int = 1, alive: Alive = silent
-) -> LogitsRead:
+def read_logits(job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], ...] = (), width: int = 1) -> LogitsRead:
     """The logits before each token of a text that is fed in passes of one width after the prompt of a job's first slot.
 
     `ids` are the tokens whose logits are wanted at each place, by default the likeliest.
@@ -114,7 +112,7 @@ def read_logits(
     case = job.slots[0].case
     found: list[tuple[int, ...]] = []
     logits: list[tuple[float, ...]] = []
-    with Arms(job, MonotonicClock(), ProbeCache(alive=alive), alive) as arms:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         prompt = arms.prompt(case)
         options = _reading(case.engine, len(prompt) + len(tokens), width)
         with open_context(arms.target, options) as context:

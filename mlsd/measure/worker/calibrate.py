@@ -26,7 +26,7 @@ from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import EngineError
 from mlsd.measure.cool_down import idles_cold
-from mlsd.measure.messages import Alive, CalibrateJob, Covered, Passes, Spent, silent
+from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, alive
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.timing import PassBench, TimeBudget, check_room
@@ -50,9 +50,9 @@ _PROBE_SHARE = 0.15
 _PROBE_PASSES = 400  # single-token passes that take about as long as the probe
 
 
-def calibrate(job: CalibrateJob, alive: Alive = silent) -> Iterator[Passes | Covered | Spent]:
+def calibrate(job: CalibrateJob) -> Iterator[Passes | Covered | Spent]:
     """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
-    with closing(Calibration(job, MonotonicClock(), ProbeCache(alive=alive), alive)) as calibration:
+    with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
         yield from calibration.repeats()
         if job.windows and job.n_experts:
             yield calibration.coverage()
@@ -62,8 +62,8 @@ def calibrate(job: CalibrateJob, alive: Alive = silent) -> Iterator[Passes | Cov
 class Calibration:
     """One target and perhaps a draft, open for timing. Close it after use."""
 
-    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache, alive: Alive = silent) -> None:
-        self._job, self._clock, self._cache, self._alive = job, clock, cache, alive
+    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache) -> None:
+        self._job, self._clock, self._cache = job, clock, cache
         self._spent_ns, self._assumed = collections.Counter[str](), False
         self.options = context_options(job.engine, max(job.depths) + 3 * max(job.rows) + _ROOM)
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
@@ -135,7 +135,7 @@ class Calibration:
         while visits and not (is_begun and budget.is_over):
             share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
             depth, widths = visits.popleft()
-            self._alive("timing passes")
+            alive("timing passes")
             first = not repeat and not is_begun
             if not first and budget.left_ns <= self._fill_ns.get((depth, not widths), 0):
                 continue  # another context may take less to fill

@@ -23,7 +23,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.measure.messages import Alive, silent
+from mlsd.measure.messages import alive
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt, exact_prompt
 from mlsd.records import Case, Record, Sampling
@@ -153,9 +153,8 @@ _SHARE = 0.25  # of the memory that is free when another is kept
 class SavedPrompts:
     """Memories by model and text. A text is read as any other outside of `reading` one that is kept."""
 
-    def __init__(self, kept: Container[str], alive: Alive = silent) -> None:
-        """`kept` are the keys of the prompts that are read once; `alive` hears of passes over long ones."""
-        self._alive = alive
+    def __init__(self, kept: Container[str]) -> None:
+        """`kept` are the keys of the prompts that are read once."""
         self._kept = kept
         self._is_kept = self._is_timed = False
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
@@ -207,5 +206,5 @@ class SavedPrompts:
         last = max(0, len(tokens) - 1) // most * most
         for start in range(0, last, most):
             context.decode(tokens[start : start + most], n_outputs=0)
-            self._alive("reading the prompt")
+            alive("reading the prompt")
         context.decode(tokens[last:], n_outputs=n_outputs)

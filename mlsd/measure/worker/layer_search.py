@@ -28,7 +28,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
-from mlsd.measure.messages import Alive, LayersFound, silent
+from mlsd.measure.messages import LayersFound, alive
 from mlsd.measure.worker.perplexity import log_softmax
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions
@@ -55,7 +55,6 @@ def search_layers(
     method: Literal["greedy", "conflayers"],
     fraction: float,
     n_tokens: int = 96,
-    alive: Alive = silent,
 ) -> LayersFound:
     """Look for the blocks that a model drafts best without, on its own continuation of a text.
 

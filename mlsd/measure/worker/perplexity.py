@@ -16,7 +16,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
-from mlsd.measure.messages import Alive, DistanceJob, silent
+from mlsd.measure.messages import DistanceJob, alive
 from mlsd.planning.prompts import text_sha256
 from mlsd.store.rows import DraftDistance
 
@@ -48,7 +48,7 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
     return distances
 
 
-def measure_distance(job: DistanceJob, alive: Alive = silent) -> DraftDistance:
+def measure_distance(job: DistanceJob) -> DraftDistance:
     """Both models over the text in windows that each start afresh; every token but a window's first counts.
 
     Raises: InputError for a text too short, EngineError for a draft of another tokenizer.

@@ -25,7 +25,7 @@ from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import Alive, Check, silent
+from mlsd.measure.messages import Check, alive
 from mlsd.planning.job import ModelFile
 from mlsd.records import BackendInfo
 from mlsd.units import MIB, NS_PER_MS
@@ -50,7 +50,7 @@ Answer = tuple[bool | None, str, dict[str, float]]  # `ok`, `answer` and `figure
 
 
 def self_check(
-    models: tuple[ModelFile, ...], at_hand: tuple[ModelFile, ...], expected_backend: str | None, alive: Alive = silent
+    models: tuple[ModelFile, ...], at_hand: tuple[ModelFile, ...], expected_backend: str | None
 ) -> tuple[BackendInfo, tuple[Check, ...]]:
     """Ask everything of small `models`, which are opened, and of the headers of those `at_hand`."""
     found, supports = backend_info(), device_supports()
@@ -72,10 +72,10 @@ def self_check(
             *(("memory", path.stem, partial(_memory, path)) for path in paths),
             ("memory", f"a vocabulary of {REAL_VOCABULARY:,}", lambda: _memory(large)),
         ]
-        return found, tuple(_check(*one, alive=alive) for one in asked)
+        return found, tuple(_check(*one) for one in asked)
 
 
-def _check(name: str, subject: str, ask: Callable[[], Answer], alive: Alive) -> Check:
+def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
     """A question answered; one that cannot be asked is one that failed, with its reason."""
     alive("checking this machine")
     try:

@@ -27,7 +27,7 @@ from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure import messages
 from mlsd.measure.cool_down import CoolDown, rest
-from mlsd.measure.messages import SIGN_S, Alive, Event, engine_and_models, failed_trial, silent
+from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
@@ -50,7 +50,7 @@ def main() -> None:
     def send(event: Event) -> None:
         out.write(msgspec.json.encode(event) + b"\n")
 
-    pulse = Pulse(send, MonotonicClock())
+    messages.heard_by.set(Pulse(send, MonotonicClock()))
     try:
         module, _, name = call.function.partition(":")
         function = getattr(importlib.import_module(module), name)
@@ -62,10 +62,10 @@ def main() -> None:
         check_memory(given)
         if function is measure_slots:
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=messages.Turn).slots, ())
-            with Arms(given["job"], MonotonicClock(), ProbeCache(alive=pulse), pulse) as arms:
+            with Arms(given["job"], MonotonicClock(), ProbeCache()) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
-            found = function(**given, **({"alive": pulse} if "alive" in kinds else {}))
+            found = function(**given)
             for answer in found if isinstance(found, Iterator) else (found,):
                 send(messages.Found(value=msgspec.Raw(msgspec.json.encode(answer))))
             send(messages.Finished())
@@ -119,10 +119,10 @@ def measure_slots(
     send(messages.Finished())
 
 
-def probe_model(model: ModelFile, engine: EngineOptions, alive: Alive = silent) -> messages.Probed:
+def probe_model(model: ModelFile, engine: EngineOptions) -> messages.Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
     with LlamaModel(Path(model.path), n_gpu_layers=engine.n_gpu_layers) as loaded:
-        report = ProbeCache(alive=alive).get(model.ref, context_options(engine, 1), loaded, fresh=True)
+        report = ProbeCache().get(model.ref, context_options(engine, 1), loaded, fresh=True)
     info = backend_info(engine.n_gpu_layers)
     return messages.Probed(model=model.ref, backend=info.backend, device=info.device, report=report)
 
