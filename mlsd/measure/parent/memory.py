@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -58,18 +58,15 @@ class Sized(Record, frozen=True, kw_only=True):
     path: str | None = None
     shape: str | None = None
 
-    @property
-    def keeps(self) -> Literal["nothing", "snapshots", "copy"] | None:
-        """What of its recurrent state is kept to go back to; None where nothing is known of the model."""
+    def strategy(self, role: Role) -> str:
+        """How llama.cpp usually takes back tokens of its kind of memory."""
         if self.path is not None:
             source = Source(Path(self.path))
             architecture, states = source.architecture, bool(state_layers(source))
-        elif self.shape is not None:
-            shape = FULL[self.shape]
-            architecture, states = shape.architecture, any(map(shape.is_recurrent, range(shape.n_layers)))
         else:
-            return None
-        return "nothing" if not states else "snapshots" if architecture.startswith(_SNAPSHOTS) else "copy"
+            shape = FULL[self.shape or ""]
+            architecture, states = shape.architecture, any(map(shape.is_recurrent, range(shape.n_layers)))
+        return assumed_strategy(role, recurrent=states, snapshots=architecture.startswith(_SNAPSHOTS))
 
 
 class ArmMemory(Record, frozen=True, kw_only=True):
@@ -213,8 +210,7 @@ def _wanted(models: Mapping[str, Sized], id_: str, method: DrafterSpec | None = 
 
 def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
     """Every context of a load, none where a model is not known; and the bytes of drafts cut out of its target."""
-    keeps = {ref.id: models[ref.id].keeps for ref in load.refs}
-    if None in keeps.values():
+    if any(models[ref.id].path is None and models[ref.id].shape is None for ref in load.refs):
         return [], 0
     cases = load.cases
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
@@ -224,9 +220,11 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
         draft = spec.draft.id if spec.draft else target
-        strategies = _strategy(case, keeps[target]), partial(_assumed, "draft", keeps[draft])
+        strategy = "trim" if case.arm == "ar" else case.rollback
+        if strategy not in STRATEGIES:
+            strategy = models[target].strategy("target")
         try:
-            contexts = recipe(opening_of(case, shared, *strategies))
+            contexts = recipe(opening_of(case, shared, strategy, partial(models[draft].strategy, "draft")))
         except UnsupportedError:  # such an arm will not open
             continue
         of_draft = spec if _cut(spec, models[target], cut_bytes) else None
@@ -248,17 +246,6 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
         judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []
         found.append(("judging", [*judge, _Opened(of, warm_options(shared))]))
     return found, sum(cut_bytes.values())
-
-
-def _assumed(role: Role, keeps: str | None) -> str:
-    return assumed_strategy(role, recurrent=keeps in ("snapshots", "copy"), snapshots=keeps == "snapshots")
-
-
-def _strategy(case: Case, keeps: str | None) -> str:
-    """The strategy for a target: the one that is asked for, else what llama.cpp has for its kind of memory."""
-    if case.arm == "ar":
-        return "trim"
-    return case.rollback if case.rollback in STRATEGIES else _assumed("target", keeps)
 
 
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
@@ -312,12 +299,12 @@ def _sums(load: Job, models: Mapping[str, Sized], arms: Arms, cut_bytes: int) ->
     own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
     names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]
     weights = None if unknown else sum(model.n_bytes or 0 for model in own) + cut_bytes
-    sums: dict[str, Any] = {}
+    terms, open_ = (
+        ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes"),
+        [a for a in arms if a.arm != "probing"],
+    )
+    sums = {name: sum(getattr(arm, name) for arm in open_) for name in terms if arms}
     total = least = None
-    if arms:
-        open_ = [arm for arm in arms if arm.arm != "probing"]
-        terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
-        sums = {name: sum(getattr(arm, name) for arm in open_) for name in terms}
     if arms and weights is not None:
         each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
         probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
