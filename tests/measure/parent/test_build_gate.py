@@ -52,45 +52,38 @@ def _state(body: str) -> str:
     )
 
 
-FAULTS: dict[str, tuple[Callable[[], str], str]] = {
+FAULTS: dict[str, tuple[str | Callable[[], str], str]] = {
     "a longer context structure": (lambda: _params("context", "", 8), "no layout that is known"),
     "a first field that moved": (
         lambda: _params("context", "memmove(AT(n_batch), AT(n_ctx), 4); memset(AT(n_ctx), 0, 4);"),
         "its default n_ctx reads as 0, not 512",
     ),
     "memory saved as another version": (
-        lambda: (
-            "#include <stdio.h>\nsize_t llama_state_seq_save_file(void *c, const char *p, int s, void *t, size_t n) {"
-            'FILE *f = fopen(p, "wb"); fwrite("qsgg\\5\\0\\0\\0", 1, 8, f); fclose(f); return 8; }'
-        ),
+        "#include <stdio.h>\nsize_t llama_state_seq_save_file(void *c, const char *p, int s, void *t, size_t n) {"
+        'FILE *f = fopen(p, "wb"); fwrite("qsgg\\5\\0\\0\\0", 1, 8, f); fclose(f); return 8; }',
         "writes version 5 of a sequence's memory",
     ),
-    "memory with another magic number": (lambda: _state("to[0] ^= 1;"), "as its magic number, not"),
+    "memory with another magic number": (_state("to[0] ^= 1;"), "as its magic number, not"),
     "memory that is saved wrongly": (
-        lambda: _state("for (size_t i = got / 2; i < got; i++) to[i] ^= 1;"),
+        _state("for (size_t i = got / 2; i < got; i++) to[i] ^= 1;"),
         "does not keep memory as mlsd reads it",
     ),
     "memory that is never loaded": (
-        lambda: "size_t llama_state_seq_set_data_ext(void *c, void *d, size_t n, int s, unsigned f) { return n; }",
+        "size_t llama_state_seq_set_data_ext(void *c, void *d, size_t n, int s, unsigned f) { return n; }",
         "does not keep memory as mlsd reads it|cannot|failed",
     ),
     "logits of another model": (
-        lambda: (
-            "float *llama_get_logits_ith(void *c, int i) { float *own = ((float *(*)(void *, int)) "
-            'real("llama_get_logits_ith"))(c, i); for (int k = 0; k < 1536; k++) own[k] = -own[k]; return own; }'
-        ),
+        "float *llama_get_logits_ith(void *c, int i) { float *own = ((float *(*)(void *, int)) "
+        'real("llama_get_logits_ith"))(c, i); for (int k = 0; k < 1536; k++) own[k] = -own[k]; return own; }',
         "computes something else",
     ),
-    "a decode that aborts": (lambda: ABORTS, "worker process died"),
+    "a decode that aborts": (ABORTS, "worker process died"),
     "a wide pass that crashes, as in a driver": (
-        lambda: (
-            "int32_t llama_decode(void *c, struct batch b) "
-            "{ if (b.n > 4) *(volatile int *) 0 = 1; return decode(c, b); }"
-        ),
+        "int32_t llama_decode(void *c, struct batch b) { if (b.n > 4) *(volatile int *) 0 = 1; return decode(c, b); }",
         "worker process died while checking the build: killed by SIGSEGV",
     ),
     "a removal that removes nothing": (
-        lambda: "_Bool llama_memory_seq_rm(void *m, int s, int a, int b) { return 1; }",
+        "_Bool llama_memory_seq_rm(void *m, int s, int a, int b) { return 1; }",
         "cannot go back|does not keep memory|cannot|failed",
     ),
 }
@@ -99,7 +92,7 @@ FAULTS: dict[str, tuple[Callable[[], str], str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_build_with_a_fault_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
     code, reason = FAULTS[name]
-    verdict = judge(find_build(str(faulty_build(tmp_path / "lib", code()))))
+    verdict = judge(find_build(str(faulty_build(tmp_path / "lib", code if isinstance(code, str) else code()))))
     assert verdict.fits is None
     assert re.search(reason, verdict.problem), verdict.problem
 
@@ -177,13 +170,8 @@ LONG = f"7777{os.getpid()}"
         ("raise KeyError", "cannot be loaded: KeyError"),
         ('raise OSError("libc.so.6: version `GLIBC_2.38\' not found")', "needs GLIBC_2.38, which this system"),
     ],
-    ids=(
-        "sleeps",
-        "prints",
-        "recurses",
-        "raises",
-        "of a newer Linux",
-    ),  # two processes of pytest must collect the same names
+    # Two processes of pytest must collect the same names.
+    ids=("sleeps", "prints", "recurses", "raises", "of a newer Linux"),
 )
 def test_a_package_without_end_is_ended_with_its_children(
     code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

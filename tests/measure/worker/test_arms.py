@@ -18,7 +18,7 @@ from mlsd.measure.parent.blocks import disturbed
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import measure_slots
-from mlsd.planning.job import Slot
+from mlsd.planning.job import Job, Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_context import fail_device_at
@@ -26,10 +26,14 @@ from tests.engine.sabotage import RunsAhead
 from tests.measure.kill_script import make_jobs
 
 
+def pair(job: Job) -> tuple[Slot, Slot]:
+    """The first slots of plain and of drafted decoding; a job has one prompt."""
+    return tuple(next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))  # type: ignore[return-value]
+
+
 def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=2)[1]
-    plain = next(slot for slot in job.slots if slot.case.arm == "ar")
-    drafted = next(slot for slot in job.slots if slot.case.arm == "sd" and slot.case.prompt == plain.case.prompt)
+    plain, drafted = pair(job)
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         reference = arms.run(plain)
         # A forged reference: from here on every output of this prompt differs from it.
@@ -47,21 +51,19 @@ def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: P
 
 def test_a_generation_that_really_waited_is_disturbed(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1)[1]
-    slot = next(slot for slot in job.slots if slot.case.arm == "ar")
+    slot, _ = pair(job)
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         arms.warm_up(slot.case)
-        stops = iter((0.0, 2.0, 0.0))
-        trials = []
-        for seconds in stops:
-            pending = [seconds]
-            trials.append(arms.run(slot, on_round=lambda _, left=pending: time.sleep(left.pop() if left else 0)))
+        trials = [
+            arms.run(slot, on_round=lambda _, left=pending: time.sleep(left.pop() if left else 0))
+            for pending in ([0.0], [2.0], [0.0])
+        ]
     assert 1 in disturbed(trials), [trial.conditions for trial in trials]
 
 
 def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(tiny: Path) -> None:
     job = make_jobs(tiny)[0]
-    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
-    plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
+    plain, drafted = pair(job)
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         assert arms.run(drafted).reason == "no plain decoding of the same prompt to compare with"
         arms.refer(plain)
@@ -77,8 +79,7 @@ def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(
 
 def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_jobs(tiny)[0]
-    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
-    plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
+    plain, drafted = pair(job)
     warmed, warm_up = list[str](), Arms.warm_up
 
     def counted(arms: Arms, case: Case, **options: object) -> None:
@@ -121,7 +122,7 @@ def test_without_layers_on_a_device_nothing_else_goes_there(tiny: Path, monkeypa
 
 def test_a_broken_rollback_is_found_out_in_every_trial(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_jobs(tiny)[0]
-    plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
+    plain, drafted = pair(job)
 
     def broken(name: str, context: Context) -> Rollback:
         return RunsAhead(make_rollback(name, context), context)
@@ -166,27 +167,22 @@ def n_waits(arms: Arms, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, arm: str, where: str
 ) -> None:
-    job = make_jobs(tiny)[0]
-    chosen = next(slot for slot in job.slots if slot.case.arm == arm)
-    plain = next(s for s in job.slots if s.case.arm == "ar" and s.case.prompt == chosen.case.prompt)
-    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        arms.check(chosen.case)  # the probe's own passes are not counted
-        if arm == "sd":
-            arms.run(plain)
-        total = n_waits(arms, chosen, monkeypatch)
-    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        arms.check(chosen.case)
-        if arm == "sd":
-            arms.run(plain)
-        failing = 1 if where == "first" else total
-        with monkeypatch.context() as patched:
-            fail_device_at(patched, failing)
-            with pytest.raises(NativeError):
-                arms.run(chosen)
-        # A plain trial that failed is no reference, and the next trial of the arm has contexts of its own.
-        assert arm == "sd" or not arms._references
-        again = arms.run(chosen)
-        reference = arms.run(plain)
-        drafted = arms.run(next(s for s in job.slots if s.case.arm == "sd" and s.case.prompt == plain.case.prompt))
-    for trial in (again, reference, drafted):
-        assert trial.valid, trial.reason
+    job, total = make_jobs(tiny)[0], 0
+    plain, drafted = pair(job)
+    chosen = plain if arm == "ar" else drafted
+    for is_counted in (True, False):
+        with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+            arms.check(chosen.case)  # the probe's own passes are not counted
+            if arm == "sd":
+                arms.run(plain)
+            if is_counted:
+                total = n_waits(arms, chosen, monkeypatch)
+                continue
+            with monkeypatch.context() as patched:
+                fail_device_at(patched, 1 if where == "first" else total)
+                with pytest.raises(DeviceError):
+                    arms.run(chosen)
+            # A plain trial that failed is no reference, and the next trial of the arm has contexts of its own.
+            assert arm == "sd" or not arms._references
+            for trial in map(arms.run, (chosen, plain, drafted)):
+                assert trial.valid, trial.reason
