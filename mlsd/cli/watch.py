@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
-from mlsd.measure.messages import SIGN_S, Event, Progress, Resting, Silent, Started, Working
+from mlsd.measure.messages import SIGN_S, Event, Progress, Started, Waiting
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
@@ -91,8 +91,8 @@ class LineWatcher(Watcher):
         if isinstance(event, Progress) and time.monotonic() - self._shown_s >= SIGN_S:
             self._shown_s = time.monotonic()
             note(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
-        if line := heat_line(event):
-            note(line)
+        if isinstance(event, Waiting):
+            note(event.text)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         note(self._counted(slot, trial))
@@ -162,8 +162,8 @@ class Bar(LineWatcher):
     def event(self, job: Job, event: Event) -> None:
         if isinstance(event, Started):
             self._n_last = 0
-        elif isinstance(event, Resting | Silent | Working):
-            self._bar.update(self._task, description=plain(heat_line(event) or ""))
+        elif isinstance(event, Waiting):
+            self._bar.update(self._task, description=plain(event.text))
         elif isinstance(event, Progress):
             now_s, n_last, self._n_last = time.monotonic(), self._n_last, event.n_tokens
             if not n_last or event.n_tokens < n_last:  # the first one of a trial or after its warm-up: prefill is over
@@ -179,17 +179,6 @@ class Bar(LineWatcher):
             self._bar.console.print(line, markup=False, highlight=False)
         last = f"{arm_of(slot.case).setting} {format_number(speed(trial), 1)} tok/s"
         self._bar.update(self._task, completed=self._n, description=plain(last))
-
-
-def heat_line(event: Event) -> str | None:
-    """What a person wants to know of a rest, of silence, or of the heat that made trials worthless."""
-    if isinstance(event, Silent):
-        return f"Still {event.doing} (silent for {event.silent_s:.0f} s, ended after {event.most_s:.0f} s)"
-    if isinstance(event, Working):
-        return f"Still {event.doing}"
-    if isinstance(event, Resting):
-        return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
-    return None
 
 
 def trial_line(slot: Slot, trial: Trial) -> str:

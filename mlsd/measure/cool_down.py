@@ -40,8 +40,12 @@ def rest(clock: Clock, send: Callable[[Resting], None], span_s: float, why: str)
     """Wait, and never be silent for long: the other side takes silence for a hang."""
     end_ns = clock.now_ns() + round(span_s * 1e9)
     while (left_s := (end_ns - clock.now_ns()) / 1e9) > 0:
-        send(Resting(why=why, rested_s=span_s - left_s, most_s=span_s))
+        send(_resting(why, span_s - left_s, span_s))
         clock.sleep(min(STEP_S, left_s))
+
+
+def _resting(why: str, rested_s: float, most_s: float) -> Resting:
+    return Resting(text=f"Resting {why} ({rested_s:.0f} of at most {most_s:.0f} s)")
 
 
 class CoolDown:
@@ -91,7 +95,7 @@ class CoolDown:
         """Rest while it is hot, and feel it after each rest; seconds of rest. The longest rest ends in any case."""
         rested_s, slow = 0.0, self._slow(DISTURBED)
         while rested_s < MOST_S and (why := slow or self._warning()):
-            self._send(Resting(why=f"until it is cool: {why}", rested_s=rested_s, most_s=MOST_S))
+            self._send(_resting(f"until it is cool: {why}", rested_s, MOST_S))
             self._clock.sleep(STEP_S)
             rested_s += STEP_S
             if (now := self.warm()) is not None and self._clean is not None:

@@ -197,10 +197,10 @@ class Progress(Record, frozen=True, kw_only=True, tag=True):
     n_tokens: int
 
 
-class Working(Record, frozen=True, kw_only=True, tag=True):
-    """A sign of life where nothing is timed pass by pass."""
+class Waiting(Record, frozen=True, kw_only=True, tag=True):
+    """A sign of life where nothing is timed pass by pass, or a parent's word that its worker gave none."""
 
-    doing: str
+    text: str  # what is waited for, as people read it
 
 
 class HeatReading(Record, frozen=True, kw_only=True, tag=True):
@@ -209,20 +209,8 @@ class HeatReading(Record, frozen=True, kw_only=True, tag=True):
     clean: Anchors  # what the next reading is compared with
 
 
-class Resting(Record, frozen=True, kw_only=True, tag=True):
+class Resting(Waiting, frozen=True, kw_only=True, tag=True):
     """A sign of life while nothing is measured."""
-
-    why: str
-    rested_s: float
-    most_s: float
-
-
-class Silent(Record, frozen=True, kw_only=True, tag=True):
-    """A worker said nothing for a while; its parent says so, for whoever watches."""
-
-    silent_s: float
-    most_s: float  # after which it is taken for hung
-    doing: str = "at work"
 
 
 class BlockMeasured(Record, frozen=True, kw_only=True, tag=True):
@@ -271,9 +259,7 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """The call is over; of a job, every slot that was chosen was visited."""
 
 
-Event = (
-    Loaded | Started | Progress | Working | HeatReading | Resting | Silent | BlockMeasured | Refused | Found | Finished
-)  # fmt: skip
+Event = Loaded | Started | Progress | Waiting | HeatReading | Resting | BlockMeasured | Refused | Found | Finished
 
 
 def engine_and_models(arguments: Mapping[str, Any]) -> tuple[EngineOptions | None, tuple[ModelFile, ...]]:

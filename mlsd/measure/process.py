@@ -70,17 +70,20 @@ def measure_job(
     deaths = Counter[int]()  # of workers in the turn, by slot
     fatal = dict[int, str]()  # slots of the turn that cost two workers, and how
     startless = False
+    last: Event | None = None
+
+    def silence(silent_s: float) -> str:
+        return f"Still {_doing(job, last)} (silent for {silent_s:.0f} s, ended after {patience_s:.0f} s)"
+
     while turn := turn or list(next(coming, ())):
         todo = todo or turn.copy()
-        started, last = None, None
+        started = last = None
         with (hire or partial(Worker, _RUN_SLOTS))({"job": job}, variables) as worker:
             worker.send(messages.Turn(slots=tuple(todo)))
-            for event in worker.events(patience_s):
+            for event in worker.events(patience_s, silence):
                 if isinstance(event, messages.Finished):
                     break
-                if isinstance(event, messages.Silent):
-                    event = msgspec.structs.replace(event, doing=_doing(job, last))
-                else:
+                if not isinstance(event, messages.Waiting):
                     last = event
                 if isinstance(event, messages.BlockMeasured):
                     yield _with_failed(job, event, turn, fatal)
@@ -91,9 +94,7 @@ def measure_job(
                 yield event
                 if isinstance(event, messages.Started):
                     started = event.index
-                if isinstance(
-                    event, messages.HeatReading
-                ):  # a worker that takes over compares with what this one found clean
+                if isinstance(event, messages.HeatReading):  # a worker that takes over compares with the same
                     job = msgspec.structs.replace(job, anchors=event.clean)
             if not turn:
                 continue
@@ -158,17 +159,19 @@ def answers(
     decoder = msgspec.json.Decoder(
         typing.get_args(returned)[0] if typing.get_origin(returned) is Iterator else returned
     )
+
+    def silence(silent_s: float) -> str:
+        return f"The worker has been silent for {silent_s:.0f} s while {doing}{_FIRST_START}"
+
     arguments = inspect.signature(work.func).bind(*work.args, **work.keywords).arguments
     with Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables) as worker:
-        for event in worker.events(patience_s):
+        for event in worker.events(patience_s, silence):
             if isinstance(event, messages.Finished):
                 return
             if isinstance(event, messages.Found):
                 yield decoder.decode(event.value)
-            elif isinstance(event, messages.Working):
-                _LOG.info(f"Still {event.doing}")
-            elif isinstance(event, messages.Silent):
-                _LOG.info(f"The worker has been silent for {event.silent_s:.0f} s while {doing}{_FIRST_START}")
+            elif isinstance(event, messages.Waiting):
+                _LOG.info(event.text)
         reason = worker.obituary()
         raise WorkerError(f"The worker process died while {doing}: {reason}", hint=worker.advice())
 
@@ -200,8 +203,8 @@ def check_context(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Event]:
-    """The events of a worker's lines, and `Silent` every ten seconds without one; `get` is that of their queue.
+def receive(get: Callable[..., bytes | None], patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
+    """The events of a worker's lines, and `Waiting` every ten seconds without one; `get` is that of their queue.
 
     Raises: queue.Empty when it is silent for `patience_s`, the worker's own MlsdError, WorkerError.
     """
@@ -214,7 +217,7 @@ def receive(get: Callable[..., bytes | None], patience_s: float) -> Iterator[Eve
             silent_s += wait_s
             if silent_s >= patience_s:
                 raise
-            yield messages.Silent(silent_s=silent_s, most_s=patience_s)
+            yield messages.Waiting(text=silence(silent_s))
             continue
         if line is None:
             return
@@ -268,10 +271,10 @@ class Worker:
         while chunk := os.read(self._process.stderr.fileno(), 1 << 16):
             self._log = (self._log + chunk)[-_LOG_TAIL_BYTES:]
 
-    def events(self, patience_s: float) -> Iterator[Event]:
-        """Events until the worker finishes, dies, or says nothing for `patience_s`."""
+    def events(self, patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
+        """Events until the worker finishes, dies, or says nothing for `patience_s`; `silence` tells of so many s."""
         try:
-            yield from receive(self._lines.get, patience_s)
+            yield from receive(self._lines.get, patience_s, silence)
         except queue.Empty:
             self._hung = True
             self._process.kill()

@@ -259,10 +259,10 @@ class SimulatedWorker(Worker):
         self._last_ns, self._late, self._mac.waited_ns = sent_ns, None, None
         return line
 
-    def events(self, patience_s: float) -> Iterator[Event]:
+    def events(self, patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
         self._thread.start()
         try:
-            for event in receive(self.get, patience_s):
+            for event in receive(self.get, patience_s, silence):
                 self._mac.events_received.append((self._last_ns / 1e9, event))
                 yield event
         except queue.Empty:

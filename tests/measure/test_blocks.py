@@ -11,7 +11,7 @@ from mlsd.children import signal_name
 from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import DatabaseLockedError
 from mlsd.formats.record import import_record, opened_record
-from mlsd.measure.messages import Event, Started, Working
+from mlsd.measure.messages import Event, Started, Waiting
 from mlsd.measure.parent import blocks as measuring
 from mlsd.measure.parent.blocks import Experiment, RunOutcome, Watcher, run_experiment
 from mlsd.measure.process import measure_job
@@ -73,7 +73,7 @@ def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_
         processes = dict(store._rows("SELECT id, process FROM block"))
         (session,) = sessions.sessions(store)
     assert mac.n_workers == 2, "no watchdog took the reading of a long prompt for a hang"
-    assert any(isinstance(event, Working) for _, event in mac.events_received)
+    assert any(isinstance(event, Waiting) for _, event in mac.events_received)
     of_block = Counter((row.block_id, row.run_id) for row in rows)
     assert set(of_block.values()) == {3} and len(of_block) == 4
     assert {row.trial.status for row in rows} == {Status.VALID} and all(processes[row.block_id] for row in rows)

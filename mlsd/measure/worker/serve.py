@@ -82,7 +82,7 @@ class Pulse:
     def __call__(self, doing: str) -> None:
         if self._clock.now_ns() - self._last_ns > _PULSE_NS:
             self._last_ns = self._clock.now_ns()
-            self._send(messages.Working(doing=doing))
+            self._send(messages.Waiting(text=f"Still {doing}"))
 
 
 def _leave_here() -> None:
