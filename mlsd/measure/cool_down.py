@@ -30,10 +30,10 @@ def idles_cold(backend: str | None) -> bool:
     return backend not in _STEADY
 
 
-def cool_down_of(asked_s: float | None, environment: Environment) -> float | None:
+def cool_down_of(given_s: float | None, environment: Environment) -> float | None:
     """Seconds of rest between blocks, as asked for; None: while it is hot, on machines that get so."""
     steady = environment.backend in _STEADY and not has_no_fan(environment.hardware_model)
-    return 0.0 if asked_s is None and steady else asked_s
+    return 0.0 if given_s is None and steady else given_s
 
 
 def rest(clock: Clock, send: Callable[[Resting], None], span_s: float, why: str) -> None:

@@ -43,9 +43,9 @@ def check_build(job: Job | None) -> BuildFits:
     Names and structures were seen when the library was loaded. Raises: NativeError for a build that does not fit,
     ModelFileError for a model that it does not know, and what else keeps an arm from being opened.
     """
-    asked = EngineOptions() if job is None else job.engine
+    given = EngineOptions() if job is None else job.engine
     # Other settings are another pass than the one that is stored.
-    engine = EngineOptions(n_threads=asked.n_threads or 1, n_gpu_layers=asked.n_gpu_layers)
+    engine = EngineOptions(n_threads=given.n_threads or 1, n_gpu_layers=given.n_gpu_layers)
     distance, rollback = _known_model(engine)
     if job is not None:
         with Arms(job, MonotonicClock(), ProbeCache()) as arms:

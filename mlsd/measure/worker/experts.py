@@ -35,21 +35,26 @@ def cover(
     Windows of real text slide by one; of drafted text each is a token and what the draft says after it. Raises:
     UnsupportedError without routed experts.
     """
-    key, windows, text = job.target.ref.key, job.windows, text[:_MOST_TOKENS]
+    widest, text = max(job.windows), text[:_MOST_TOKENS]
     room = padded(len(text))
     n_ctx = min(room, target.n_ctx_train or room)
-    text = text[: n_ctx - max(windows)]
+    text = text[: n_ctx - widest]
     options = msgspec.structs.replace(options, n_ctx=n_ctx)
     reading = budget.part(1.0 if draft is None else _SHARE_OF_TEXT)
     with RouterContext(target, options) as context:
-        read = _read(context, text, max(windows), reading)
-        rows = _coverage(key, "text", read, windows)
-        loads = _loads(key, "text", read, job.n_experts)
+        found: dict[TokenSource, Found] = {"text": _read(context, text, widest, reading)}
         if draft is not None:
-            drafted = _drafted(context, target, draft, text, options, max(windows), budget)
-            rows += _coverage(key, "draft", drafted, windows)
-            loads += _loads(key, "draft", drafted, job.n_experts)
-    return Covered(coverage=tuple(rows), loads=tuple(loads))
+            found["draft"] = _drafted(context, target, draft, text, options, widest, budget)
+    coverage, loads, key = list[Coverage](), list[ExpertLoad](), job.target.ref.key
+    for source, layers in found.items():
+        for layer, parts in layers.items():
+            for window in job.windows:  # of a drafted stretch only the window at its start
+                counts = (distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts)
+                if total := dict(sorted(sum(counts, Counter()).items())):
+                    coverage.append(Coverage(model_key=key, source=source, layer=layer, window=window, distinct=total))
+            chosen = np.bincount(np.concatenate(parts).reshape(-1), minlength=job.n_experts).tolist()
+            loads.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=tuple(chosen)))
+    return Covered(coverage=tuple(coverage), loads=tuple(loads))
 
 
 def _read(context: RouterContext, text: Sequence[int], widest: int, budget: TimeBudget) -> Found:
@@ -96,22 +101,3 @@ def _drafted(
                     side.load_state()
                 side.truncate(start)
     return found
-
-
-def _coverage(key: str, source: TokenSource, found: Found, windows: Sequence[int]) -> list[Coverage]:
-    """Histograms of distinct experts; of a drafted stretch only the window at its start."""
-    rows = []
-    for layer, parts in found.items():
-        for window in windows:
-            counts = (distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts)
-            if total := dict(sorted(sum(counts, Counter()).items())):
-                rows.append(Coverage(model_key=key, source=source, layer=layer, window=window, distinct=total))
-    return rows
-
-
-def _loads(key: str, source: TokenSource, found: Found, n_experts: int) -> list[ExpertLoad]:
-    result = []
-    for layer, parts in found.items():
-        chosen = np.bincount(np.concatenate(parts).reshape(-1), minlength=n_experts).tolist()
-        result.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=tuple(chosen)))
-    return result

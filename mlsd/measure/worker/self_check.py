@@ -60,7 +60,7 @@ def self_check(
         write_random(large := folder / "vocabulary.gguf", LARGE_VOCABULARY, seed=1)
         paths = (*(Path(file.path) for file in models), real)
         opened = {path.stem: stack.enter_context(LlamaModel(path)) for path in paths}
-        asked: list[tuple[str, str, Callable[[], Answer]]] = [
+        questions: list[tuple[str, str, Callable[[], Answer]]] = [
             ("device", "", lambda: _device(found, expected_backend)),
             *(("operations", stem, partial(left_to_cpu, pass_operations, m, supports)) for stem, m in opened.items()),
             *(
@@ -72,7 +72,7 @@ def self_check(
             *(("memory", path.stem, partial(_memory, path)) for path in paths),
             ("memory", f"a vocabulary of {REAL_VOCABULARY:,}", lambda: _memory(large)),
         ]
-        return found, tuple(_check(*one) for one in asked)
+        return found, tuple(_check(*one) for one in questions)
 
 
 def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
