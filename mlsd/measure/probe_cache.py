@@ -8,7 +8,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from mlsd.engine.context import Context, ContextOptions
+from mlsd.engine.context import ContextOptions
+from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
@@ -58,7 +59,7 @@ class ProbeCache:
         known = None if fresh else self._answers.get(key) or _read(path, kind)
         if known is None:
             ask = probe if question is None else partial(check, question=question)
-            known = ask(partial(_open, model), options)
+            known = ask(partial(open_heard, f"trying how {model.path.stem} rolls back", model), options)
             if path is not None:
                 with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
                     write_atomically(path, msgspec.json.encode(known).decode())
@@ -77,9 +78,10 @@ class ProbeCache:
         return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
 
 
-def _open(model: LlamaModel, options: ContextOptions) -> Context:
+def open_heard(doing: str, model: LlamaModel, options: ContextOptions) -> LlamaContext:
+    """A context whose passes are signs of life: those of probes and of verdicts take long and are not timed."""
     context = open_context(model, options)
-    context.on_pass = partial(alive, f"trying how {model.path.stem} rolls back")
+    context.on_pass = partial(alive, doing)
     return context
 
 

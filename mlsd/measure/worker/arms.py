@@ -35,8 +35,8 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
-from mlsd.measure.messages import alive, now, trial_of
-from mlsd.measure.probe_cache import ProbeCache, check_weights
+from mlsd.measure.messages import now, trial_of
+from mlsd.measure.probe_cache import ProbeCache, check_weights, open_heard
 from mlsd.measure.worker.conversation import Prompts, SavedPrompts, answer_text, trial_rng
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
@@ -114,12 +114,11 @@ class Strategies:
 
     def _check(self, path: Path, options: ContextOptions, name: str, role: Role, gamma: int) -> StrategyResult:
         """Every question about a strategy, up to the first that it does not stand."""
-        ref, model, found = self._models.ref(path), self._models.open(path), list[StrategyResult]()
         for question in questions(options, name, role, gamma):
-            found.append(self._cache.check(ref, options, model, question))
-            if not found[-1].exact:
+            found = self._cache.check(self._models.ref(path), options, self._models.open(path), question)
+            if not found.exact:
                 break
-        return found[-1]
+        return found
 
 
 _LEAST_WIDTH = 5  # of the wide passes that show heat
@@ -170,13 +169,7 @@ class Arms:
         self._first = self.target.tokenize("a")[:1]
         is_sd = any(case.arm == "sd" for case in job.cases.values())
         self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
-
-        def open_to_judge(options: ContextOptions) -> Context:
-            context = open_context(self.target, options)
-            context.on_pass = partial(alive, "judging")
-            return context
-
-        self._judge = Judge(open_to_judge, self._options)
+        self._judge = Judge(partial(open_heard, "judging", self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
             if (prompt := self._prompts.greedy(known.prompt_sha256)) is not None:

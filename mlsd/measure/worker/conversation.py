@@ -147,32 +147,32 @@ def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
     return (*first, *itertools.islice(plain, n_tokens))[:n_tokens]
 
 
-_SHARE = 0.25  # of the memory that is free when another is kept
+_SHARE = 0.25  # of the memory that is free when another is saved
 
 
 class SavedPrompts:
-    """Memories by model and text. A text is read as any other outside of `reading` one that is kept."""
+    """Memories by model and text. A text is read as any other outside of `reading` one that is saved."""
 
-    def __init__(self, kept: Container[str]) -> None:
-        """`kept` are the keys of the prompts that are read once."""
-        self._kept = kept
-        self._is_kept = self._is_timed = False
+    def __init__(self, names: Container[str]) -> None:
+        """`names` are the keys of the prompts that are read once."""
+        self._names = names
+        self._is_saved = self._is_timed = False
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
         self._clocked: set[tuple[object, tuple[int, ...]]] = set()
 
     @contextmanager
     def reading(self, key: str, *, timed: bool = False) -> Iterator[None]:
         """Inside, texts are of this prompt. The first that is `timed` is read anew, so that there is a time of it."""
-        before = self._is_kept, self._is_timed
-        self._is_kept, self._is_timed = key in self._kept, timed
+        before = self._is_saved, self._is_timed
+        self._is_saved, self._is_timed = key in self._names, timed
         try:
             yield
         finally:
-            self._is_kept, self._is_timed = before
+            self._is_saved, self._is_timed = before
 
     def target(self, context: Context, prompt: Sequence[int]) -> bool:
         """Bring a prompt into a target, the last token's output included; whether its memory was known."""
-        if not self._is_kept or context.options.kind != "plain":
+        if not self._is_saved or context.options.kind != "plain":
             self._read(context, prompt, n_outputs=1)
             return False
         known = self.draft(context, prompt[:-1])
@@ -181,7 +181,7 @@ class SavedPrompts:
 
     def draft(self, context: Context, tokens: Sequence[int]) -> bool:
         """The same for a draft, which gives no output yet."""
-        if not self._is_kept:
+        if not self._is_saved:
             self._read(context, tokens)
             return False
         text = tuple(tokens)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from math import exp, sqrt
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import numpy.typing as npt
 from mlsd.engine.context import check_finite, context_options
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_context
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
-from mlsd.measure.messages import DistanceJob, alive
+from mlsd.measure.messages import DistanceJob
+from mlsd.measure.probe_cache import open_heard
 from mlsd.planning.prompts import text_sha256
 from mlsd.store.rows import DraftDistance
 
@@ -61,9 +60,7 @@ def measure_distance(job: DistanceJob) -> DraftDistance:
         contexts: list[LlamaContext] = []
         for file in (job.target, job.draft):
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
-            context = stack.enter_context(open_context(model, options))
-            context.on_pass = partial(alive, "reading the text")
-            contexts.append(context)
+            contexts.append(stack.enter_context(open_heard("reading the text", model, options)))
         check_vocabularies(contexts[0].tokenizer, contexts[1].tokenizer)
         tokens = contexts[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
