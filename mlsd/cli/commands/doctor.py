@@ -12,8 +12,6 @@ from mlsd.cli import options as shared
 from mlsd.cli.options import json_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.hardware import darwin
-from mlsd.models.library import Library
-from mlsd.planning.suite import load_profiles, load_suites, suite_names
 from mlsd.records import EngineOptions
 from mlsd.report.render.table import Table, Tone, table, text, words
 from mlsd.report.tables.records import checks_table, machine_rows
@@ -80,14 +78,10 @@ def doctor(
 
 
 def _machine(as_json: bool) -> None:
-    from mlsd.hardware import read_conditions, read_machine
     from mlsd.measure.parent.doctor import examine
-    from mlsd.measure.process import run_info
 
     with working("Examining this machine"):
-        suites, backend = load_suites(suite_names()), run_info(EngineOptions())
-        machine, profiles = read_machine(backend), load_profiles().values()
-        found = examine(machine, read_conditions(), Library(), profiles, suites, backend.memory_bytes)
+        found = examine()
     if as_json:
         print_json(found)
         return

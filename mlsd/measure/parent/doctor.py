@@ -6,7 +6,7 @@ import datetime
 import math
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,18 +14,17 @@ import msgspec
 
 from mlsd.errors import InputError, ManifestError, SuiteError
 from mlsd.folders import asset_path, free_bytes, write_atomically
-from mlsd.hardware import read_conditions, read_environment
+from mlsd.hardware import read_conditions, read_environment, read_machine
 from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
-from mlsd.hardware.reading import MachineFacts
 from mlsd.measure.messages import Check
 from mlsd.measure.parent.checks import condition_warnings
 from mlsd.measure.parent.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
-from mlsd.measure.process import call
+from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.self_check import self_check
 from mlsd.models.library import Library
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import expand, known_models
-from mlsd.planning.suite import Profile, Suite
+from mlsd.planning.suite import Profile, Suite, load_profiles, load_suites, suite_names
 from mlsd.records import Conditions, EngineOptions, Environment, ModelRef, QualityWarning, Record
 from mlsd.units import format_bytes
 
@@ -58,19 +57,13 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     warnings: tuple[QualityWarning, ...]
 
 
-def examine(
-    machine: MachineFacts,
-    conditions: Conditions,
-    library: Library,
-    profiles: Iterable[Profile],
-    suites: Sequence[Suite],
-    device_bytes: int | None = None,
-) -> Diagnosis:
-    """Put the readings together; the free disk is that of the folder that downloads go to."""
-    environment = machine.environment
-    budget = memory_budget(environment, device_bytes)
-    free = free_bytes(library.hub.cache_dir)
-    fits = profile_fits(tuple(profiles), suites, library, budget, free)
+def examine() -> Diagnosis:
+    """Read this machine and judge every profile; the free disk is that of the folder that downloads go to."""
+    backend, library = run_info(EngineOptions()), Library()
+    machine, conditions = read_machine(backend), read_conditions()
+    environment, free = machine.environment, free_bytes(library.hub.cache_dir)
+    budget = memory_budget(environment, backend.memory_bytes)
+    fits = profile_fits(tuple(load_profiles().values()), load_suites(suite_names()), library, budget, free)
     return Diagnosis(
         environment=environment,
         missing=machine.missing,
