@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlsd.drafters import drafting_key, resolve_spec
-from mlsd.errors import EngineError, ModelFileError, PromptError
+from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.parent.calibration import Breakdown, profile_and_store
@@ -66,13 +66,6 @@ def test_a_draft_gives_a_step_under_its_own_key_or_that_of_the_target_it_is_cut_
     ):
         plain, *found = break_down(job(target, rows=(1,), **changes))
         assert plain.rows == 1 and [(step.model_key, step.drafting_key, step.rows) for step in found] == steps
-
-
-def test_text_and_depth_that_cannot_be_are_refused(tiny: Path) -> None:
-    with pytest.raises(PromptError, match="--depth"):
-        break_down(job(tiny / "llama.gguf", text="too short"))
-    with pytest.raises(EngineError, match="positions of this model"):
-        break_down(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depth=5000))
 
 
 def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Path) -> None:
