@@ -17,7 +17,7 @@ from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, prob
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import alive
-from mlsd.records import ModelRef
+from mlsd.records import BackendInfo, ModelRef
 
 _FORMAT = 5  # raise it when the probe changes what it tests
 
@@ -70,12 +70,15 @@ class ProbeCache:
         """Where an answer is kept; None for a model without a hash."""
         if ref.sha256 is None:
             return None
-        info = backend_info(options.n_gpu_layers)
-        build = (info.build, info.binding_version, info.backend, info.device)
         is_long = question is not None and question.where == "long text"
         kernels = options if is_long else msgspec.structs.replace(options, n_ctx=0)
-        parts = (_FORMAT, ref.sha256, *build, kernels, question)
-        return self._folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
+        return answer_path(self._folder, backend_info(options.n_gpu_layers), _FORMAT, ref.sha256, kernels, question)
+
+
+def answer_path(folder: Path, backend: BackendInfo, *of: object) -> Path:
+    """Where an answer of a build on a device lies, by all that it depends on."""
+    parts = (*of, backend.build, backend.binding_version, backend.backend, backend.device)
+    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
 
 
 def open_heard(doing: str, model: LlamaModel, options: ContextOptions) -> LlamaContext:

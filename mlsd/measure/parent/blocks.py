@@ -207,19 +207,17 @@ def begun(plan: Experiment, store: Store, settings: RunSettings, watcher: Watche
     with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield OpenRun(run_id, plan, store, watcher, keep_failed=settings.keep_failed)
+        yield OpenRun(run_id, plan, store, watcher, settings)
 
 
 class OpenRun:
     """A run in progress: what is left of it, and the one way in which its blocks are stored."""
 
-    def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, *, keep_failed: bool) -> None:
+    def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, settings: RunSettings) -> None:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
-        done = {
-            key: statuses for key, statuses in store.blocks(plan.environment).items()
-            if keep_failed or all(status.is_final for status in statuses.values())
-        }  # fmt: skip
+        known = store.blocks(plan.environment).items()
+        done = {key: block.statuses for key, block in known if block.whole or settings.keep_failed}
         self.todo = [
             (load, tuple(block for block in load.blocks if not block.case_ids <= done.get(block.key, {}).keys()))
             for load in plan.loads

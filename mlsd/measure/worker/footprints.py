@@ -1,7 +1,6 @@
 """What contexts would take of memory, asked of llama.cpp once for each model, build and device, and then remembered."""
 
 import contextlib
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import host_budget
 from mlsd.measure.messages import ContextsWanted, engine_and_models
+from mlsd.measure.probe_cache import answer_path
 from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
 from mlsd.units import format_bytes
 
@@ -54,17 +54,7 @@ def check_memory(arguments: Mapping[str, Any]) -> None:
 
 
 def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tuple[Footprint, ...] | None:
-    parts = (
-        _FORMAT,
-        wanted.key,
-        wanted.method,
-        backend.build,
-        backend.binding_version,
-        backend.backend,
-        backend.device,
-        n_gpu_layers,
-    )
-    path = cache_dir() / "footprint" / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
+    path = answer_path(cache_dir() / "footprint", backend, _FORMAT, wanted.key, wanted.method, n_gpu_layers)
     known: dict[str, Footprint] = {}
     with contextlib.suppress(InputError):
         known = read_json(path, dict[str, Footprint])
