@@ -133,7 +133,7 @@ class Calibration:
         visits = collections.deque(self._visits(None if repeat == 0 else rng))
         timed, is_begun = list[CalibrationPoint](), False
         while visits and not (is_begun and budget.is_over):
-            share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
+            share = budget if repeat else TimeBudget(self._clock, budget.left_ns / len(visits))
             depth, widths = visits.popleft()
             alive("timing passes")
             first = not repeat and not is_begun

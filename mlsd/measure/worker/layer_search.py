@@ -5,6 +5,7 @@ leaves out blocks with little confidence (arXiv 2604.14612 and its code). What i
 spread evenly, on a part of the text that was not searched on.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import log
@@ -185,8 +186,8 @@ class _Lab:
     def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
         """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
         context = self._context
-        modules = [*self._mixers, *((f"ffn_out-{layer}",) for layer in range(self._n_layers))]
-        tap = CollectTap([name for module in modules for name in module], context.n_embd)
+        halves = [(mixer, (f"ffn_out-{layer}",)) for layer, mixer in enumerate(self._mixers)]
+        tap = CollectTap([name for half in itertools.chain(*halves) for name in half], context.n_embd)
         context.clear()
         with context.tapped(tap):
             context.decode(tokens, n_outputs=1)
@@ -195,10 +196,8 @@ class _Lab:
             raise UnsupportedError(
                 f"The graph of this architecture has no tensor {missing[0]}.", hint="Search with greedy instead."
             )
-        confidence = [module_confidence(np.sum([tap.values[name] for name in module], axis=0)) for module in modules]
-        return [
-            mixer + ffn for mixer, ffn in zip(confidence[: self._n_layers], confidence[self._n_layers :], strict=True)
-        ]
+        added = ([np.sum([tap.values[name] for name in half], axis=0) for half in block] for block in halves)
+        return [sum(map(module_confidence, block)) for block in added]
 
     def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""

@@ -59,10 +59,6 @@ class TimeBudget:
         """`share` of this one's whole span, at most what is left of it."""
         return TimeBudget(self._clock, min(share * self.span_ns, self.left_ns))
 
-    def fraction(self, share: float) -> TimeBudget:
-        """`share` of what is left of this one."""
-        return TimeBudget(self._clock, share * self.left_ns)
-
 
 class PassBench:
     """One context filled to a depth, to which it returns after everything that is timed in it.
