@@ -216,8 +216,10 @@ class OpenRun:
     def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, settings: RunSettings) -> None:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
-        known = store.blocks(plan.environment).items()
-        done = {key: block.statuses for key, block in known if block.whole or settings.keep_failed}
+        done = {
+            key: statuses for key, statuses in store.blocks(plan.environment).items()
+            if settings.keep_failed or all(status.is_final for status in statuses.values())
+        }  # fmt: skip
         self.todo = [
             (load, tuple(block for block in load.blocks if not block.case_ids <= done.get(block.key, {}).keys()))
             for load in plan.loads

@@ -180,7 +180,7 @@ def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
                 continue
             with monkeypatch.context() as patched:
                 fail_device_at(patched, 1 if where == "first" else total)
-                with pytest.raises(DeviceError):
+                with pytest.raises(NativeError):
                     arms.run(chosen)
             # A plain trial that failed is no reference, and the next trial of the arm has contexts of its own.
             assert arm == "sd" or not arms._references
