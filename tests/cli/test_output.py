@@ -12,7 +12,8 @@ from rich.console import Console
 
 from mlsd import cli
 from mlsd.cli import output, watch
-from mlsd.measure.messages import Job, ModelFile, Progress, Slot, Started
+from mlsd.measure.messages import Progress, Started
+from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Case, ModelRef, PromptRef, Status, Trial
 from mlsd.redact import VARIABLES, hide
 from mlsd.report.render.markdown import escape
