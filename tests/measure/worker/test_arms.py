@@ -40,9 +40,9 @@ def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: P
         for key, tokens in arms._references.items():
             arms._references[key] = ((tokens[0] + 1) % 256, *tokens[1:])
         verdicts = [arms.run(msgspec.structs.replace(drafted, repeat=repeat)).losslessness for repeat in range(2)]
-        fed = [len(known.logits) for known in arms._judge._memories.values()]
+        fed = [len(ways) for _, ways in arms._judge._fed.values()]
         verdicts.append(arms.run(msgspec.structs.replace(drafted, repeat=2)).losslessness)
-        assert [len(known.logits) for known in arms._judge._memories.values()] == fed
+        assert [len(ways) for _, ways in arms._judge._fed.values()] == fed
     assert reference.losslessness is not None and reference.losslessness.verdict == "lossless"
     assert reference.conditions is not None and reference.conditions.generation_ns is not None
     assert verdicts[0] is not None and verdicts[0].first_difference == 0
