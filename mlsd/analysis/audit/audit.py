@@ -249,6 +249,8 @@ def whole_counts(row: AuditRow) -> Found | None:
     rate, gamma, n = row.acceptance, row.gamma, row.n_predict
     if rate is None or not row.fixed_length or not n or not gamma or "proposed" not in row.meanings:
         return None
+    if gamma > implied.MOST_A_ROUND:  # no program drafts so much, and all ways to stop short are too many to try
+        return None
     # A program may count the first token or not, run past the end, or propose less in the last gamma tokens.
     run_past = [(total, 0) for total in range(max(1, n - 1), n + gamma + 1)]
     stop_short = [(max(1, n - 1), missing) for missing in range(1, gamma * (gamma + 1) // 2 + 1)]

@@ -212,6 +212,7 @@ CASES: list[tuple[str, str, str]] = [
     (_GAIN.format("28.92"), "np", ""),
     (_GAIN.format("18.0"), "ns", "Speedup is 1.598, tok_s 18 over the plain 18.1 is 0.989: they differ"),
     (f"{_COUNTS},0.834,136,163\n", "np", ""),
+    (f"{_STUDY},acceptance\nm,none,0,256,20,\nm,d,12k,256,30,0.7312\n", "np", "Drafts of unknown length"),
     (f"{_COUNTS},0.734,136,163\n", "ns", "Acceptance is 0.734, 136 of 163 is 0.8344"),
     ("model,method,n-max,eff_tps,acceptance_pct\nm,mtp,3,30,120\n", "i", f"120 % {_CANNOT}"),
     ("model,method,n-max,eff_tps,acceptance\nm,mtp,3,30,120%\n", "i", f"120 % {_CANNOT}"),
