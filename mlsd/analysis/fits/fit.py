@@ -20,6 +20,7 @@ Columns = Mapping[str, Floats]
 
 _TOLERANCE = 1e-10  # relative, of parameters and sum of squares: where it stops moves no printed digit
 _NO_CHANGE = 1e-8  # of the logarithm of a prediction
+_NO_SHARE = 1e-4  # of a prediction: no machine times passes so finely
 _FLOOR = 1e-12  # keeps the logarithm of a prediction defined while the solver explores
 
 
@@ -98,7 +99,7 @@ def fit(model: Model, data: Observations) -> Fit:
     residuals = _residuals(model, values, data)
     blocks = np.unique(data.blocks)
     without = _without_each(blocks, data.blocks, np.array(list(values.values())), jacobian, residuals)
-    flat = _not_told(model, values, jacobian, residuals)
+    flat = _not_told(model, values, jacobian, residuals) | _endless(model, values, data)
     estimates = {
         p.name: Interval(value=values[p.name], n=len(blocks))
         if p.name in flat
@@ -156,13 +157,24 @@ def solve(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
 
 def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> dict[str, float]:
     """Bounds of the parameters that lie on one, which the solver only comes near, as far as predictions tell."""
-    here = _residuals(model, values, data)
     return {
         p.name: bound
         for p in model.parameters
         for bound in (p.low, p.high)
-        if np.isfinite(bound) and np.max(np.abs(_residuals(model, {**values, p.name: bound}, data) - here)) < _NO_CHANGE
+        if np.isfinite(bound) and _change(model, values, {p.name: bound}, data) < _NO_CHANGE
     }
+
+
+def _endless(model: Model, values: Mapping[str, float], data: Observations) -> set[str]:
+    """Parameters without an upper bound that may grow a thousandfold: a bandwidth where no time is spent on bytes."""
+    own = {p.name: 1e3 * values[p.name] for p in model.parameters if p.high == np.inf and values[p.name]}
+    return {name for name, value in own.items() if _change(model, values, {name: value}, data) < _NO_SHARE}
+
+
+def _change(model: Model, values: Mapping[str, float], others: Mapping[str, float], data: Observations) -> float:
+    """The largest change of the logarithm of a prediction where other values stand in place of these."""
+    change = _residuals(model, {**values, **others}, data) - _residuals(model, values, data)
+    return float(np.max(np.abs(change)))
 
 
 _MUCH = 0.25  # change of predictions, on their logarithm

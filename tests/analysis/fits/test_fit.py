@@ -138,6 +138,13 @@ def test_a_line_does_not_identify_the_experts_that_a_pass_reads_and_gives_their_
     assert fitted.relative_error < 0.03, "what it predicts holds"
 
 
+def test_a_bandwidth_without_end_is_not_identified() -> None:
+    """Passes that cost more than a line with every row: the fit takes all that reading weights costs away."""
+    rows = np.tile([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], 4)
+    data = observations(1 + rows + 0.002 * rows**2, np.repeat(np.arange(4), 6), rows=rows)
+    assert fit(fit_models.moe(FEW_EXPERTS, correlated=False), data).not_identified == ("bandwidth_gb_s",)
+
+
 def test_a_parameter_at_its_bound_is_that_bound_and_named() -> None:
     rows = np.tile([1.0, 2.0, 4.0, 8.0], 4)
     fitted = fit(fit_models.linear(), observations(10 - 0.2 * rows, np.repeat(np.arange(4), 4), rows=rows))
