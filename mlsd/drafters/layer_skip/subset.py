@@ -229,8 +229,8 @@ def link_plan(cut: CutDraft, *, has_axes: bool) -> LinkPlan:
     """Which memory of the target is the draft's."""
     layers = cut.edit.layers
     attention, state = attention_layers(cut.source), state_layers(cut.source)
-    kept_attention = [layer for layer in layers if layer in attention]
-    kept_state = [layer for layer in layers if layer in state]
+    draft_attention = [layer for layer in layers if layer in attention]
+    draft_state = [layer for layer in layers if layer in state]
     one_head = cut.source.architecture == "falcon-h1" and cut.component in ("recurrent", "recurrent-blocks")
     intact = _last_intact(cut, attention)
 
@@ -239,12 +239,12 @@ def link_plan(cut: CutDraft, *, has_axes: bool) -> LinkPlan:
 
     return LinkPlan(
         target=shape(len(attention), len(state), trunk_layers(cut.source) or 0),
-        draft=shape(len(kept_attention), len(kept_state), len(layers)),
-        attention=tuple(attention.index(layer) for layer in kept_attention),
-        state=tuple(state.index(layer) for layer in kept_state),
+        draft=shape(len(draft_attention), len(draft_state), len(layers)),
+        attention=tuple(attention.index(layer) for layer in draft_attention),
+        state=tuple(state.index(layer) for layer in draft_state),
         shares_attention=not one_head,
-        own_attention=bool(kept_attention) and kept_attention[0] <= intact,
-        own_state=bool(kept_state) and kept_state[0] <= intact,
+        own_attention=bool(draft_attention) and draft_attention[0] <= intact,
+        own_state=bool(draft_state) and draft_state[0] <= intact,
     )
 
 

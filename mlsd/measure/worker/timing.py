@@ -193,8 +193,8 @@ class PassBench:
         else:
             self._context.decode(tokens, n_outputs=width)
         # A draft stops at the mark: what it keeps is decoded with its next catch-up.
-        length, kept = (self._depth, ()) if singly else (self._depth + 1, tokens[:1])
-        spent += self._timed(lambda: rollback.rewind(length, kept))
+        length, replayed = (self._depth, ()) if singly else (self._depth + 1, tokens[:1])
+        spent += self._timed(lambda: rollback.rewind(length, replayed))
         self._return()
         self._add("rollback", width, [spent])
 

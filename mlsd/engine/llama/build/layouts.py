@@ -94,7 +94,7 @@ def _fit(structure: str, binding: Any, shared: Any, version: str) -> str | None:
     returned, n_bytes = _returned(shared, name)
     known = [(layout.name, layout.fields(structure)) for layout in layouts()]
     values = {field[1]: field for _, fields in known for field in fields}
-    if not (wrong := _differences(declared, values, returned, n_bytes)):
+    if not (misfits := _differences(declared, values, returned, n_bytes)):
         return None
     for _, fields in known:
         candidate = _structure(fields, declared)
@@ -102,12 +102,12 @@ def _fit(structure: str, binding: Any, shared: Any, version: str) -> str | None:
             _give(binding, declared, candidate)
             return None
         if ctypes.sizeof(candidate) == n_bytes:  # its fields say more than a size that is another
-            wrong = other
+            misfits = other
     found = f"has {n_bytes} bytes in the library" if n_bytes is not None else "has another layout in the library"
     ranges = ", ".join(name for name, _ in known)
     return (
         f"{structure} {found} and {ctypes.sizeof(declared)} bytes in llama-cpp-python {version}; "
-        f"{'; '.join(wrong[:3])}; no layout that is known ({ranges}) fits"
+        f"{'; '.join(misfits[:3])}; no layout that is known ({ranges}) fits"
     )
 
 

@@ -62,7 +62,7 @@ def required_identity() -> Identity | None:
 
 def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
     """The inodes of files, read before any is loaded. Raises: NativeError for another SHA-256 (None: not known)."""
-    inodes, wrong = set(), []
+    inodes, unexpected = set(), []
     for path, sha256 in files.items():
         try:
             with Path(path).open("rb") as file:
@@ -70,13 +70,13 @@ def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
                     continue  # none that could be loaded
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-                        wrong.append(path)
+                        unexpected.append(path)
                     # What says what is mapped names devices otherwise than `stat` on some file systems.
                     inodes.add(_inodes()[path] if sys.platform == "linux" else _inode(status))
         except (OSError, KeyError):  # gone, or replaced in between
-            wrong.append(path)
-    if wrong:
-        raise NativeError(f"{', '.join(wrong)} is not the file that is trusted: its content changed.", hint=_HINT)
+            unexpected.append(path)
+    if unexpected:
+        raise NativeError(f"{', '.join(unexpected)} is not the file that is trusted: its content changed.", hint=_HINT)
     return frozenset(inodes)
 
 
@@ -89,14 +89,14 @@ def require(package: str, known: frozenset[Inode], identity: Identity | None) ->
     """Refuse libraries that were not looked at, and another build than was asked for. Raises: NativeError."""
     inodes = _inodes()
     libraries = _libraries(inodes)
-    wrong = sorted(path for path in libraries if inodes[path] not in known)
+    unexpected = sorted(path for path in libraries if inodes[path] not in known)
     if identity is not None and os.path.realpath(package) != os.path.realpath(identity.package):
-        wrong.append(os.path.realpath(package))
+        unexpected.append(os.path.realpath(package))
     if not any("llama" in Path(path).name for path in libraries):
-        wrong.append("no visible libllama")
-    if wrong:
+        unexpected.append("no visible libllama")
+    if unexpected:
         name = "The installed build" if identity is None else f"Build {identity.name}"
-        raise NativeError(f"{name} was asked for, but this process loaded {', '.join(wrong)}.", hint=_HINT)
+        raise NativeError(f"{name} was asked for, but this process loaded {', '.join(unexpected)}.", hint=_HINT)
 
 
 def _libraries(paths: Iterable[str]) -> list[str]:
