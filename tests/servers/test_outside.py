@@ -104,7 +104,7 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
         with closing(ends[0]), closing(ends[1]):
             result = pair(*ends, tmp_path / "s.sqlite", n_predict=6)
     assert not reasons(result, "ar")
-    told = ("$.tokens_predicted", f"{broken.url}/completion has a value", "`int | null`")  # the field, and of what
+    told = ("$.tokens_predicted", f"{broken.url}/completion has a value", "`int` >= 0")  # the field, and of what
     assert [all(words in reason for words in told) for reason in reasons(result)] == [True, True], reasons(result)
 
 
