@@ -235,6 +235,15 @@ def test_every_file_that_a_page_points_to_exists(page: str) -> None:
             assert (ROOT / named).exists(), named
 
 
+def test_every_file_that_ci_names_exists() -> None:
+    """A path that is gone ends `.ci/run` after half an hour, where no test of the first half looks."""
+    scripts = [ROOT / ".ci" / "run", ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml")]
+    named = {
+        path for script in scripts for path in re.findall(r"\b(?:tests|tools)/[\w/]+\.py", script.read_text("utf-8"))
+    }
+    assert len(named) > 5 and not [path for path in named if not (ROOT / path).exists()]
+
+
 def test_every_room_that_the_architecture_names_exists() -> None:
     named = re.findall(
         r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|toml))?)`", PAGES["architecture.md"].read_text(encoding="utf-8")
