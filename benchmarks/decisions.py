@@ -1,7 +1,7 @@
 """Do intervals cover, are decisions right, and are sessions that stop when they know enough sooner done? Simulated.
 
 Truths are known and noise is hostile. Every session asks what its surface prints (`trials.results.arm_results`,
-`trials.answers`, tables) or the gate of `compare`, once at its end or after every block, as the programs do.
+`trials.on_or_off`, tables) or the gate of `compare`, once at its end or after every block, as the programs do.
 """
 
 import math
@@ -18,8 +18,8 @@ from mlsd.measure.parent.tune import first_gammas, neighbouring_gammas
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.stats import grouped, mean_over
 from mlsd.store.sessions import latest
-from mlsd.trials.answers import Answer, answers
 from mlsd.trials.decisions import PROCESSES, Design, Stopping, against, estimate, intervals
+from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results
 from mlsd.trials.sums import Sums
 from mlsd.units import NS_PER_S

@@ -16,7 +16,7 @@ from mlsd.planning.question import Question
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
-from mlsd.trials.answers import DECIDED, Answer, Use
+from mlsd.trials.on_or_off import DECIDED, Answer, Use
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import PARTS, speed
 

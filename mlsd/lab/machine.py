@@ -14,7 +14,8 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
 from mlsd.measure.messages import BlockMeasured, HeatReading
-from mlsd.measure.parent.blocks import BlockJudge, machine_lock
+from mlsd.measure.parent.blocks import machine_lock
+from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.process import measure_job, run_info
 from mlsd.models.library import Library

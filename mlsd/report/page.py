@@ -37,7 +37,7 @@ from mlsd.report.tables.equations import (
 from mlsd.report.tables.sides import comparison_table, machine_table
 from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
-from mlsd.trials.answers import Answer, first_line
+from mlsd.trials.on_or_off import Answer, first_line
 from mlsd.units import counted, quoted
 from mlsd.version import __version__
 

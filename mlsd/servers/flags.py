@@ -20,7 +20,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.outside import output_of
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
-from mlsd.trials.answers import DECIDED, Answer
+from mlsd.trials.on_or_off import DECIDED, Answer
 
 
 class _Drafting(Record, frozen=True, kw_only=True):

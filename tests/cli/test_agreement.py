@@ -39,8 +39,8 @@ from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.store.rows import environment_key
 from mlsd.store.sessions import latest, sessions
 from mlsd.store.store import Store
-from mlsd.trials.answers import DECIDED
 from mlsd.trials.fields import arm_object
+from mlsd.trials.on_or_off import DECIDED
 from mlsd.trials.results import ArmResult
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, failed, write
 from tests.cli.conftest import Mlsd

@@ -8,7 +8,7 @@ from mlsd.errors import UnsupportedError
 from mlsd.measure.worker.conversation import random_tokens
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import CONTROLS, DrafterSpec, Sampling
-from mlsd.trials.answers import answers
+from mlsd.trials.on_or_off import answers
 from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.studies import DENSE, as_measured, blocks, lasting
 from tests.drafters.arena import Arena

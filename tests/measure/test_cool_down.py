@@ -10,8 +10,9 @@ import pytest
 
 from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.messages import BlockMeasured, HeatReading, Resting
-from mlsd.measure.parent.blocks import BlockJudge, Choice, Experiment, run_experiment
+from mlsd.measure.parent.blocks import Choice, Experiment, run_experiment
 from mlsd.measure.parent.checks import check_run
+from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.records import Anchors, Status

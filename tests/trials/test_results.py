@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Status, Trial
 from mlsd.report.tables.columns import ARM
-from mlsd.trials.answers import answers
+from mlsd.trials.on_or_off import answers
 from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key, pooled_results, prefill_speed
 from tests.analysis.studies import DENSE, MOE, as_measured, blocks, case, failed, lasting, trial
 

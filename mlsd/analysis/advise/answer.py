@@ -36,8 +36,8 @@ from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Record
-from mlsd.trials.answers import Answer, answers
 from mlsd.trials.arms import Arm, arm_named, options_text
+from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 

@@ -6,7 +6,7 @@ from mlsd.records import Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
-from mlsd.trials.answers import answers
+from mlsd.trials.on_or_off import answers
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS

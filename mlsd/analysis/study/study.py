@@ -34,9 +34,9 @@ from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
 from mlsd.store.rows import DraftDistance, Run
 from mlsd.store.sessions import SessionTrials, judged, latest, sessions_of
 from mlsd.store.store import Store
-from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.fields import ARM
 from mlsd.trials.identities import Broken
+from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, order
 from mlsd.units import quoted
 

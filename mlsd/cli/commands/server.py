@@ -13,7 +13,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
-from mlsd.trials.answers import DECIDED
+from mlsd.trials.on_or_off import DECIDED
 from mlsd.units import quoted
 
 if TYPE_CHECKING:

@@ -1,24 +1,19 @@
 """Running plans into a study database, block by block: resume, one run at a time, and nothing lost.
 
-A block that heat, sleep or other programs disturbed is measured again, whole, before the next one. On a machine that
-each block heats no other measurement ever comes: after `MOST_TRIES` what was hot is stored and marked, and the times of
-what was starved are not used. Only a trial that is valid by itself can become hot or disturbed, so that no false output
-ever counts.
+A block that was disturbed (`disturbance`) is measured again, whole, before the next one.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import filelock
 import msgspec
@@ -27,6 +22,7 @@ from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
+from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.process import check_context
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
@@ -37,8 +33,6 @@ from mlsd.store.store import Store
 from mlsd.trials.results import Measured
 
 _AGAIN_S = 5.0  # between tries to store what was measured
-MOST_TRIES = 2  # measurements of a block that were disturbed, those of earlier runs included, before the last one
-DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of a trial; shorter waits are scatter, and repeats show it
 
 
 # What measures a job, turn by turn, and says so: (job, turns=...), as `measure_job` does in worker processes.
@@ -310,107 +304,3 @@ def next_repeat(store: Store, environment: Environment, case_ids: Collection[str
     """The number after the last repeat that this machine and build ran of any of these cases."""
     known = store.blocks(environment)
     return 1 + max((key.repeat for key, statuses in known.items() if statuses.keys() & case_ids), default=-1)
-
-
-# --- undisturbed or not -------------------------------------------------------------------------------------------
-
-
-class Judged(NamedTuple):
-    """A block as it is to be stored, and whether it is to be measured again."""
-
-    block: Block
-    trials: tuple[Trial, ...]
-    again: str = ""  # why; empty: this was its last measurement
-
-
-class BlockJudge:
-    """Blocks on their way through workers: which is measured next, and whether it was undisturbed."""
-
-    def __init__(self, *, on_device: bool, tries: Counter[BlockKey] | None = None) -> None:
-        """`tries`: how often each block was disturbed in earlier runs."""
-        self.waiting = deque[Block]()  # chosen of the job in progress and not measured, or to be measured again
-        self._on_device, self._tries = on_device, Counter(tries or {})
-        self._known: dict[BlockKey, Judged] = {}
-        self._own: set[BlockKey] = set()  # blocks of the job in progress
-
-    def turns(self, job: Job, choose: Callable[[], Sequence[Block]] | None = None) -> Iterator[Sequence[int]]:
-        """The places of one block's slots after the other, until `choose` gives none; by default all once."""
-        place = {(slot.case_id, slot.block, slot.repeat): index for index, slot in enumerate(job.slots)}
-        every = iter([job.blocks])
-        self._own = {block.key for block in job.blocks}
-        self.waiting.clear()
-        while chosen := (choose() if choose is not None else next(every, ())):
-            self.waiting.extend(chosen)
-            while self.waiting:
-                yield [place[slot.case_id, slot.block, slot.repeat] for slot in self.waiting[0].slots]
-
-    def take(self, event: BlockMeasured) -> Iterator[Judged]:
-        """The block that was measured, and earlier ones that it shows to have been disturbed."""
-        for judged in self.judge(self.waiting.popleft(), event.trials, event.heat):
-            if judged.again and judged.block.key in self._own:
-                self.waiting.appendleft(judged.block)
-                yield judged
-            else:
-                yield judged._replace(again="")
-
-    def judge(self, block: Block, trials: Sequence[Trial], heat: str | None = None) -> Iterator[Judged]:
-        """The block, and those before it that its times show to have been disturbed."""
-        self._known[block.key] = Judged(block, tuple(trials))
-        if heat is not None:
-            status = Status.HOT if self._tries[block.key] >= MOST_TRIES else Status.DISTURBED
-            yield self._marked(block.key, dict.fromkeys(range(len(trials)), heat), status)
-            return
-        places = [(key, place) for key, known in self._known.items() for place in range(len(known.trials))]
-        found = disturbed([self._known[key].trials[place] for key, place in places], on_device=self._on_device)
-        reasons: dict[BlockKey, dict[int, str]] = defaultdict(dict)
-        for at, reason in found.items():
-            key, place = places[at]
-            if self._known[key].trials[place].status is Status.VALID:
-                reasons[key][place] = reason
-        for key, own in reasons.items():
-            yield self._marked(key, own, Status.DISTURBED)
-        if block.key not in reasons:
-            yield self._known[block.key]
-
-    def _marked(self, key: BlockKey, reasons: dict[int, str], status: Status) -> Judged:
-        """A known block whose valid trials at these places get another status."""
-        block, trials, _ = self._known[key]
-        changed = {place: why for place, why in reasons.items() if trials[place].status is Status.VALID}
-        made = tuple(
-            msgspec.structs.replace(trial, status=status, reason=changed[place]) if place in changed else trial
-            for place, trial in enumerate(trials)
-        )
-        self._known[key] = Judged(block, made)
-        again = next(iter(changed.values()), "") if self._tries[key] < MOST_TRIES else ""
-        self._tries[key] += bool(changed)
-        return Judged(block, made, again)
-
-
-def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:
-    """Places of trials in which the worker was stopped or starved, each with the reason why its time is not used.
-
-    W and P are the medians of wall and processor time of the case's other trials. A generation that took w and p waited
-    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on. Of
-    work `on_device` the processor knows nothing: there w - W of decoding decides, whether the prompt was read anew or
-    not, and heat is one of the reasons.
-    """
-    by_case = defaultdict(list)
-    for place, trial in enumerate(trials):
-        c = trial.conditions
-        if trial.status is Status.FAILED or c is None or c.generation_ns is None or c.processor_ns is None:
-            continue
-        wall_ns = trial.decode_ns if on_device and trial.decode_ns is not None else c.generation_ns
-        by_case[trial.case_id].append((place, wall_ns, c.processor_ns))
-    found = {}
-    for case in by_case.values():
-        for place, wall, processor in case if len(case) > 1 else ():
-            usual = statistics.median(w for i, w, _ in case if i != place)
-            computed = statistics.median(p for i, _, p in case if i != place)
-            own = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
-            waited = (wall - usual) - own
-            if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
-                what = "heat, sleep or other work on the device took" if on_device else "the worker waited for"
-                found[place] = (
-                    f"{what} {waited / 1e9:.1f} of {wall / 1e9:.1f} s; its other repeats took {usual / 1e9:.1f} s"
-                )
-    return found

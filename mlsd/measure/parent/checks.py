@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mlsd.measure.parent.blocks import DISTURBED_NS
+from mlsd.measure.parent.disturbance import DISTURBED_NS
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
 from mlsd.stats import grouped, t_quantile
 from mlsd.trials.sums import speed

@@ -39,8 +39,8 @@ from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import DraftDistance, TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.decisions import Stopping
+from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, SessionPlan
 
 Done = tuple[RunOutcome, tuple[QualityWarning, ...]]  # what a run did, and what speaks against it

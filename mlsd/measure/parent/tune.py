@@ -28,8 +28,8 @@ from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
-from mlsd.trials.answers import Answer, answers
 from mlsd.trials.decisions import Stopping
+from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 
 _GAMMA = "gamma"

@@ -21,7 +21,7 @@ from mlsd.report.render.table import (
 )
 from mlsd.report.tables.columns import PLACE, RESULT, of_arms, of_their_arms
 from mlsd.stats import Interval
-from mlsd.trials.answers import Answer
+from mlsd.trials.on_or_off import Answer
 from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 

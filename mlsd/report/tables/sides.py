@@ -19,7 +19,7 @@ from mlsd.report.render.table import (
     words,
 )
 from mlsd.stats import Interval
-from mlsd.trials.answers import Answer, answers
+from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult
 
 _WIDE = 5  # rows of a pass that verifies four drafted tokens

@@ -17,7 +17,7 @@ from mlsd.models.library import resolve_model
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
-from mlsd.trials.answers import Answer
+from mlsd.trials.on_or_off import Answer
 from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.predict.test_shapes import facts, known
 from tests.analysis.studies import as_measured, blocks, model

@@ -4,8 +4,8 @@ import random
 import msgspec
 import pytest
 
-from mlsd.measure.parent.blocks import disturbed
 from mlsd.measure.parent.checks import Drift, check_run, condition_warnings, drift_of, plain_points
+from mlsd.measure.parent.disturbance import disturbed
 from mlsd.records import Anchors, Conditions, Losslessness, Status, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 

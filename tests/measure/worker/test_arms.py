@@ -14,7 +14,7 @@ from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.errors import EngineError, NativeError
-from mlsd.measure.parent.blocks import disturbed
+from mlsd.measure.parent.disturbance import disturbed
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import measure_slots

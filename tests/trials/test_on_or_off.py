@@ -10,7 +10,7 @@ from mlsd.planning.question import Question
 from mlsd.records import Status
 from mlsd.servers.flags import flags_of
 from mlsd.stats import Interval
-from mlsd.trials.answers import answers, by_target, first_line
+from mlsd.trials.on_or_off import answers, by_target, first_line
 from mlsd.trials.results import ArmResult, TrialPair
 from tests.trials.made import result
 
