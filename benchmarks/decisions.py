@@ -191,10 +191,8 @@ def null_workloads(kind: str, n_prompts: int, n_sessions: int, text: float = 0.1
     """One answer for several prompts, whose gains are N(0, `text`), asked after each of thirty blocks."""
     each = [speeds(kind, n_sessions, 1, RECORDED, 100 * seed + place, 30) for place in range(n_prompts)]
     gains = np.random.default_rng(seed).normal(0, text, (n_sessions, n_prompts))
-    plan, cases = (
-        SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL),
-        [[_case(g, f"p{i}") for g in (0, 1)] for i in range(n_prompts)],
-    )
+    plan = SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL)
+    cases = [[_case(g, f"p{i}") for g in (0, 1)] for i in range(n_prompts)]
     false, covered = [], []
     for i in range(n_sessions):
         logs = [own[i] + np.array([[0.0], [gain]]) for own, gain in zip(each, gains[i], strict=True)]
@@ -239,10 +237,8 @@ def null_waves(kind: str, n_sessions: int, seed: int = 0) -> Share:
 
 def waves(logs: Values) -> Ended:
     """A search on (plain and gammas) x blocks: the first gammas, then the neighbours of the leader, then it alone."""
-    plan, cases = (
-        SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL),
-        [_case(gamma, "code") for gamma in range(len(logs))],
-    )
+    plan = SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL)
+    cases = [_case(gamma, "code") for gamma in range(len(logs))]
     trials = list[Measured]()
     wave, most, block, falsely = tuple(first_gammas(_GAMMA_SPACE)), 4, 0, False
     while True:

@@ -299,10 +299,8 @@ def _sums(load: Job, models: Mapping[str, Sized], arms: Arms, cut_bytes: int) ->
     own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
     names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]
     weights = None if unknown else sum(model.n_bytes or 0 for model in own) + cut_bytes
-    terms, open_ = (
-        ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes"),
-        [a for a in arms if a.arm != "probing"],
-    )
+    terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
+    open_ = [arm for arm in arms if arm.arm != "probing"]
     sums = {name: sum(getattr(arm, name) for arm in open_) for name in terms if arms}
     total = least = None
     if arms and weights is not None:
