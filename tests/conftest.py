@@ -24,6 +24,7 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
 from mlsd.limits import LIMITS
 from mlsd.redact import VARIABLES
+from tests import needs
 from tests.native_shim import installed_libraries
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def smollm2() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say loudly that nothing was tested on a device."""
-    left = [report for report in terminalreporter.stats.get("skipped", []) if "test_device" in report.nodeid]
-    if left:
-        terminalreporter.write_line(f"NOT TESTED on a device that is not the CPU: {len(left)} tests.", yellow=True)
+    """What this machine lacks, and how many tests were skipped for want of it, in the last lines."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    for line in needs.summary(reasons):
+        terminalreporter.write_line(line, yellow=True)

@@ -2,14 +2,12 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from mlsd.engine.llama.build.loaded import plain_name
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.measure.parent.builds import installed
+from tests.needs import needed
 
 HEAD = r"""
 #define _GNU_SOURCE
@@ -121,9 +119,7 @@ def library(folder: Path, stem: str) -> Path:
 
 def faulty_build(folder: Path, code: str) -> Path:
     """A folder of libraries in which `code` stands before llama.cpp's own functions of the same names."""
-    compiler = shutil.which("cc")
-    if sys.platform != "linux" or compiler is None:
-        pytest.skip("needs Linux and a C compiler (cc) to build a library with a fault")
+    compiler = needed("linux-cc")
     copy_of_installed(folder)
     (folder / plain_name("llama")).unlink()
     (folder / "libggml-vulkan.so").unlink(missing_ok=True)  # 44 MB that no test needs
@@ -137,9 +133,7 @@ def faulty_build(folder: Path, code: str) -> Path:
 
 def trap(folder: Path, sprung: Path) -> Path:
     """A library whose constructor leaves the file `sprung`."""
-    compiler = shutil.which("cc")
-    if sys.platform == "win32" or compiler is None:
-        pytest.skip("needs a C compiler (cc)")
+    compiler = needed("cc")
     source, made = folder / "trap.c", folder / "trap.so"
     source.write_text(f'#define SPRUNG "{sprung}"\n{_TRAP}', encoding="utf-8")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)

@@ -1,7 +1,7 @@
 """On a device that is not the CPU: its own buffers, passes that end later, states copied to it and back.
 
 `python -m tools.native_builds --rpc --out DIR` builds the smallest such device in half a minute: llama.cpp's rpc-server
-over loopback. It prints MLSD_DEVICE_LIBRARIES=FOLDER, under which these tests run; without it they are skipped, loudly.
+over loopback. It prints MLSD_DEVICE_LIBRARIES=FOLDER, under which these tests run; without it they are skipped by name.
 """
 
 import json
@@ -19,10 +19,10 @@ import pytest
 from mlsd.records import Trial
 from mlsd.store.store import Store
 from tests.lab.processes import free_port
+from tests.needs import needed
 
 pytestmark = pytest.mark.device
-if "MLSD_DEVICE_LIBRARIES" not in os.environ:
-    pytest.skip("MLSD_DEVICE_LIBRARIES names no folder; .ci/run builds one", allow_module_level=True)
+needed("device")
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = "MLSD_DEVICE_LIBRARIES"

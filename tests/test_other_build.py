@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.measure.parent.builds import Build, find_build
+from tests.needs import needed
 
 pytestmark = [pytest.mark.heavy, pytest.mark.builds]
 
@@ -21,9 +22,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def build() -> Build:
     """The other build."""
-    if (place := os.environ.get("MLSD_OTHER_BUILD")) is None:
-        pytest.skip("MLSD_OTHER_BUILD names no other build: .ci/run compiles one")
-    return find_build(place)
+    return find_build(needed("other-build"))
 
 
 def run(build: Build, *command: object, folder: Path = ROOT) -> str:

@@ -1,7 +1,6 @@
 """``mlsd compare`` with real workers: a build against itself, against ones with a fault put in, settings."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from mlsd.measure.parent import compare
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library
+from tests.needs import needed
 
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--drafter", "pld")
 KEPT = Path("results/compare.sqlite")
@@ -144,9 +144,7 @@ def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
 @pytest.mark.builds
 @pytest.mark.heavy
 def test_another_build_is_measured_through_its_own_bindings(mlsd: Mlsd) -> None:
-    other = os.environ.get("MLSD_OTHER_BUILD")
-    if other is None:
-        pytest.skip("MLSD_OTHER_BUILD names no other build: .ci/run compiles one")
+    other = needed("other-build")
     answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 4)
     builds = [answer[side]["environment"]["llama_cpp_build"] for side in ("a", "b")]
     assert builds[0] != builds[1]
@@ -156,9 +154,7 @@ def test_another_build_is_measured_through_its_own_bindings(mlsd: Mlsd) -> None:
 @pytest.mark.builds
 @pytest.mark.heavy
 def test_the_same_source_without_vectors_is_slower(mlsd: Mlsd) -> None:
-    other = os.environ.get("MLSD_NO_VECTORS")
-    if other is None:
-        pytest.skip("MLSD_NO_VECTORS is not set: python -m tools.native_builds --out DIR --build no-avx")
+    other = needed("build-without-vectors")
     answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 10)
     assert "slower" in {found["verdict"] for found in by_name(answer).values()}
     assert "faster" not in {found["verdict"] for found in by_name(answer).values()}

@@ -18,20 +18,15 @@ from mlsd import __version__
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, Remote, make_certificate
 from tests.lab.processes import ROOT, answers, end, free_port, wait_for, words_of
+from tests.needs import needed
 
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-pytestmark = [
-    pytest.mark.ssh,
-    pytest.mark.heavy,
-    pytest.mark.skipif(
-        SSHD is None or shutil.which("ssh") is None, reason="no sshd here (Debian: apt install openssh-server)"
-    ),
-]
+pytestmark = [pytest.mark.ssh, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
     """A server that lets one new key in, and an `ssh` on the PATH that knows both, as ~/.ssh/config would."""
+    program = needed("sshd")
     folder, port = tmp_path_factory.mktemp("ssh"), free_port()
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
@@ -55,7 +50,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
     wrapper.chmod(0o755)
     Path("/run/sshd").mkdir(exist_ok=True) if os.geteuid() == 0 else None
-    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
     path = os.environ["PATH"]
     os.environ["PATH"] = f"{wrapper.parent}:{path}"
     try:

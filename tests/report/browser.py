@@ -4,12 +4,13 @@ import base64
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.needs import needed
 
 FLAGS = (
     "--headless=new",
@@ -23,14 +24,6 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
-
-
-def chromium() -> str:
-    """The browser, or a failure that says how to get it: a page that nobody opened is not tested."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    raise AssertionError("Chromium is missing: apt-get install -y chromium (or deselect with -m 'not browser').")
 
 
 class Tab:
@@ -108,7 +101,16 @@ def browser(profile: Path) -> Iterator[Tab]:
 
     # Chromium reads file descriptor 3 and writes 4.
     shell = f'exec "$@" 3<&{to_child} 4>&{from_child}'
-    command = ["/bin/bash", "-c", shell, "bash", chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    command = [
+        "/bin/bash",
+        "-c",
+        shell,
+        "bash",
+        needed("chromium"),
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        "about:blank",
+    ]
     child = subprocess.Popen(
         command, pass_fds=(to_child, from_child), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

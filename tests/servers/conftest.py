@@ -1,6 +1,5 @@
 """Real servers that tests share; whoever asks for one is marked `server`."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,8 @@ from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.flags import Binary, read_binary, speculation
 from mlsd.servers.launch import Launched, server_flags
+from tests.needs import needed
 from tests.servers.measured import ONE_THREAD
-from tools.llama_server import built
 
 ASSETS = Path(__file__).parents[2] / "mlsd" / "assets" / "tiny"
 TARGET, DRAFT = ASSETS / "tiny-dense.gguf", ASSETS / "tiny-draft.gguf"
@@ -32,15 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def llama_server() -> Binary:
     """llama-server of the llama.cpp that is installed."""
-    path = built()
-    if path is None:
-        not_tested("llama-server is not built; python -m tools.llama_server builds it in some minutes")
-    return read_binary(str(path))
-
-
-def not_tested(reason: str) -> None:
-    """Fail or skip, as CI or a person would have it."""
-    (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {reason}")
+    return read_binary(needed("llama-server"))
 
 
 @pytest.fixture(scope="module")

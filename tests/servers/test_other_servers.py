@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,8 @@ from mlsd.servers.judge import judge
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
 from tests.lab.processes import ROOT, free_port
-from tests.servers.conftest import TARGET, Start, not_tested
+from tests.needs import needed
+from tests.servers.conftest import TARGET, Start
 from tests.servers.measured import ONE_THREAD, pair, prompt_of, reasons, verdicts
 from tests.servers.mlx_model import write_both
 
@@ -59,8 +59,7 @@ LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tok
 @pytest.fixture(scope="module")
 def python_server(run: Run, tiny: Path) -> tuple[Endpoint, Endpoint]:
     """llama-cpp-python's own server, plain and with prompt lookup."""
-    if find_spec("fastapi") is None:
-        not_tested("llama-cpp-python[server] is not installed; make setup does it")
+    needed("llama-cpp-python[server]")
     return run(PYTHON_SERVER, *_python(tiny / "llama.gguf")), run(PYTHON_SERVER, *_python(tiny / "llama.gguf"), *LOOKUP)
 
 
@@ -117,8 +116,7 @@ def test_pieces_of_a_stream_are_not_counted_as_tokens(python_server: tuple[Endpo
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama model and a draft near it, each as a GGUF and as a folder for mlx."""
-    if find_spec("mlx_lm") is None:
-        not_tested("mlx-lm is not installed; make setup does it")
+    needed("mlx-lm")
     folder = tmp_path_factory.mktemp("mlx")
     shape = {**TINY_SET, **TINY_ATTENTION}["llama"]
     write_random(folder / "raw.gguf", shape, seed=1)
