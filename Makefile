@@ -17,7 +17,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help install setup demo test check nightly fmt study benchmarks notebooks notebooks-open docs clean $(foreach s,A B C D E F G,suite-$(s))
+.PHONY: help install setup demo test check nightly fmt study benchmarks generated notebooks notebooks-open docs clean $(foreach s,A B C D E F G,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -85,8 +85,10 @@ benchmarks: $(VENV)/.developer ## Ratios measured side by side
 notebooks: $(VENV)/.developer ## Execute every notebook, and keep what it shows
 	@$(BIN)/python -m tools.notebook_outputs
 
-docs: $(VENV)/.developer ## Write the reference of commands and build the pages into site/
-	@$(BIN)/python -m tools.command_reference
+generated: $(VENV)/.developer ## Write every page and file that is generated from the code
+	@for tool in command_reference data_reference json_reference run_where; do $(BIN)/python -m tools.$$tool || exit 1; done
+
+docs: generated ## Write what is generated and build the pages into site/
 	@$(BIN)/mkdocs build
 	@for record in studies/*.record*.gz; do $(BIN)/mlsd record "$$record" --into site/results/study.sqlite || exit 1; done
 	@$(BIN)/mlsd report --db site/results/study.sqlite -o site/results

@@ -257,12 +257,12 @@ def test_every_room_that_the_architecture_names_exists() -> None:
 
 
 def test_the_reference_is_what_the_program_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
+    assert PAGE.read_text(encoding="utf-8") == reference(), "make generated"
 
 
 def test_the_tables_of_columns_warnings_and_statuses_are_those_of_the_code() -> None:
     text = PAGES["data.md"].read_text(encoding="utf-8")
-    assert data_reference.filled(text) == text, "python -m tools.data_reference"
+    assert data_reference.filled(text) == text, "make generated"
 
 
 def test_every_warning_has_a_meaning() -> None:
@@ -273,7 +273,7 @@ def test_every_warning_has_a_meaning() -> None:
 
 def test_readme_says_of_machines_what_their_self_checks_say() -> None:
     text = PAGES["README.md"].read_text(encoding="utf-8")
-    assert with_rows(text) == text, "python -m tools.run_where"
+    assert with_rows(text) == text, "make generated"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("self-check-*.json")), ids=lambda path: path.name)

@@ -6,6 +6,7 @@ import ast
 import functools
 import graphlib
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -98,6 +99,13 @@ def test_imports_point_to_rooms_above_only(module: str) -> None:
 def test_no_file_stands_in_a_circle() -> None:
     graph = {module: {name for name in _imports(path) if name in FILES} for module, path in FILES.items()}
     graphlib.TopologicalSorter(graph).prepare()  # raises for a circle, with its files
+
+
+def test_the_architecture_draws_the_rooms_in_their_order() -> None:
+    picture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    drawn = [word for line in picture.splitlines() for word in re.findall(r"^ ([a-z_]+(?: \.\.\. [a-z_]+)*) ", line)]
+    rooms = [name for line in drawn for name in re.findall(r"[a-z_]+", line) if name in ROOMS]
+    assert rooms == [room for room in ROOMS if "." not in room and room != "mlsd"], "docs/architecture.md, the picture"
 
 
 def test_no_folder_is_a_list() -> None:

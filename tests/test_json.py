@@ -18,7 +18,7 @@ def test_every_command_with_json_has_a_schema() -> None:
 
 def test_the_schemas_are_those_of_the_records() -> None:
     text = json_reference.text()
-    assert json_reference.FILE.read_text(encoding="utf-8") == text, "python -m tools.json_reference"
+    assert json_reference.FILE.read_text(encoding="utf-8") == text, "make generated"
     document = json.loads(text)
     chosen = [document["failure"], *document["commands"].values()]
     jsonschema.Draft202012Validator.check_schema({"anyOf": chosen, "$defs": document["$defs"]})

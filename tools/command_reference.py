@@ -13,7 +13,7 @@ _WIDTH = 100
 
 def reference() -> str:
     """The page."""
-    said = "Written from the program's own help by `python -m tools.command_reference`."
+    said = "Written from the program's own help by `make generated`."
     parts = ["# Commands", said, *_help(cli, "mlsd")]
     context = click.Context(cli, info_name="mlsd")
     for title, names in SECTIONS.items():
