@@ -30,6 +30,9 @@ def assert_shown(book: nbformat.NotebookNode, stem: str) -> None:
     shown = [output for output in outputs if output.output_type in ("execute_result", "display_data")]
     assert len(shown) >= (2 if stem == MEASURES else 7)
     assert all({"text/html", "image/png"} & set(output.data) for output in shown)
+    drawing = [cell for cell in cells if "mlsd.draw." in cell.source]
+    blank = [cell.source for cell in drawing if not any("image/png" in one.get("data", ()) for one in cell.outputs)]
+    assert blank == [], "each of these cells draws a figure, which nobody sees"
     assert [output for output in outputs if output not in shown and output.get("name") != "stdout"] == []
 
 

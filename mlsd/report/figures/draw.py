@@ -33,11 +33,13 @@ def _drawing(draw: Callable[..., None]) -> Callable[..., Axes]:
             return ax
         import matplotlib.pyplot as plt
 
-        with plot.style(), plt.rc_context({"figure.facecolor": "white"}):
-            _, own = plt.subplots(figsize=(plot.WIDTH_IN, 3.6), layout="constrained")
-            draw(frame, own, **more)
-            plot.legend([own])
-        return own  # type: ignore[no-any-return]  # pyplot's hints
+        # The first figure of a notebook makes pyplot interactive; inside a style, its end would take that back.
+        figure = plt.figure(figsize=(plot.WIDTH_IN, 3.6), layout="constrained", facecolor="white")
+        with plot.style():
+            axes = figure.subplots()
+            draw(frame, axes, **more)
+            plot.legend([axes])
+        return axes  # type: ignore[no-any-return]  # pyplot's hints
 
     return drawn
 
@@ -61,11 +63,16 @@ def _line(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[
 
 
 @_drawing
-def speedups(arms: pd.DataFrame, ax: Axes) -> None:
-    """Speedup over gamma of each target and draft, with 95 % intervals; of `study.arms`."""
+def speedups(arms: pd.DataFrame, ax: Axes, printed: pd.DataFrame | None = None) -> None:
+    """Speedup over gamma of each target and draft, with 95 % intervals; of `study.arms`.
+
+    `printed`: columns `gamma` and `speedup` of what somebody published, as crosses.
+    """
     own = arms[arms["speedup"].notna()]
     for i, (label, line) in enumerate(_by(own, "target", "draft", "text")):
         _line(ax, line.sort_values("gamma"), "gamma", "speedup", label, plot.look(i))
+    if printed is not None:
+        ax.plot(printed["gamma"], printed["speedup"], "x", color="grey", label="printed")
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
     ax.set(xlabel="gamma", ylabel="speedup over plain decoding", ylim=(0, None))
 
