@@ -282,8 +282,8 @@ def test_every_warning_has_a_meaning() -> None:
     assert raised | {f"{OUTPUT}near_tie", f"{OUTPUT}diverged"} == set(WARNINGS)
 
 
-def test_readme_says_of_machines_what_their_self_checks_say() -> None:
-    text = PAGES["README.md"].read_text(encoding="utf-8")
+def test_the_install_page_says_of_machines_what_their_self_checks_say() -> None:
+    text = PAGES["install.md"].read_text(encoding="utf-8")
     assert with_rows(text) == text, "make generated"
 
 
