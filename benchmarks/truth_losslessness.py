@@ -26,7 +26,7 @@ from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.quantize import quantize
-from mlsd.engine.losslessness import FACTOR, Judge
+from mlsd.engine.losslessness import MEMORY_LIMIT_NOISES, Judge
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
@@ -250,7 +250,7 @@ def cases() -> Iterator[dict[str, Any]]:
 def noises(case: dict[str, Any]) -> float | None:
     """How far the live memory was from the nearest fed one, in distances of these among each other."""
     noise = case.get("live_noise")
-    return (case["live_distance"] - case["live_limit"]) / noise + FACTOR if noise else None
+    return (case["live_distance"] - case["live_limit"]) / noise + MEMORY_LIMIT_NOISES if noise else None
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[Result]:

@@ -29,31 +29,32 @@ from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 Floats = npt.NDArray[np.float64]
 Widths = tuple[int, ...]  # of the passes that a text is fed in
 
-_N_FIXED = 8  # tokens that every memory is continued with, in one pass
-_TOP = 50  # logits of each row that count; the rest of a vocabulary is never chosen
-_ROOM = 256  # positions beyond the text, for the fixed tokens
+_N_FIXED_TOKENS = 8  # that every memory is continued with, in one pass
+_N_TOP_LOGITS = 50  # of each row that count; the rest of a vocabulary is never chosen
+_N_EXTRA_POSITIONS = 256  # beyond the text, for the fixed tokens
 # Tokens. Runs read a longer prompt once, all but its last token; so does the judge, where copies of memory prove right.
 _LONG_PROMPT = 512
-# How far a live memory may be from the nearest fed one: in distances of these among each other, and at least, as a
-# share of the spread of logits. Between the worst honest case (1.78) and the nearest broken one (1.85) of the trees on
-# which it was set (benchmarks/truth_losslessness.py); chains lie far from both.
-FACTOR, FLOOR = 1.8, 1e-3
+# How far a live memory may be from the nearest fed one: in noises (the largest distance of fed ones among each other),
+# and at least, as a share of the spread of logits. Between the worst honest case (1.78) and the nearest broken one
+# (1.85) of the trees on which it was set (benchmarks/truth_losslessness.py); chains lie far from both.
+MEMORY_LIMIT_NOISES, MEMORY_LIMIT_SHARE = 1.8, 1e-3
 # The noise of another order of cells is not measured, but guessed from that of another attention kernel. So of a tree
-# whose cells stay, what lies above the limit by less than this is not judged: valid it is not, nor shown to be broken.
-CLEARLY = 3.0
+# whose cells stay, a memory off by less than so many noises is not judged: neither valid, nor shown to be broken.
+TREE_BROKEN_NOISES = 3.0
 # Noise above this share of the spread is no rounding: it would explain any token and any memory.
-_MOST_NOISE = 0.4
-# Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.
-_OTHER_KERNELS = 0.05
-_OTHER_BUILD = 0.1  # how far all likely logits of two builds may be apart, as a share of their spread
+_NOISE_LIMIT_SHARE = 0.4
+# The least noise of an output that was written elsewhere, as a share of the spread of likely logits: two x86 machines
+# whose cards read alike differed where the best led by 0.02 of it.
+_ELSEWHERE_NOISE_SHARE = 0.05
+_BUILD_LIMIT_SHARE = 0.1  # how far all likely logits of two builds may be apart, as a share of their spread
 
 
-class Way(Record, frozen=True, kw_only=True):
-    """How a text is fed."""
+class Feeding(Record, frozen=True, kw_only=True):
+    """In which passes a text is fed."""
 
-    widths: Widths
-    prompt_in_two: bool = False  # the last token of the prompt comes in a pass of its own
-    n_ahead: int = 0  # last tokens of the prompt that come in the first pass, which a short text does not fill
+    widths: Widths  # of the passes behind the prompt
+    splits_prompt: bool = False  # the last token of the prompt comes in a pass of its own
+    n_from_prompt: int = 0  # last tokens of the prompt that fill up the first pass of a short text
     flash_attention: str | None = None  # None: as runs have it
 
 
@@ -68,28 +69,33 @@ class FedText(Record, frozen=True, kw_only=True):
     tree: TreeKind = "off"  # where a path's cells stay, they may lie in another order than the text
 
     @property
-    def single(self) -> Way:
-        return Way(widths=(1,) * len(self.tokens), prompt_in_two=self._is_deep)
+    def token_by_token(self) -> Feeding:
+        return Feeding(widths=(1,) * len(self.tokens), splits_prompt=self._has_long_prompt)
 
     @property
-    def _is_deep(self) -> bool:
+    def _has_long_prompt(self) -> bool:
         return len(self.prompt) >= _LONG_PROMPT
 
-    def ways(self) -> Iterator[Way]:
-        """Ways to feed the text, those of the fewest passes first.
+    def feedings(self) -> Iterator[Feeding]:
+        """How the text is fed, those of the fewest passes first.
 
         Passes as wide as the run's widest, since kernels change with the width; the run's own without what was
         rejected; wide ones that begin elsewhere, so that each token meets the full width once; single tokens. In which
         order attention adds up the cells of a tree is not known afterwards: its noise is that of another kernel.
         """
-        n, widest = len(self.tokens), self.widest if self.widest > 1 else _N_FIXED  # of a plain run anything wide
-        n_ahead = max(min(widest - n, len(self.prompt) - 1), 0) if n else 0
-        wide = Way(widths=full(n, widest), prompt_in_two=self._is_deep and not n_ahead, n_ahead=n_ahead)
-        first = min(n % widest or widest // 2, n)
-        shifted = Way(widths=(*full(first, max(first, 1)), *full(n - first, widest)))  # of a deep prompt all in one
-        yield from dict.fromkeys((wide, msgspec.structs.replace(wide, widths=self.accepted), shifted, self.single))
-        for way, kernel in itertools.product((wide, self.single), ("on", "off")) if self.tree != "off" else ():
-            yield msgspec.structs.replace(way, flash_attention=kernel)
+        n = len(self.tokens)
+        widest = self.widest if self.widest > 1 else _N_FIXED_TOKENS  # of a plain run anything wide
+        n_from_prompt = max(min(widest - n, len(self.prompt) - 1), 0) if n else 0
+        splits_prompt = self._has_long_prompt and not n_from_prompt
+        in_full_passes = Feeding(widths=full(n, widest), splits_prompt=splits_prompt, n_from_prompt=n_from_prompt)
+        as_accepted = msgspec.structs.replace(in_full_passes, widths=self.accepted)
+        n_first = min(n % widest or widest // 2, n)
+        # Of a long prompt all comes in one pass here.
+        shifted = Feeding(widths=(*full(n_first, max(n_first, 1)), *full(n - n_first, widest)))
+        yield from dict.fromkeys((in_full_passes, as_accepted, shifted, self.token_by_token))
+        if self.tree != "off":
+            for feeding, kernel in itertools.product((in_full_passes, self.token_by_token), ("on", "off")):
+                yield msgspec.structs.replace(feeding, flash_attention=kernel)
 
 
 def full(n: int, width: int) -> Widths:
@@ -118,45 +124,54 @@ def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> i
 # --- the tokens -------------------------------------------------------------------------------------------------------
 
 
-class Gaps:
-    """What is compared of each position, gathered while a text is fed: rows are wide, and a text may be long."""
+class Leads:
+    """The leads of the best tokens, gathered while a text is fed: rows are wide, and a text may be long.
+
+    Rows are logits before the tokens of an output, a few at a time; those behind its last token are left out.
+    """
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = np.asarray(tokens)
         self._pairs: list[npt.NDArray[np.int64]] = []  # the best token, and the emitted one or else the second best
-        self._single: list[Floats] = []  # logits of best, second and emitted token
-        self._wide: list[Floats] = []  # how far the best one leads the other of its pair
+        self._alone: list[Floats] = []  # logits of best, second and emitted token, from single tokens
+        self._in_passes: list[list[Floats]] = []  # by feeding, how far the best one leads the other of its pair
 
-    def single(self, rows: Logits) -> None:
-        """Logits before the next tokens, from passes of one token."""
-        at = sum(map(len, self._single))
-        tokens = self._tokens[at : at + len(rows)]
+    def take_single(self, rows: Logits) -> None:
+        """Rows from passes of one token; all of them before any wider ones."""
+        start = sum(map(len, self._alone))
+        tokens = self._tokens[start : start + len(rows)]
         rows, each = rows[: len(tokens)], np.arange(len(tokens))
         two = np.argpartition(rows, -2, axis=1)[:, -2:]
         two = np.take_along_axis(two, np.argsort(-np.take_along_axis(rows, two, axis=1), axis=1), axis=1)
         best, second = two.T
         self._pairs.append(np.stack([best, np.where(tokens == best, second, tokens)], axis=1))
-        self._single.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
+        self._alone.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
 
-    def wide(self, rows: Logits) -> None:
-        """The same from wider passes; all positions were gathered from single tokens before. May come again."""
-        at = sum(map(len, self._wide)) % sum(map(len, self._single))
-        pairs = np.concatenate(self._pairs)[at : at + len(rows)]
-        logits = np.take_along_axis(rows[: len(pairs)], pairs, axis=1).astype(np.float64)
-        self._wide.append(logits[:, 0] - logits[:, 1])
+    def next_feeding(self) -> Callable[[Logits], None]:
+        """Takes the rows of another feeding, whose passes are wider, from the first token on."""
+        pairs, leads = np.concatenate(self._pairs), list[Floats]()
+        self._in_passes.append(leads)
 
-    def verdict(self, reference: Sequence[int], floor: float = 0.0) -> Losslessness:
+        def take(rows: Logits) -> None:
+            start = sum(map(len, leads))
+            chosen = pairs[start : start + len(rows)]
+            logits = np.take_along_axis(rows[: len(chosen)], chosen, axis=1).astype(np.float64)
+            leads.append(logits[:, 0] - logits[:, 1])
+
+        return take
+
+    def verdict(self, reference: Sequence[int], least_noise: float = 0.0) -> Losslessness:
         """Compare the tokens with the plain greedy `reference`, as if the memory were right.
 
         noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
-        where that is another, and at least `floor`. A token is explained up to the largest noise seen.
+        where that is another, and at least `least_noise`. A token is explained up to the largest noise seen.
         With the noise exchangeable over positions E = sum over i of P(noise > lead_i) / 2 tokens should differ; up to
         E + 4 sqrt(E + 1) of them are explained.
         """
-        best, second, emitted = np.concatenate(self._single).T
+        best, second, emitted = np.concatenate(self._alone).T
         lead = _lead(best, second, emitted)
-        wide = np.concatenate([*self._wide, lead]).reshape(-1, len(lead))
-        noise = np.maximum(np.abs(wide - lead).max(axis=0), floor)
+        in_passes = np.stack([*(np.concatenate(leads) for leads in self._in_passes if leads), lead])
+        noise = np.maximum(np.abs(in_passes - lead).max(axis=0), least_noise)
         return explain(self._tokens.tolist(), reference, best, second, emitted, noise)
 
 
@@ -168,7 +183,7 @@ def _lead(best: Floats, second: Floats, emitted: Floats) -> Floats:
 def explain(
     tokens: Sequence[int], reference: Sequence[int], best: Floats, second: Floats, emitted: Floats, noise: Floats
 ) -> Losslessness:
-    """Whether noise explains the output, by the rule of `Gaps.verdict`; `noise` may be known of some positions only."""
+    """Whether noise explains the output, by the rule of `Leads.verdict`; `noise` may be that of some positions only."""
     gaps, lead = best - emitted, _lead(best, second, emitted)
     worst, tolerance, n_different = float(gaps.max()), float(noise.max(initial=0.0)), int((gaps > 0).sum())
     expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2 if len(noise) else 0.0
@@ -188,46 +203,46 @@ def explain(
 
 
 def of_recorded(tokens: Sequence[int], reference: Sequence[int], single: Logits, wide: Logits) -> Losslessness:
-    """Whether noise explains an output that was written elsewhere, by the rule of `Gaps.verdict`.
+    """Whether noise explains an output that was written elsewhere, by the rule of `Leads.verdict`.
 
     Rows of logits before each token (column 0: the token itself, then the likeliest) from passes of one token and of
     the run's width. Kernels may differ there, so the noise is at least a share of the logits' spread.
     """
-    return _of_columns(tokens, reference, single, wide, floor=_OTHER_KERNELS * TopLogits(single).spread)
+    return _of_columns(tokens, reference, single, wide, least_noise=_ELSEWHERE_NOISE_SHARE * TopLogits(single).spread)
 
 
 def _of_columns(
-    tokens: Sequence[int], reference: Sequence[int], single: Logits, wide: Logits, floor: float = 0.0
+    tokens: Sequence[int], reference: Sequence[int], single: Logits, wide: Logits, least_noise: float = 0.0
 ) -> Losslessness:
-    """The rule of `Gaps.verdict` for rows that have the emitted token in column 0."""
-    gaps = Gaps([0] * len(tokens))
-    gaps.single(single)
-    gaps.wide(wide)
-    found = gaps.verdict([0] * (len(tokens) + (len(tokens) != len(reference))), floor=floor)
-    return msgspec.structs.replace(found, first_difference=first_difference(tokens, reference))
+    """The rule of `Leads.verdict` for rows that have the emitted token in column 0."""
+    leads = Leads([0] * len(tokens))
+    leads.take_single(single)
+    leads.next_feeding()(wide)
+    verdict = leads.verdict([0] * (len(tokens) + (len(tokens) != len(reference))), least_noise)
+    return msgspec.structs.replace(verdict, first_difference=first_difference(tokens, reference))
 
 
-def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:
+def of_other_build(emitted: Sequence[int], reference: Sequence[int], here: Logits, elsewhere: Logits) -> Losslessness:
     """How the plain output of another build compares with the `reference` of this one.
 
     Rows as `of_recorded` takes them, of this build and of the other. Rounding explains differences up to the distance
     of leads where both chose alike; and both builds must say nearly the same everywhere.
     """
-    found = _of_columns(emitted, reference, own, other)
-    top = TopLogits(own)
-    off, limit = distance(top.of(own), top.of(other)), _OTHER_BUILD * top.spread
-    agreed = own[:, 0] >= own.max(axis=1)
+    verdict = _of_columns(emitted, reference, here, elsewhere)
+    top = TopLogits(here)
+    apart, limit = distance(top.of(here), top.of(elsewhere)), _BUILD_LIMIT_SHARE * top.spread
+    agreed = here[:, 0] >= here.max(axis=1)
     leads = [
-        rows[:, 0] - np.take_along_axis(rows, own[:, 1:].argmax(axis=1)[:, None] + 1, axis=1)[:, 0]
-        for rows in (own, other)
+        rows[:, 0] - np.take_along_axis(rows, here[:, 1:].argmax(axis=1)[:, None] + 1, axis=1)[:, 0]
+        for rows in (here, elsewhere)
     ]
-    calm = float(np.abs(leads[0] - leads[1])[agreed].max(initial=0.0))
-    explained = found.verdict == "near_tie" and off <= limit and (found.worst_gap or 0.0) <= calm
+    tolerance = float(np.abs(leads[0] - leads[1])[agreed].max(initial=0.0))
+    is_tie = verdict.verdict == "near_tie" and (verdict.worst_gap or 0.0) <= tolerance
     return msgspec.structs.replace(
-        found,
-        verdict="near_tie" if explained else "diverged",
-        tolerance=calm,
-        live_distance=off,
+        verdict,
+        verdict="near_tie" if is_tie and apart <= limit else "diverged",
+        tolerance=tolerance,
+        live_distance=apart,
         live_limit=limit,
     )
 
@@ -239,7 +254,7 @@ class TopLogits:
     """The best logits of each row that was seen first, centred (constants change nothing)."""
 
     def __init__(self, rows: Logits) -> None:
-        self._columns = np.argpartition(rows, -min(_TOP, rows.shape[1]), axis=1)[:, -_TOP:]
+        self._columns = np.argpartition(rows, -min(_N_TOP_LOGITS, rows.shape[1]), axis=1)[:, -_N_TOP_LOGITS:]
         first = self.of(rows)
         self.spread = distance(first, np.zeros_like(first))
 
@@ -268,33 +283,34 @@ class FedContext:
             self._inner.close()
             self._inner = None
 
-    def feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Context | None:
-        """Hold a text, fed in that way; None where the build has no such kernel.
+    def feed(self, text: FedText, feeding: Feeding, take: Callable[[Logits], None] | None = None) -> Context | None:
+        """Hold a text, fed in those passes; None where the build has no such kernel.
 
-        `use` receives the logits before each token and behind the last.
+        `take` receives the logits before each token and behind the last.
         """
-        n_ahead = way.n_ahead
+        n_from_prompt, kernel = feeding.n_from_prompt, feeding.flash_attention
         try:
-            context = self._empty(1 + max(way.widths, default=0) if use is not None else 1, way.flash_attention)
+            context = self._empty(1 if take is None else 1 + max(feeding.widths, default=0), kernel)
         except EngineError:
-            if way.flash_attention is None:
+            if kernel is None:
                 raise
             return None
-        rows, at = self._read(context, text.prompt, way), 0
-        if use is not None and not n_ahead:
-            use(check_finite(rows))
-        for i, width in enumerate(way.widths):
-            ahead = text.prompt[len(text.prompt) - n_ahead :] if i == 0 else ()
-            n_rows = width + (len(ahead) > 0) if use is not None else 0
-            context.decode((*ahead, *text.tokens[at : at + width]), n_outputs=n_rows)
-            if use is not None:
-                use(check_finite(context.logits()))
-            at += width
+        rows = self._read(context, text.prompt, feeding)
+        if take is not None and not n_from_prompt:
+            take(check_finite(rows))
+        n_fed = 0
+        for width in feeding.widths:
+            of_prompt = text.prompt[len(text.prompt) - n_from_prompt :] if n_fed == 0 else ()
+            n_outputs = 0 if take is None else width + (len(of_prompt) > 0)
+            context.decode((*of_prompt, *text.tokens[n_fed : n_fed + width]), n_outputs=n_outputs)
+            if take is not None:
+                take(check_finite(context.logits()))
+            n_fed += width
         return context
 
     def follow(self, context: Context) -> Logits:
         """The logits after each fixed token behind what a context holds. Raises: EngineError."""
-        fixed = context.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
+        fixed = context.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED_TOKENS]
         context.decode(fixed, n_outputs=len(fixed))
         return check_finite(context.logits())
 
@@ -302,7 +318,7 @@ class FedContext:
         """The same behind a copied memory; nothing of what the context held before may help it."""
         try:
             context = self._empty()
-            context.decode(context.tokenizer.tokenize(PROBE_TEXT)[-_N_FIXED:], n_outputs=0)
+            context.decode(context.tokenizer.tokenize(PROBE_TEXT)[-_N_FIXED_TOKENS:], n_outputs=0)
             context.set_memory(memory, n_past)
             return self.follow(context)
         except EngineError:
@@ -314,32 +330,33 @@ class FedContext:
         memory, n_past = context.copy_memory(), context.n_past
         rows = self.follow(context)
         top = TopLogits(rows)
-        return distance(top.of(rows), top.of(self.follow_copy(memory, n_past))) <= FLOOR * top.spread
+        return distance(top.of(rows), top.of(self.follow_copy(memory, n_past))) <= MEMORY_LIMIT_SHARE * top.spread
 
-    def _read(self, context: Context, prompt: tuple[int, ...], way: Way) -> Logits:
+    def _read(self, context: Context, prompt: tuple[int, ...], feeding: Feeding) -> Logits:
         """Bring a prompt into the empty context; the logits behind it."""
-        is_kept = len(prompt) >= _LONG_PROMPT and way.flash_attention is None and not way.n_ahead
-        key, prompt = (prompt, way.prompt_in_two), prompt[: len(prompt) - way.n_ahead]
-        if is_kept and (known := self._prompts.get(key)) is not None:
-            context.set_memory(known[0], len(prompt))
-            return known[1]
-        for part in (prompt[:-1], prompt[-1:]) if way.prompt_in_two else (prompt,):
+        is_kept = len(prompt) >= _LONG_PROMPT and feeding.flash_attention is None and not feeding.n_from_prompt
+        key, prompt = (prompt, feeding.splits_prompt), prompt[: len(prompt) - feeding.n_from_prompt]
+        kept = self._prompts.get(key) if is_kept else None
+        if kept is not None:
+            context.set_memory(kept[0], len(prompt))
+            return kept[1]
+        for part in (prompt[:-1], prompt[-1:]) if feeding.splits_prompt else (prompt,):
             context.decode(part)
         row = context.logits()
         if is_kept and key not in self._prompts:
             memory = context.copy_memory()
-            of_this = {other: one for other, one in self._prompts.items() if other[0] == prompt}
-            self._prompts = {**of_this, key: (memory, row) if self.copies_are_right(context) else None}
+            of_prompt = {other: kept for other, kept in self._prompts.items() if other[0] == prompt}
+            self._prompts = {**of_prompt, key: (memory, row) if self.copies_are_right(context) else None}
             context.clear()
-            return self._read(context, prompt, way)
+            return self._read(context, prompt, feeding)
         return row
 
     def _empty(self, n_outputs: int = 1, flash_attention: str | None = None) -> Context:
         """The context, holding nothing, for at least so many rows of logits in a pass."""
         wanted = judge_options(self._options, n_outputs, flash_attention)
         if self._inner is not None:
-            own = self._inner.options
-            if own.flash_attention != wanted.flash_attention or own.max_outputs < wanted.max_outputs:
+            options = self._inner.options
+            if options.flash_attention != wanted.flash_attention or options.max_outputs < wanted.max_outputs:
                 self.close()
         if self._inner is None:
             self._inner = self._open(wanted)
@@ -351,8 +368,8 @@ def judge_options(options: ContextOptions, n_outputs: int = 1, flash_attention: 
     """The judge's context beside runs whose contexts share `options`: it takes nothing back and holds no tree."""
     return msgspec.structs.replace(
         options,
-        n_ctx=options.n_ctx + _ROOM,
-        max_outputs=max(_N_FIXED, n_outputs),
+        n_ctx=options.n_ctx + _N_EXTRA_POSITIONS,
+        max_outputs=max(_N_FIXED_TOKENS, n_outputs),
         device_sampling=False,
         flash_attention=flash_attention or options.flash_attention,
     )
@@ -368,7 +385,7 @@ class Judge:
         """`options` give what all contexts share; the rest is set here."""
         self._context = FedContext(open_context, options)
         # What follows the fixed tokens behind memories of one text, by how it was fed.
-        self._fed: dict[object, tuple[TopLogits, dict[Way, Floats]]] = {}
+        self._fed: dict[object, tuple[TopLogits, dict[Feeding, Floats]]] = {}
         self._verdicts: dict[object, Losslessness] = {}
 
     def close(self) -> None:
@@ -380,9 +397,20 @@ class Judge:
         self._context.follow_copy(context.copy_memory(), context.n_past)
 
     def judge(
-        self, run: Generation, reference: Sequence[int], prompt: Sequence[int], context: Context, *, strategy: str
+        self,
+        run: Generation,
+        reference: Sequence[int],
+        prompt: Sequence[int],
+        context: Context,
+        *,
+        strategy: str,
+        compares_memory: bool = True,
     ) -> Losslessness:
-        """Judge a greedy run whose memory is in `context` by the plain greedy `reference`. Raises: EngineError."""
+        """Judge a greedy run whose memory is in `context` by the plain greedy `reference`.
+
+        Equal tokens are lossless; the memory that they left is compared where that is asked for, and always where
+        tokens differ. Raises: EngineError.
+        """
         tree = context.options.tree
         verdict = self.judge_tokens(run, reference, prompt, tree=tree)
         if strategy == "unchecked":
@@ -390,71 +418,84 @@ class Judge:
         n_off = context.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
+        if verdict.verdict == "lossless" and not compares_memory:
+            return verdict
         # A path that was decoded again left the memory of a chain.
-        live = self._live(fed_text(run, prompt, tree="off" if tree == "redecode" else tree), context)
-        worse = max(verdict.verdict, live.verdict, key=VERDICTS.index)
+        memory = self._judge_memory(fed_text(run, prompt, tree="off" if tree == "redecode" else tree), context)
         return msgspec.structs.replace(
             verdict,
-            verdict=worse,
-            live_distance=live.live_distance,
-            live_limit=live.live_limit,
-            live_noise=live.live_noise,
+            verdict=max(verdict.verdict, memory.verdict, key=VERDICTS.index),
+            live_distance=memory.live_distance,
+            live_limit=memory.live_limit,
+            live_noise=memory.live_noise,
         )
 
     def judge_tokens(
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], *, tree: TreeKind = "off"
     ) -> Losslessness:
-        """Judge the output alone, as if the memory it came from were right."""
+        """Judge the output alone, as if the memory it came from were right; nothing is fed for equal tokens."""
         if tuple(run.tokens) == tuple(reference):
             return Losslessness(verdict="lossless")
         text = fed_text(run, prompt, tree=tree)
         key = (text, run.tokens, tuple(reference))
         if key not in self._verdicts:
-            self._verdicts[key] = self._compare(text, run.tokens, reference)
+            self._verdicts[key] = self._judge_differences(text, run.tokens, reference)
         return self._verdicts[key]
 
-    def _compare(self, text: FedText, tokens: tuple[int, ...], reference: Sequence[int]) -> Losslessness:
-        gaps = Gaps(tokens)
-        self._feed(text, text.single, gaps.single)
-        verdict = gaps.verdict(reference)
-        for way in text.ways():  # few passes first, and nearly always the noise of all of them
-            if verdict.verdict == "diverged" and way != text.single and self._feed(text, way, gaps.wide) is not None:
-                verdict = gaps.verdict(reference)
-        most = _MOST_NOISE * self._fed[text.prompt, text.tokens][0].spread
+    def _judge_differences(self, text: FedText, tokens: tuple[int, ...], reference: Sequence[int]) -> Losslessness:
+        leads = Leads(tokens)
+        self._feed(text, text.token_by_token, leads.take_single)
+        verdict = leads.verdict(reference)
+        for feeding in text.feedings():  # few passes first, and nearly always the noise of all of them
+            if verdict.verdict != "diverged" or feeding == text.token_by_token:
+                continue
+            if self._feed(text, feeding, leads.next_feeding()) is not None:
+                verdict = leads.verdict(reference)
+        most = _NOISE_LIMIT_SHARE * self._fed[text.prompt, text.tokens][0].spread
         gap, tolerance = verdict.worst_gap or 0.0, verdict.tolerance or 0.0
-        if gap > most if verdict.verdict == "near_tie" else text.tree == "keep" and gap <= CLEARLY * tolerance:
+        if (
+            gap > most
+            if verdict.verdict == "near_tie"
+            else text.tree == "keep" and gap <= TREE_BROKEN_NOISES * tolerance
+        ):
             return msgspec.structs.replace(verdict, verdict="not_judged")
         return verdict
 
-    def _live(self, text: FedText, context: Context) -> Losslessness:
+    def _judge_memory(self, text: FedText, context: Context) -> Losslessness:
         """How far the memory in `context` is from the nearest that was fed, and may be; fed as often as needed."""
         rows = self._context.follow_copy(context.copy_memory(), context.n_past)
         nearest, noise, limit, most, spread = math.inf, 0.0, 0.0, 0.0, 0.0
-        fed: list[Way] = []
-        for way in text.ways():
-            if (found := self._feed(text, way)) is None:
+        fed: list[Feeding] = []
+        for feeding in text.feedings():
+            behind = self._feed(text, feeding)
+            if behind is None:
                 continue
-            fed.append(way)
-            top, known = self._fed[text.prompt, text.tokens]
-            nearest, spread = min(nearest, distance(top.of(rows), found)), top.spread
-            noise = max((distance(known[a], known[b]) for a, b in itertools.combinations(fed, 2)), default=0.0)
-            limit, most = spread * FLOOR + FACTOR * noise, spread * (FLOOR + _MOST_NOISE)
+            fed.append(feeding)
+            top, behind_feedings = self._fed[text.prompt, text.tokens]
+            nearest, spread = min(nearest, distance(top.of(rows), behind)), top.spread
+            pairs = itertools.combinations((behind_feedings[feeding] for feeding in fed), 2)
+            noise = max(itertools.starmap(distance, pairs), default=0.0)
+            limit = spread * MEMORY_LIMIT_SHARE + MEMORY_LIMIT_NOISES * noise
+            most = spread * (MEMORY_LIMIT_SHARE + _NOISE_LIMIT_SHARE)
             if nearest <= min(limit, most):
                 break
         verdict: Verdict = "lossless" if nearest <= min(limit, most) else "not_judged"
-        clear = limit if text.tree == "off" else spread * FLOOR + CLEARLY * noise
-        if nearest > clear and (again := self._context.feed(text, fed[0])) and self._context.copies_are_right(again):
-            verdict = "diverged"
+        clear = limit if text.tree == "off" else spread * MEMORY_LIMIT_SHARE + TREE_BROKEN_NOISES * noise
+        if nearest > clear:
+            again = self._context.feed(text, fed[0])
+            if again is not None and self._context.copies_are_right(again):
+                verdict = "diverged"
         return Losslessness(verdict=verdict, live_distance=nearest, live_limit=limit, live_noise=noise)
 
-    def _feed(self, text: FedText, way: Way, use: Callable[[Logits], None] | None = None) -> Floats | None:
-        """What follows the text, fed in that way; None where the build has no such kernel."""
+    def _feed(self, text: FedText, feeding: Feeding, take: Callable[[Logits], None] | None = None) -> Floats | None:
+        """What follows the text, fed in those passes; None where the build has no such kernel."""
         key = text.prompt, text.tokens
-        if key in self._fed and way in self._fed[key][1] and use is None:
-            return self._fed[key][1][way]
-        if (context := self._context.feed(text, way, use)) is None:
+        if take is None and key in self._fed and feeding in self._fed[key][1]:
+            return self._fed[key][1][feeding]
+        context = self._context.feed(text, feeding, take)
+        if context is None:
             return None
         rows = self._context.follow(context)
-        top, known = self._fed.setdefault(key, (TopLogits(rows), {}))
-        known[way] = top.of(rows)
-        return known[way]
+        top, behind_feedings = self._fed.setdefault(key, (TopLogits(rows), {}))
+        behind_feedings[feeding] = top.of(rows)
+        return behind_feedings[feeding]

@@ -20,7 +20,7 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.losslessness import FedText, Gaps, Judge, TopLogits, distance, first_difference, full
+from mlsd.engine.losslessness import FedText, Judge, Leads, TopLogits, distance, first_difference, full
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError
 from tests.conftest import ARCHITECTURES
@@ -40,22 +40,23 @@ def test_the_first_difference_is_found_and_a_missing_token_is_one() -> None:
 # --- the tokens -------------------------------------------------------------------------------------------------------
 
 
-def gaps(tokens: tuple[int, ...], *, lead: float, noise: float) -> Gaps:
+def leads(tokens: tuple[int, ...], *, lead: float, noise: float) -> Leads:
     """Token 7 leads token 3 by `lead` everywhere alone; wide passes change that by `noise` at one position."""
     single = np.zeros((len(tokens), 10), dtype=np.float32)
     single[:, 7], single[:, 3] = 8.0, 8.0 - lead
     wide = single.copy()
     wide[0, 3] += noise
-    found = Gaps(tokens)
-    found.single(single)
+    found = Leads(tokens)
+    found.take_single(single)
+    take = found.next_feeding()
     for row in wide:  # as passes bring them, a few at a time
-        found.wide(row[None])
+        take(row[None])
     return found
 
 
 @pytest.mark.parametrize(("noise", "verdict"), [(0.0, "diverged"), (0.9, "diverged"), (1.1, "near_tie")])
 def test_a_difference_is_a_tie_up_to_the_noise_of_the_two_best_logits(noise: float, verdict: str) -> None:
-    found = gaps((7, 3, 7, 7), lead=1.0, noise=noise).verdict((7, 7, 7, 7))
+    found = leads((7, 3, 7, 7), lead=1.0, noise=noise).verdict((7, 7, 7, 7))
     assert found.verdict == verdict
     assert (found.first_difference, found.worst_gap, found.top2_gap) == (1, 1.0, 1.0)
     assert found.tolerance == pytest.approx(noise, abs=1e-5)
@@ -67,21 +68,37 @@ def test_noise_of_tokens_that_are_never_chosen_explains_nothing() -> None:
     single[:, 7], single[:, 3] = 8.0, 7.0
     wide = single.copy()
     wide[:, 0] += 6.0  # far from the best two
-    found = Gaps((7, 3, 7))
-    found.single(single)
-    found.wide(wide)
+    found = Leads((7, 3, 7))
+    found.take_single(single)
+    found.next_feeding()(wide)
     assert found.verdict((7, 7, 7)).verdict == "diverged"
 
 
 def test_more_differences_than_noise_can_make_are_no_ties() -> None:
     n = 200
     tokens = (3,) * 100 + (7,) * 100  # each within the noise that one position has
-    assert gaps(tokens, lead=0.5, noise=0.6).verdict((7,) * n).verdict == "diverged"
-    assert gaps((3, *(7,) * (n - 1)), lead=0.5, noise=0.6).verdict((7,) * n).verdict == "near_tie"
+    assert leads(tokens, lead=0.5, noise=0.6).verdict((7,) * n).verdict == "diverged"
+    assert leads((3, *(7,) * (n - 1)), lead=0.5, noise=0.6).verdict((7,) * n).verdict == "near_tie"
+
+
+def test_rows_behind_the_end_of_an_output_change_nothing() -> None:
+    """A run that an end token ended has more in its memory than in its output, and every feeding brings those rows."""
+    tokens = (7, 3, 7, 7)
+    rows = np.zeros((7, 10), dtype=np.float32)
+    rows[:, 7], rows[:, 3] = 8.0, 7.5
+    found = Leads(tokens)
+    for row in rows:
+        found.take_single(row[None])
+    for parts in ((rows[:3], rows[3:]), (rows,)):
+        take = found.next_feeding()
+        for part in parts:
+            take(part)
+    verdict = found.verdict((7, 7, 7, 7))
+    assert (verdict.verdict, verdict.tolerance, verdict.n_compared) == ("diverged", 0.0, 4)
 
 
 def test_a_shorter_output_is_no_tie() -> None:
-    assert gaps((7,), lead=1.0, noise=100.0).verdict((7, 7)).verdict == "diverged"
+    assert leads((7,), lead=1.0, noise=100.0).verdict((7, 7)).verdict == "diverged"
 
 
 def test_a_constant_on_all_logits_is_no_distance() -> None:
@@ -94,13 +111,14 @@ def test_a_constant_on_all_logits_is_no_distance() -> None:
 def test_a_text_is_fed_whole_and_every_token_once_in_a_pass_as_wide_as_the_runs_widest() -> None:
     for n, widest, n_prompt in itertools.product(range(1, 40), (2, 5, 17), (1, 60)):
         text = FedText(prompt=(0,) * n_prompt, tokens=tuple(range(n)), accepted=full(n, 3), widest=widest, tree="keep")
-        ways = list(text.ways())
-        assert all(sum(way.widths) == n and way.n_ahead < n_prompt for way in ways) and text.single in ways
+        feedings = list(text.feedings())
+        assert all(sum(feeding.widths) == n and feeding.n_from_prompt < n_prompt for feeding in feedings)
+        assert text.token_by_token in feedings
         met = set[int]()
-        for way in ways:
-            ends = list(itertools.accumulate(way.widths))
-            for i, (width, end) in enumerate(zip(way.widths, ends, strict=True)):
-                if width + (way.n_ahead if i == 0 else 0) >= widest:
+        for feeding in feedings:
+            ends = list(itertools.accumulate(feeding.widths))
+            for i, (width, end) in enumerate(zip(feeding.widths, ends, strict=True)):
+                if width + (feeding.n_from_prompt if i == 0 else 0) >= widest:
                     met |= set(range(end - width, end))
         assert met == set(range(n)) or n + n_prompt - 1 < widest
 
@@ -218,6 +236,24 @@ def test_nothing_is_ever_taken_back_in_the_judges_own_contexts(target: Target, m
     target._plain.clear()  # so that a new judge is made
     for way in ways:
         assert target.trial("factual", way).verdict.verdict != "diverged"
+
+
+def test_an_output_that_ended_inside_accepted_tokens_is_judged(tiny: Path) -> None:
+    """With `ignore_eog` off: what was accepted behind the end token is in the memory, and in no output."""
+    limits = GenerationLimits(n_predict=N_PREDICT)
+    with (
+        LlamaModel(tiny / "llama.gguf") as model,
+        open_context(model, OPTIONS) as context,
+        closing(Judge(partial(open_context, model), OPTIONS)) as judge,
+    ):
+        prompt = tuple(range(20))
+        plain = generate(context, NoDrafter(), make_rollback("trim", context), prompt, limits, MonotonicClock())
+        accepted = msgspec.structs.replace(plain.rounds[0], proposed=8, accepted=8, committed=4)
+        ended = msgspec.structs.replace(
+            plain, tokens=(plain.tokens[0], 3, *plain.tokens[2:5]), rounds=(accepted,), past=plain.past[:9]
+        )
+        assert len(ended.past) > len(ended.tokens)
+        assert judge.judge_tokens(ended, plain.tokens[:5], prompt).verdict == "diverged"
 
 
 def test_judging_leaves_the_memory_as_it_is(tiny: Path) -> None:

@@ -150,6 +150,7 @@ class Arms:
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
+        self._compared = set[bytes]()  # arms whose memory was compared once, though their tokens were equal
         started_ns = clock.now_ns()
         self._n_predict = max(case.n_predict for case in job.cases.values())
         try:
@@ -389,10 +390,12 @@ class Arms:
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        if case.arm == "ar" and run.prefill_ns is not None:  # nothing was copied or taken back
-            verdict = self._judge.judge_tokens(run, reference, prompt)
-        else:
-            verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=arm.target_strategy or "trim")
+        # Of plain decoding that read its own prompt nothing was copied or taken back.
+        is_due = arm_key(case) not in self._compared and (case.arm == "sd" or run.prefill_ns is None)
+        strategy = arm.target_strategy or "trim"
+        verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=strategy, compares_memory=is_due)
+        if is_due:
+            self._compared.add(arm_key(case))
         if case.arm == "ar":  # only now: one whose judging failed is no reference
             self._references.setdefault(key, run.tokens)
         return verdict

@@ -40,13 +40,26 @@ def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: P
         for key, tokens in arms._references.items():
             arms._references[key] = ((tokens[0] + 1) % 256, *tokens[1:])
         verdicts = [arms.run(msgspec.structs.replace(drafted, repeat=repeat)).losslessness for repeat in range(2)]
-        fed = [len(ways) for _, ways in arms._judge._fed.values()]
+        fed = [len(feedings) for _, feedings in arms._judge._fed.values()]
         verdicts.append(arms.run(msgspec.structs.replace(drafted, repeat=2)).losslessness)
-        assert [len(ways) for _, ways in arms._judge._fed.values()] == fed
+        assert [len(feedings) for _, feedings in arms._judge._fed.values()] == fed
     assert reference.losslessness is not None and reference.losslessness.verdict == "lossless"
     assert reference.conditions is not None and reference.conditions.generation_ns is not None
     assert verdicts[0] is not None and verdicts[0].first_difference == 0
     assert verdicts[1] == verdicts[2] == verdicts[0]
+
+
+def test_the_memory_behind_equal_tokens_is_compared_in_an_arms_first_trial_alone(tiny: Path) -> None:
+    job = make_jobs(tiny, repeats=2)[1]
+    plain, drafted = pair(job)
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+        verdicts = [arms.run(slot).losslessness for slot in (plain, drafted, drafted)]
+        fed = {key: len(feedings) for key, (_, feedings) in arms._judge._fed.items()}
+        for key, tokens in arms._references.items():
+            arms._references[key] = (*tokens[:-1], (tokens[-1] + 1) % 256)
+        verdicts.append(arms.run(drafted).losslessness)
+    assert all(verdict is not None for verdict in verdicts) and len(fed) == 1
+    assert [verdict.live_distance is not None for verdict in verdicts if verdict] == [False, True, False, True]
 
 
 def test_a_generation_that_really_waited_is_disturbed(tiny: Path) -> None:
