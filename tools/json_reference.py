@@ -70,6 +70,7 @@ from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
 from mlsd.store.rows import DraftDistance, PassShares, Run, StoredWarning, TimedPass
 from mlsd.trials.fields import ARM, Kind
+from mlsd.trials.stages import StageTime
 from tools.data_reference import comments
 
 RELEASED = 5  # what changes before the next release is one step above it
@@ -116,8 +117,8 @@ BenchTrial = _object(
 )  # fmt: skip
 Bench = _object(
     "Bench", "`stopped` is there where the bench had a goal.",
-    database=str, trials=list[BenchTrial], summary=list[ArmObject], answers=list[AnswerObject],
-    stopped=NotRequired[Stop],
+    database=str, stages=tuple[StageTime, ...], trials=list[BenchTrial], summary=list[ArmObject],
+    answers=list[AnswerObject], stopped=NotRequired[Stop],
 )  # fmt: skip
 
 
@@ -210,6 +211,7 @@ Methods = _object("Methods", "Every drafting method.", methods=list[MethodInfo],
 Tuned = _object(
     "Tuned", "What a search found; the fastest setting first.",
     database=str, settings=list[ArmObject], answers=list[AnswerObject], stopped=str, failed=dict[str, str],
+    stages=tuple[StageTime, ...],
 )  # fmt: skip
 ModelFile = _object(
     "ModelFile", "A file and whether it is what it should be.",
@@ -252,7 +254,15 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "lab status": LabStatus,
     "record": list[Verification],
     "audit": Audited,
-    "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
+    "compare": _with(
+        Comparison,
+        "Compared",
+        database=str,
+        answer=str,
+        failures=list[str],
+        findings=list[_FINDING],
+        stages=tuple[StageTime, ...],
+    ),
     "calibrate": (Calibrated, Bandwidth, Broken),
     "models list": list[Listing],
     "models show": dict[str, Any],  # what is known of Listing and of the manifest's entry

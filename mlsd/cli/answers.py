@@ -18,6 +18,7 @@ from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import DECIDED, Answer, Use
 from mlsd.trials.results import Measured
+from mlsd.trials.stages import StageTime, stage_line
 from mlsd.trials.sums import PARTS, speed
 
 if TYPE_CHECKING:
@@ -44,14 +45,21 @@ def answer_objects(found: Sequence[Answer], models: Iterable[LocalModel], questi
     return [answer_object(one, _flags(one, named), next_step(one, question)) for one in found]
 
 
-def say_answers(found: Sequence[AnswerObject]) -> None:
-    """Print each answer, and what to set where the answer is on or off."""
+def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
+    """Print each answer, what to set where the answer is on or off, and where the time went."""
     for one in found:
         say(f"Answer for {one.prompt}: {one.words}.")
         if one.next is not None:
             say(f"What decides it: {one.next}")
         for line in one.flags:
             say(line)
+    say_stages(stages)
+
+
+def say_stages(stages: Iterable[StageTime]) -> None:
+    """Print where the time of a session went, if that is known."""
+    if (line := stage_line(stages)) is not None:
+        say(f"Time of the measuring process: {line}.")
 
 
 def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:

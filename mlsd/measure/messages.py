@@ -18,6 +18,7 @@ from mlsd.errors import MlsdError, NativeError
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, ModelRef, Record, Status, Trial
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.trials.stages import StageTime
 
 SIGN_S = 10.0  # between signs of life of what takes long
 
@@ -220,6 +221,7 @@ class BlockMeasured(Record, frozen=True, kw_only=True, tag=True):
     trials: tuple[Trial, ...]  # measured or failed
     process: str | None = None  # which measured them all
     heat: str | None = None  # why none of their times may be used
+    stages: tuple[StageTime, ...] = ()  # where the worker's time went since it started or the block before
 
 
 class Refused(Record, frozen=True, kw_only=True, tag=True):

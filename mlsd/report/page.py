@@ -38,6 +38,7 @@ from mlsd.report.tables.sides import comparison_table, machine_table
 from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import Answer, first_line
+from mlsd.trials.stages import stage_line
 from mlsd.units import counted, quoted
 from mlsd.version import __version__
 
@@ -95,6 +96,8 @@ def _notes(study: Study) -> tuple[str, ...]:
     found = [f"{counted(len(study.warnings), 'warning')}: {kinds}."] if kinds else []
     if random := ", ".join(name for name, facts in study.facts.items() if facts.synthetic):
         found.insert(0, f"{random}: random weights, so times and bytes hold; acceptance and speedup need real ones.")
+    if (line := stage_line(time for run in study.runs for time in run.stages)) is not None:
+        found.append(f"Time of the measuring processes: {line}.")
     return (*study.notes, *found)
 
 

@@ -32,6 +32,7 @@ from mlsd.records import (
 )
 from mlsd.store.rows import Run, environment_key
 from mlsd.trials.results import Measured, SessionPlan
+from mlsd.trials.stages import StageTime
 from mlsd.trials.sums import Sums, sums
 
 _OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
@@ -234,3 +235,4 @@ class _Planned(Record, frozen=True):
     engine: EngineOptions | None = None
     n_threads: Few | None = None
     decides: SessionPlan | None = None
+    stages: tuple[StageTime, ...] = ()

@@ -8,6 +8,7 @@ import msgspec
 from mlsd.engine.parts import PARTS, Part
 from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, QualityWarning, Record, Sampling
 from mlsd.trials.results import SessionPlan
+from mlsd.trials.stages import StageTime
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
@@ -32,6 +33,11 @@ class Run(Record, frozen=True, kw_only=True):
         """What of its plan its session decides; None: of before this was stored."""
         own = self.plan.get("decides")
         return None if own is None else msgspec.convert(own, SessionPlan)
+
+    @property
+    def stages(self) -> tuple[StageTime, ...]:
+        """Where the time of its workers went; empty where they did not say."""
+        return msgspec.convert(self.plan.get("stages", ()), tuple[StageTime, ...])
 
 
 class MeasuredCase(NamedTuple):

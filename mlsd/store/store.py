@@ -34,6 +34,7 @@ from mlsd.store.rows import (
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
 from mlsd.trials.results import Measured
+from mlsd.trials.stages import StageTime
 from mlsd.trials.sums import PARTS, Sums, sums
 
 ALL = TrialFilter()
@@ -99,6 +100,12 @@ class Store:
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
         with self._transaction() as db:
             db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, _now(), run_id))
+
+    def set_stages(self, run_id: int, stages: Iterable[StageTime]) -> None:
+        """Record where the time of a run's workers went so far."""
+        with self._transaction() as db:
+            values = (rowcodec.encode(list(stages)), run_id)
+            db.execute("UPDATE run SET plan = json_set(plan, '$.stages', json(?)) WHERE id = ?", values)
 
     def add_models(self, models: Iterable[ModelFacts]) -> None:
         """Record what the models' files say; a model known by its hash is replaced."""

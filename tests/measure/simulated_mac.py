@@ -26,6 +26,7 @@ from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.conversation import SavedPrompts
 from mlsd.measure.worker.serve import Pulse, measure_slots
+from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial
@@ -136,7 +137,7 @@ class MacArms:
     load_ns, backend = 5, METAL
 
     def __init__(self, mac: Mac) -> None:
-        self._mac = mac
+        self._mac, self.stages = mac, StageClock(mac.clock)
 
     def _session(self) -> _Session:
         session = _Session(truth, ContextOptions(n_ctx=512), self._mac.clock)

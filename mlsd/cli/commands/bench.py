@@ -124,12 +124,13 @@ def bench(
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
-        print_json({"database": result.database, "trials": trials, "summary": arms, "answers": answers, **goal_met})
+        about = {"database": result.database, "stages": result.outcome.stages}
+        print_json({**about, "trials": trials, "summary": arms, "answers": answers, **goal_met})
     elif result.results:
         _print(result)
     say_warnings(result.warnings)
     if not as_json:
-        say_answers(answers)
+        say_answers(answers, result.outcome.stages)
     if result.outcome.interrupted:
         ctx.exit(130)
     return list(result.results)
@@ -204,12 +205,12 @@ def _search(
     found = [] if result.answer is None else answer_objects([result.answer], result.models, question)
     if as_json:
         settings = [arm_object(one) for one in result.results]
-        about = {"stopped": result.stopped, "failed": result.failed}
+        about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}
         print_json({"database": result.database, "settings": settings, "answers": found, **about})
         return list(result.results)
     if verbosity.get() != "quiet":
         print_table(settings_table(request, result, *head_lines(result.database, result.results)))
-    say_answers(found)
+    say_answers(found, result.stages)
     if result.answer is None:
         say("Answer: no setting could be measured.")
     note(f"Stopped: {result.stopped}. Trials in {result.database}.")

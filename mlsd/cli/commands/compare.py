@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from mlsd.cli import options as shared
+from mlsd.cli.answers import say_stages
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
@@ -174,10 +175,12 @@ def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_j
         parts = (markdown.escape(found.answer), markdown.table_text(shown), *map(markdown.escape, failures))
         write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
     if as_json:
-        print_json({"database": done.database, "answer": found.answer, "failures": failures, **one})
+        about = {"database": done.database, "stages": done.stages}
+        print_json({**about, "answer": found.answer, "failures": failures, **one})
     else:
         print_table(shown)
         say(found.answer)
+        say_stages(done.stages)
         for failure in failures:
             note(f"FAILED  {failure}")
         note(f"Kept in {done.database}: mlsd report --db {quoted(done.database)}.")

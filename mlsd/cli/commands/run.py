@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import head_lines
+from mlsd.cli.answers import head_lines, say_stages
 from mlsd.cli.database import db_option
 from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
@@ -307,6 +307,7 @@ def _say_outcome(result: StudyResult) -> None:
     for line in head_lines(path, results_of(path, outcome.run_id)):
         note(line)
     _say_answer(result.answer)
+    say_stages(outcome.stages)
     if not outcome.interrupted:
         note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")
 

@@ -31,6 +31,7 @@ from mlsd.records import Environment, ModelFacts, Record, Status, Trial
 from mlsd.store.rows import TrialFilter, environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import Measured
+from mlsd.trials.stages import StageTime, summed
 
 _AGAIN_S = 5.0  # between tries to store what was measured
 
@@ -66,6 +67,7 @@ class RunOutcome(Record, frozen=True, kw_only=True):
     n_skipped: int  # done by an earlier run
     n_left: int  # not run: interrupted, or not chosen
     interrupted: bool = False
+    stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
 class RunSettings(Record, frozen=True, kw_only=True):
@@ -222,6 +224,7 @@ class OpenRun:
         self.n_total, self._before = plan.n_slots or n_own, plan.before
         self.n_skipped = n_own - sum(len(block.slots) for _, blocks in self.todo for block in blocks)
         self.done: dict[BlockKey, tuple[Trial, ...]] = {}  # by this run
+        self._stages: tuple[StageTime, ...] = ()
         on_device = plan.environment.backend != "CPU"
         self._judge = BlockJudge(on_device=on_device, tries=store.tries(plan.environment))
 
@@ -236,7 +239,13 @@ class OpenRun:
         if self._before is not None:
             counts = {name: n + getattr(self._before, name) for name, n in counts.items()}
         n_left = self.n_total - sum(counts.values())
-        return RunOutcome(run_id=self.run_id, **counts, n_left=n_left, interrupted=interrupted)
+        stages = summed((*(() if self._before is None else self._before.stages), *self._stages))
+        return RunOutcome(run_id=self.run_id, **counts, n_left=n_left, interrupted=interrupted, stages=stages)
+
+    def account(self, stages: Iterable[StageTime]) -> None:
+        """Add to the time that the run's workers took, and store it."""
+        self._stages = summed((*self._stages, *stages))
+        self._store.set_stages(self.run_id, self._stages)
 
     def add(self, block: Block, trials: Sequence[Trial], process: str | None = None, again: str = "") -> list[Measured]:
         """Store a measurement of the block; it is the last one, unless the block is to be measured `again`."""
@@ -290,6 +299,7 @@ class OpenRun:
                             measured[block.key] = self.add(block, trials, event.process, again)
                             if again:
                                 self._watcher.tell(f"A block is not used and measured again: {again}.")
+                        self.account(event.stages)
                     elif isinstance(event, Resting) and choice.is_over():
                         break
         except MlsdError as error:

@@ -41,6 +41,7 @@ from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
+from mlsd.trials.stages import StageTime, summed
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -71,6 +72,7 @@ class Compared(Record, frozen=True, kw_only=True):
     n_blocks: int
     interrupted: bool
     warnings: tuple[QualityWarning, ...]
+    stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
 @dataclass
@@ -147,6 +149,7 @@ def compare(
         n_blocks=n_blocks,
         interrupted=interrupted,
         warnings=tuple(dict.fromkeys(w for own in warnings for w in own)),
+        stages=summed(time for side in measured for time in side.run.outcome().stages),
     )
 
 

@@ -31,6 +31,7 @@ from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
+from mlsd.trials.stages import StageTime, summed
 
 _GAMMA = "gamma"
 _FIRST_GAMMAS = 5  # of the first wave
@@ -75,6 +76,7 @@ class TuneResult(Record, frozen=True, kw_only=True):
     stopped: str  # why the search ended
     database: str  # where the trials are
     models: tuple[LocalModel, ...]  # that were measured
+    stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
 def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None) -> TuneResult:
@@ -109,6 +111,7 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
         stopped=stopped,
         database=str(path),
         models=request.setting.files,
+        stages=summed(search.stages),
     )
 
 
@@ -177,6 +180,7 @@ class _Search:
         self._defaults = {name: getattr(own, name) for name in space if name != _GAMMA and hasattr(own, name)}
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
         self.results: list[ArmResult] = []
+        self.stages: list[StageTime] = []
         self._known: tuple[Measured, ...] = ()
         self._read()
 
@@ -234,6 +238,7 @@ class _Search:
             tried, raced = self._tried, [(gamma, _key(options)) for options in wave.options for gamma in wave.gammas]
             self.failed |= {setting: error.message for setting in raced if setting not in tried}
             return "decided"
+        self.stages += outcome.stages
         if outcome.interrupted:
             raise KeyboardInterrupt
         return race.stopped

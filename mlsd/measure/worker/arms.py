@@ -38,6 +38,7 @@ from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_heard
 from mlsd.measure.worker.conversation import Prompts, SavedPrompts, answer_text, trial_rng
+from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
@@ -145,8 +146,10 @@ class _Arm:
 class Arms:
     """One target and its drafts; every native handle is freed on `close`."""
 
-    def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
+    def __init__(self, job: Job, clock: Clock, cache: ProbeCache, stages: StageClock | None = None) -> None:
+        """`stages` accounts for the time of the whole process, where it is not only that of these arms."""
         self._stack = ExitStack()
+        self.stages = stages or StageClock(clock, "load")
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
@@ -187,7 +190,8 @@ class Arms:
         if key not in self._arms:
             for other in tuple(self._arms) if self._one_arm else ():
                 self._arms.pop(other).opened.close()
-            with ExitStack() as opened:  # what is open when a later step fails is closed at once
+            # What is open when a later step fails is closed at once.
+            with self.stages.of("load"), ExitStack() as opened:
                 self._arms[key] = self._open_arm(case, opened)
         return self._arms[key]
 
@@ -209,6 +213,7 @@ class Arms:
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
         path, choose = self._models.path, self.strategies.choose
+        self.stages.switch("choose rollback")
         check_target(case.drafter, path, self._models.second(case))  # a lab plans with files that it has not seen
         strategy = choose(path, case.rollback, "target", case.gamma) if is_sd else "trim"
         opening = opening_of(
@@ -221,6 +226,7 @@ class Arms:
         contexts = recipe(opening)
         if contexts[0].options.tree != "off":
             self.strategies.check_tree(contexts[0].options, case.gamma)
+        self.stages.switch("load")
         context = open_context(self.target, contexts[0].options)
         opened.callback(context.close)
         drafter = open_drafter(
@@ -250,7 +256,7 @@ class Arms:
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
             options = msgspec.structs.replace(self._options, device_sampling=self.strategies.samples_on_device)
-            with open_context(self.target, options) as context, ExitStack() as opened:
+            with self.stages.of("reference"), open_context(self.target, options) as context, ExitStack() as opened:
                 arm = _Arm(context, NoDrafter(), make_rollback("trim", context), None, opened)
                 self._references[tuple(prompt), limits.n_predict] = self._decode(arm, prompt, limits).tokens
         return self._references[tuple(prompt), limits.n_predict]
@@ -273,7 +279,7 @@ class Arms:
         """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
-        with self._using(case) as arm, self._saved.reading(prompt_key(case.prompt)):
+        with self._using(case) as arm, self.stages.of("warm-up"), self._saved.reading(prompt_key(case.prompt)):
             self._decode(arm, self.prompt(case), limits, sampling=case.sampling, on_round=on_round)
             if arm.context.options.checked:
                 self._judge.check_finite(arm.context)
@@ -288,6 +294,12 @@ class Arms:
                 self._anchor_ns(arm.context, tokens, min(k, length), min(k, n_outputs)) for k in (1, width)
             )
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
+
+    def _begin_rounds(self, *, warm: bool) -> None:
+        if warm:
+            with self.stages.of("warm-up"):
+                self._warm()
+        self.stages.switch("timed rounds")
 
     def _warm(self) -> None:
         """Passes in a context of their own until three agree: a GPU is slow after any pause, and arms start alike."""
@@ -320,7 +332,7 @@ class Arms:
         if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
-        with self._using(plain) as arm, self._saved.reading(prompt_key(case.prompt)):
+        with self._using(plain) as arm, self.stages.of("reference"), self._saved.reading(prompt_key(case.prompt)):
             run = self._decode(arm, prompt, _limits(plain), on_round=on_round)
             self._references[prompt, case.n_predict] = run.tokens
         return plain
@@ -340,10 +352,15 @@ class Arms:
             started_at = now()
             failures_before = arm.failed_native_calls
             busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
-            with self._saved.reading(prompt_key(case.prompt), timed=True):
-                rng, first = trial_rng(case.sampling, slot.repeat), self._warm if warm else None
+            with self._saved.reading(prompt_key(case.prompt), timed=True), self.stages.of("prefill"):
                 run = self._decode(
-                    arm, given.tokens, _limits(case), sampling=case.sampling, rng=rng, on_round=on_round, warm=first
+                    arm,
+                    given.tokens,
+                    _limits(case),
+                    sampling=case.sampling,
+                    rng=trial_rng(case.sampling, slot.repeat),
+                    on_round=on_round,
+                    warm=partial(self._begin_rounds, warm=warm),
                 )
             conditions = msgspec.structs.replace(
                 conditions or Conditions(),
@@ -352,7 +369,7 @@ class Arms:
                 machine_ns=machine_ns() - busy_ns,
             )
             failed = arm.failed_native_calls - failures_before
-            with self._saved.reading(prompt_key(case.prompt)):
+            with self._saved.reading(prompt_key(case.prompt)), self.stages.of("judging"):
                 verdict = self._verdict(case, arm, given.tokens, run)
             reason = invalid_reason(case, arm.target_strategy, failed, verdict)
             return trial_of(

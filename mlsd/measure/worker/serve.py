@@ -31,6 +31,7 @@ from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
+from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile
 from mlsd.records import Anchors, Conditions, EngineOptions, Trial
 
@@ -42,6 +43,7 @@ def main() -> None:
     # Ctrl-C is the parent's to handle; it ends the worker when it wants to.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    stages = StageClock.of_process(MonotonicClock())
     _leave_here()
     out = _private_stdout()
     lines = end_with_parent()
@@ -62,7 +64,7 @@ def main() -> None:
         check_memory(given)
         if function is measure_slots:
             turns = iter(lambda: msgspec.json.decode(lines.get(), type=messages.Turn).slots, ())
-            with Arms(given["job"], MonotonicClock(), ProbeCache()) as arms:
+            with Arms(given["job"], MonotonicClock(), ProbeCache(), stages) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
             found = function(**given)
@@ -112,6 +114,7 @@ def measure_slots(
     if job.strict:
         for case in job.cases.values():
             arms.check(case)
+    arms.stages.switch("other")
     blocks = _BlockRunner(job, arms, send, clock, conditions)
     send(messages.Loaded())
     for turn in turns:
@@ -149,10 +152,15 @@ class _BlockRunner:
 
     def measure(self, turn: Sequence[int]) -> messages.BlockMeasured:
         """Every slot of a block, one after the other."""
-        self._begin()
+        stages = self._arms.stages
+        with stages.of("resting"):
+            self._begin()
         trials = tuple(map(self._run, turn))
-        heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
-        return messages.BlockMeasured(slots=tuple(turn), trials=trials, process=self._process, heat=heat)
+        with stages.of("resting"):
+            heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
+        return messages.BlockMeasured(
+            slots=tuple(turn), trials=trials, process=self._process, heat=heat, stages=stages.take()
+        )
 
     def _run(self, index: int) -> Trial:
         slot = self._job.slots[index]
