@@ -42,7 +42,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jinja2": ("report/", "engine/llama/chat.py"),
     "click": ("cli/",),
     "rich": ("cli/", "report/render/terminal.py"),
-    "scipy": ("analysis/", "stats.py", "gguf_tools/synthetic/router.py"),
+    "scipy": ("analysis/", "stats.py", "trials/proportions.py", "gguf_tools/synthetic/router.py"),
     "distributed": ("lab/cluster.py",),
     "dask": ("lab/cluster.py",),
     "platformdirs": ("folders.py",),

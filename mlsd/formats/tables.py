@@ -6,7 +6,6 @@ from typing import Any
 from mlsd.records import CONTROLS
 from mlsd.store.rows import Run, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
-from mlsd.trials.acceptance import rate_of
 from mlsd.trials.results import Measured
 from mlsd.trials.sums import PARTS, share, speed
 
@@ -22,7 +21,7 @@ COLUMNS = (
     "decode_tok_s",  # tokens after the first / time from the first to the last
     "acceptance_rate",  # accepted / proposed
     "accepted_of_output",  # accepted / committed
-    "acceptance_by_position",  # the chance of each drafted token that gives this MGL
+    "acceptance_by_position",  # accepted / reached: sum accepted / sum min(proposed, accepted + 1)
     "mgl",  # committed / rounds
     "host", "chip", "backend", "llama_cpp_build",
     "comparability_key",  # rows with different keys must not be averaged or compared
@@ -41,7 +40,7 @@ def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[st
     for stored in trials:
         trial, case, environment = stored.trial, stored.case, environments[stored.run_id]
         whole, judged, draft = stored.sums, trial.losslessness, case.drafter.draft
-        mgl, sd = whole and whole.mgl, case.arm == "sd"
+        sd = case.arm == "sd"
         if (place := (trial.case_id, stored.environment_key)) not in keys:
             keys[place] = comparability_key(case, stored.environment_key)
         values = (
@@ -57,7 +56,7 @@ def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[st
             case.target.sha256, case.prompt.workload, case.sampling.temperature, case.drafter.name in CONTROLS,
             speed(trial), whole and whole.acceptance_rate,
             share(whole.accepted, whole.committed) if whole and sd else None,
-            rate_of(mgl, "position", trial.gamma or None) if mgl and sd else None, mgl, environment.host,
+            whole and whole.acceptance_by_position, whole and whole.mgl, environment.host,
             environment.chip, environment.backend, environment.llama_cpp_build, keys[place],
         )  # fmt: skip
         yield dict(zip(COLUMNS, values, strict=True))

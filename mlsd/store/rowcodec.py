@@ -33,7 +33,7 @@ from mlsd.records import (
 from mlsd.store.rows import Run, environment_key
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.stages import StageTime
-from mlsd.trials.sums import Sums, sums
+from mlsd.trials.sums import SUMMED, Sums, endings_of
 
 _OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
 # What an error or a person wrote, which may name folders of this machine.
@@ -53,15 +53,15 @@ _CASE_READER = msgspec.json.Decoder(Case)
 _ROUND = Round.__struct_fields__
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
 _ROUNDS = msgspec.json.Decoder(list[_Row])
-SUMS = Sums.__struct_fields__
 T = TypeVar("T")
 # Columns of a case, and of a trial: those from n_tokens on are for SQL, and for readers that leave the rounds alone.
 CASE = ("id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record")
-TRIAL = ("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMS, "each_round")
+TRIAL = ("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMMED, "each_round")
 _PLACE = ("trial.id", "trial.block_id", "block.superseded", "block.run_id", "block.environment_key")
 CASE_AT = len(_PLACE)  # where a row has its case
 _FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
-TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in ("n_tokens", "verdict", *SUMS))))
+_COUNTED = ("n_tokens", "verdict", *SUMMED, "each_round")
+TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in _COUNTED)))
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
 
 
@@ -142,7 +142,7 @@ def trial_row(block_id: int, trial: Trial, summed: Sums | None) -> tuple[Any, ..
     values = (getattr(trial, name) for name in _JSON)
     encoded = (None if value is None else encode(value) for value in values)
     verdict = trial.losslessness.verdict if trial.losslessness else None
-    each = msgspec.structs.astuple(summed) if summed else (None,) * len(SUMS)
+    each = (None if summed is None else getattr(summed, name) for name in SUMMED)
     rounds = encode([msgspec.structs.astuple(one) for one in trial.rounds])
     return (block_id, *plain, *encoded, trial.n_tokens, verdict, *each, rounds)
 
@@ -169,13 +169,13 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text)
 
 
-def trial(row: Sequence[Any], case: Case) -> Measured:
-    """The trial of a row in the order of TRIAL_READ, without its rounds."""
+def trial(row: Sequence[Any], case: Case, *, rounds: bool) -> Measured:
+    """The trial of a row in the order of TRIAL_READ, with its rounds or with what they sum to alone."""
     trial_id, block_id, superseded, run_id, key, *values = row
     where = f"trial {trial_id}"
     n_fields = len(_FIELDS)
     fields = dict(zip(_FIELDS, values[:n_fields], strict=True))
-    n_tokens, verdict, *summed = values[n_fields:]
+    n_tokens, verdict, *summed, each_round = values[n_fields:]
     for field in _JSON:
         try:
             fields[field] = None if fields[field] is None else _field(field, fields[field])
@@ -187,21 +187,25 @@ def trial(row: Sequence[Any], case: Case) -> Measured:
     judged = None if made.losslessness is None else made.losslessness.verdict
     if (n_tokens, verdict) != (made.n_tokens, judged):
         raise damaged(where, f"two columns count {n_tokens} and {made.n_tokens} tokens, or judge them in two ways")
-    told = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
-    return Measured(case, made, told, block_id, trial_id, run_id, key, bool(superseded))
+    rows: list[_Row] = decode(each_round, _ROUNDS, f"{where}, rounds,")
+    whole = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
+    for name, stored, counted in zip(SUMMED, summed, _summed(rows), strict=True):
+        if stored != counted:
+            raise damaged(where, f"{name} is {stored}, and {counted} over its rounds")
+    if whole is not None:
+        endings = endings_of((proposed, accepted) for proposed, accepted, *_ in rows)
+        whole = msgspec.structs.replace(whole, endings=endings)
+        if impossible := [ending for ending in endings if ending[1] > ending[0]]:
+            raise damaged(where, f"a round accepted {impossible[0][1]} of {impossible[0][0]} tokens")
+    if rounds:
+        each = tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in rows)
+        made = msgspec.structs.replace(made, rounds=each)
+    return Measured(case, made, whole, block_id, trial_id, run_id, key, bool(superseded))
 
 
-def with_rounds(stored: Measured, each_round: str) -> Measured:
-    """The trial with the rounds that its column of that name holds, which are those that were summed up."""
-    rows: list[_Row] = decode(each_round, _ROUNDS, f"trial {stored.id}, rounds,")
-    rounds = tuple(Round(**dict(zip(_ROUND, row, strict=True))) for row in rows)
-    for number, one in enumerate(rounds):
-        if one.accepted > one.proposed:
-            where = f"round {number} of trial {stored.id}"
-            raise damaged(where, f"it accepted {one.accepted} of {one.proposed}")
-    if stored.sums != (sums(rounds) if rounds else None):
-        raise damaged(f"trial {stored.id}", "its sums are not those of its rounds")
-    return stored._replace(trial=msgspec.structs.replace(stored.trial, rounds=rounds))
+def _summed(rows: Sequence[_Row]) -> Sequence[int | None]:
+    """The fields of `SUMMED`, in their order; None of a trial without rounds."""
+    return [len(rows), *(sum(column) for column in zip(*rows, strict=True))] if rows else [None] * len(SUMMED)
 
 
 def check_moment(text: str | None, where: str) -> None:

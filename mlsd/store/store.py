@@ -198,8 +198,7 @@ class Store:
         """By id the trials that cannot be, superseded ones as well, and why; they stay in the file, and no reader
         gives them, so that one of them makes neither an answer wrong nor the others unreadable.
 
-        The gate keeps such trials out, but a database may be old, edited, or another's. Rounds are not read for this:
-        whoever reads them leaves out trials whose rounds are not those that were summed up.
+        The gate keeps such trials out, but a database may be old, edited, or another's.
         """
         self._every()
         return self._left_out
@@ -216,18 +215,16 @@ class Store:
     def _read(self, chosen: TrialFilter, *, rounds: bool = False) -> Iterator[Measured]:
         """Stream the trials that can be, and keep why others cannot."""
         where, values = _where(chosen)
-        each = "trial.each_round" if rounds else "NULL"
         runs, left_out = {run.id: environment_key(run.environment) for run in self.runs()}, self._left_out
-        for each_round, *row in self._rows(f"SELECT {each}, {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
+        for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
             if row[0] in left_out:
                 continue
             try:
                 case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
-                stored = rowcodec.trial(row, case)
+                stored = rowcodec.trial(row, case, rounds=rounds)
                 if runs.get(stored.run_id) != stored.environment_key:
                     raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
                 why = no_figure(broken(case, stored.trial, stored.sums or Sums()))
-                stored = rowcodec.with_rounds(stored, each_round) if rounds and why is None else stored
             except StoreError as error:
                 why = Broken("damaged", error.message)
             if why is None:

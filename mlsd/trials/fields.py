@@ -54,6 +54,13 @@ def _of_part(part: str) -> Field:
     return number(f"{part}_ms", f"ms per round: {_PARTS[part]}", lambda a: a.ms_per_round.get(part))
 
 
+def _positions(arm: ArmResult) -> list[dict[str, Any]]:
+    return [
+        {**place._asdict(), "rate": place.rate.value, "low": place.rate.low, "high": place.rate.high}
+        for place in arm.positions
+    ]
+
+
 ARM: tuple[Field, ...] = (  # of an `ArmResult`
     text("suite", "the suite that measured it", lambda a: a.question.suite),
     text("source", "engine: mlsd's own; server: somebody's, over HTTP", lambda a: a.question.source),
@@ -78,7 +85,8 @@ ARM: tuple[Field, ...] = (  # of an `ArmResult`
     text("effect", "faster, slower, no difference, not decided yet", lambda a: None if a.is_plain else a.effect),
     text("decision", "the effect in words, or why the arm left the race", lambda a: a.decision),
     number("acceptance_rate", "accepted over proposed tokens", lambda a: a.acceptance_rate),
-    number("acceptance_by_position", "of each token after the one before it", lambda a: a.acceptance_by_position),
+    number("acceptance_by_position", "accepted over reached proposals, counted", lambda a: a.acceptance_by_position),
+    Field("positions", "the same at each place of a draft, with counts and 95 % interval", _positions, "object"),
     number("accepted_of_output", "accepted over output tokens, as mlx_lm counts", lambda a: a.accepted_of_output),
     number("mgl", "tokens added to the output per round, including the target's own", lambda a: a.mgl),
     number("break_even_mgl", "MGL at which it would equal plain decoding: MGL / speedup", lambda a: a.break_even_mgl),

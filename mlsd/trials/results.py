@@ -30,8 +30,7 @@ from mlsd.records import (
     content_id,
 )
 from mlsd.stats import Interval, grouped, relative_spread
-from mlsd.trials import acceptance
-from mlsd.trials.acceptance import loop_of
+from mlsd.trials.acceptance import Position, by_position, loop_of, rate_of
 from mlsd.trials.arms import Arm, arm_of
 from mlsd.trials.decisions import Decision, Design, Effect, Logs, Most, Standing, Stopping, against, decide
 from mlsd.trials.sums import (
@@ -327,13 +326,18 @@ class ArmResult(Record, frozen=True, kw_only=True):
     def accepted_of_output(self) -> float | None:
         """Accepted over output tokens, as mlx-lm counts: ``1 - 1 / MGL``."""
         known = None if self.case.arm == "ar" and not self.whole.accepted else self.mgl
-        return None if known is None else acceptance.rate_of(known, "output", None)
+        return None if known is None else rate_of(known, "output", None)
 
     @property
     def acceptance_by_position(self) -> float | None:
-        """The chance of each drafted token after the one before it, that gives this MGL at this gamma."""
-        known = self.mgl if self.acceptance_rate is not None else None
-        return None if known is None else acceptance.rate_of(known, "position", self.case.gamma)
+        """Of a proposed token after the one before it: accepted over reached, at all places of a draft together."""
+        return self.whole.acceptance_by_position
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """Acceptance at each place of a draft; empty where single rounds are not known."""
+        texts = grouped(counting(self.trials), lambda one: _place(one)[0]).values()
+        return by_position([(total(one.whole for one in rows), len(rows)) for rows in texts])
 
     @property
     def mgl(self) -> float | None:

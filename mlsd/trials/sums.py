@@ -1,6 +1,8 @@
 """What the rounds of trials sum to, and the rates that follow from counts and times: each formula stands here once."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from mlsd.records import Count, Record, Round, Trial
 from mlsd.stats import Interval, mean_over
@@ -10,6 +12,8 @@ PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")  # exc
 DRAFTED, DRAFTED_RIGHT, DRAFT_ROUNDS = "draft_n", "draft_n_accepted", "draft_rounds"  # a server's own counts, in stats
 BY_ACCEPTED = "rounds_accepting_"  # in stats, then a number: rounds of a server in which so many were accepted
 PART_NAMES = tuple(part.removesuffix("_ns") for part in PARTS)
+
+Endings = tuple[tuple[Count, Count, Count], ...]  # proposed, accepted, and how many rounds ended so; sorted
 
 
 class Sums(Record, frozen=True, kw_only=True):
@@ -25,10 +29,20 @@ class Sums(Record, frozen=True, kw_only=True):
     rollback_ns: Count = 0
     sample_ns: Count = 0
     other_ns: Count = 0
+    endings: Endings = ()  # empty where single rounds are not known
 
     @property
     def acceptance_rate(self) -> float | None:
         return share(self.accepted, self.proposed)
+
+    @property
+    def acceptance_by_position(self) -> float | None:
+        """The chance of a proposed token after the one before it: accepted over reached, at all positions together.
+
+        A round reaches its accepted tokens and the one that it rejects: ``sum accepted / sum min(proposed, accepted +
+        1)``.
+        """
+        return share(sum(a * n for _, a, n in self.endings), sum(min(k, a + 1) * n for k, a, n in self.endings))
 
     @property
     def mgl(self) -> float | None:
@@ -47,18 +61,34 @@ class Sums(Record, frozen=True, kw_only=True):
 
 
 _OF_ROUND = Round.__struct_fields__
+SUMMED = ("rounds", *_OF_ROUND)  # the fields of `Sums` that are numbers
 
 
 def sums(rounds: Iterable[Round]) -> Sums:
     """The sums of some rounds, of one trial or of many."""
     own = tuple(rounds)
-    return Sums(rounds=len(own), **{name: sum(getattr(one, name) for one in own) for name in _OF_ROUND})
+    endings = endings_of((each.proposed, each.accepted) for each in own)
+    summed = {name: sum(getattr(one, name) for one in own) for name in _OF_ROUND}
+    return Sums(rounds=len(own), endings=endings, **summed)
+
+
+def endings_of(rounds: Iterable[tuple[int, int]]) -> Endings:
+    """How often rounds, each by what it proposed and accepted, ended alike."""
+    return _sorted(Counter(rounds))
+
+
+def _sorted(counted: Mapping[tuple[int, int], int]) -> Endings:
+    return tuple((proposed, accepted, n) for (proposed, accepted), n in sorted(counted.items()))
 
 
 def total(each: Iterable[Sums]) -> Sums:
     """The sums of sums."""
     own = tuple(each)
-    return Sums(**{name: sum(getattr(one, name) for one in own) for name in Sums.__struct_fields__})
+    endings = Counter[tuple[int, int]]()
+    for proposed, accepted, n in (ending for one in own for ending in one.endings):
+        endings[proposed, accepted] += n
+    summed: dict[str, Any] = {name: sum(getattr(one, name) for one in own) for name in SUMMED}
+    return Sums(endings=_sorted(endings), **summed)
 
 
 def counts_of(trial: Trial) -> Sums | None:

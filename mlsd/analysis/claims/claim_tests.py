@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from mlsd.analysis.claims.proportions import Counts, pooled
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, grouped, mean_over, smallest_effect
+from mlsd.trials.proportions import Counts, pooled
 
 K = TypeVar("K", bound=Hashable)
 Decision = Literal["holds here", "does not hold here", "not decided yet", "not measured", "refuted"]

@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 from mlsd.records import ModelFacts
 from mlsd.report.render.table import Cell, Column, Tone, interval, number, numbers, percent, text, through, words
 from mlsd.trials import fields
-from mlsd.trials.acceptance import rate_of
+from mlsd.trials.acceptance import chance_for
 from mlsd.trials.fields import Kind
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
 T = TypeVar("T")
+_PLACES = 8  # of a draft that a cell shows
 
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "not decided yet": "caution"}
 
@@ -64,15 +65,26 @@ def _memory(arm: ArmResult) -> str | None:
     return own if left is None else f"{own}, {left} left"
 
 
+def _by_position(arm: ArmResult) -> Cell:
+    """The first places in few characters, all of them with counts in the note."""
+    places = arm.positions
+    note = "; ".join(
+        f"{p.position}: {p.accepted} of {p.reached} ({100 * (p.rate.low or 0):.0f} to {100 * (p.rate.high or 1):.0f} %)"
+        for p in places
+    )
+    shown = " ".join(f"{100 * p.rate.value:.0f}" for p in places[:_PLACES])
+    return text(f"{shown} ..." if len(places) > _PLACES else shown or None, note=note)
+
+
 def _alpha(arm: ArmResult) -> Cell:
     needed = arm.break_even_mgl
-    found = None if needed is None else rate_of(max(needed, 1.0), "position", arm.case.gamma)
+    found = None if needed is None else chance_for(arm.whole.endings, needed)
     return number(found, 3) if found is not None else text(needed and "none suffices", "bad" if needed else "")
 
 
 REQUEST = ("first token", "plain first token", "request", "plain request", "pays from", "memory")
 _DETAILS = {
-    *("blocks", "plain tok/s", "client tok/s", "spread", "of output", "MGL", "break-even MGL", "rounds"),
+    *("blocks", "plain tok/s", "client tok/s", "spread", "by position", "of output", "MGL", "break-even MGL", "rounds"),
     *("ms/round", *PART_NAMES),
     *REQUEST,
 }
@@ -138,10 +150,15 @@ ARM: dict[str, Column[ArmResult]] = dict((
         "the speedup and its interval",
     ),
     _field("acceptance", "acceptance_rate", percent),
+    _column(
+        "by position", _by_position,
+        "accepted over reached, in %, at each place of a draft: the first token, the second after an accepted first",
+        numeric=False,
+    ),
     _field("of output", "accepted_of_output", percent),
     _field("MGL", "mgl"),
     _field("break-even MGL", "break_even_mgl"),
-    _column("break-even alpha", _alpha, "acceptance of each position that gives this MGL"),
+    _column("break-even alpha", _alpha, "acceptance at each place of as long drafts that gives this MGL"),
     _field("first token", "first_token_ms", _in(" ms", 1)),
     _field("plain first token", "plain_first_token_ms", _in(" ms", 1)),
     _field("request", "request_s", _in(" s", 2)),
@@ -190,7 +207,7 @@ def measured_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]
     return of_arms(
         *("gamma", "tok/s", "plain tok/s", "spread", "speedup", "95 % CI"),
         *(("decision",) if any(arm.decision for arm in arms) else ()),
-        *("acceptance", "of output", "MGL", "break-even MGL", "ms/round", *PART_NAMES),
+        *("acceptance", "by position", "of output", "MGL", "break-even MGL", "ms/round", *PART_NAMES),
         *REQUEST,
         *(("loops",) if any(arm.n_loops for arm in arms) else ()),
         "verdict",
@@ -198,7 +215,8 @@ def measured_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]
 
 
 RESULT = (
-    *("tok/s", "plain tok/s", "speedup [95 % CI]", "effect", "acceptance", "of output", "MGL", "break-even MGL"),
+    *("tok/s", "plain tok/s", "speedup [95 % CI]", "effect", "acceptance", "by position"),
+    *("of output", "MGL", "break-even MGL"),
     *("break-even alpha", "blocks", "valid trials", *REQUEST, "loops"),
 )  # of an arm on a page
 PLACE = ("target", "setting", "text", "output tokens", "suite")  # what tells it from the others

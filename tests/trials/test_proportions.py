@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlsd.analysis.claims.proportions import Counts, pooled
+from mlsd.trials.proportions import Counts, pooled
 
 
 def test_of_one_text_it_is_clopper_and_pearsons() -> None:
