@@ -92,7 +92,8 @@ def _object(title: str, meaning: str, **fields: Any) -> Any:
 
 
 _TYPES: dict[Kind, Any] = {
-    "string": str, "Int64": int, "float64": float, "boolean": bool, "object": dict[str, OptionValue] | list[dict[str, float | None]],
+    "string": str, "Int64": int, "float64": float, "boolean": bool,
+    "object": dict[str, OptionValue] | list[dict[str, float | None]],
 }  # fmt: skip
 
 

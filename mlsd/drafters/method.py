@@ -117,6 +117,7 @@ class Method:
     presets: tuple[Preset, ...] = ()
     space: Space = field(default_factory=dict)  # what `mlsd bench --search` searches; gamma is searched in any case
     needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
+    takes_draft: bool = False  # a draft may be named with the option `draft`, and need not be
     target_kind: ContextKind = "plain"  # of the target
     loads_next_token_block: bool = False  # of the target's own file
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none

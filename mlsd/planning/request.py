@@ -329,7 +329,7 @@ def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:
     """A method by its own name; one that takes a second file without its option `draft`, and what that names."""
     method = find_method(spec.name)
     spec = replace(spec, name=method.name)
-    if method.needs is None or "draft" not in spec.options:
+    if not (method.needs or method.takes_draft) or "draft" not in spec.options:
         return spec, None
     options = {name: value for name, value in spec.options.items() if name != "draft"}
     return replace(spec, options=options), str(spec.options["draft"])
@@ -345,7 +345,7 @@ def _with_drafts(
         chosen.insert(0, (DrafterSpec(name=DRAFT_MODEL), None))
     for spec, own in chosen:
         needed = find_method(spec.name).needs
-        if needed is None:
+        if needed is None and own is None:
             specs.append(spec)
             continue
         taken = drafts if own is None else [resolve_model(own, make=True)]

@@ -100,7 +100,7 @@ def counts_of(trial: Trial) -> Sums | None:
     if trial.rounds or not {DRAFTED, DRAFTED_RIGHT} & trial.stats.keys():
         return sums(trial.rounds) if trial.rounds else None
     names = {"rounds": DRAFT_ROUNDS, "proposed": DRAFTED, "accepted": DRAFTED_RIGHT}
-    found = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
+    found: dict[str, Any] = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
     committed = max(0, trial.n_tokens - 1)
     return Sums(**{**found, "committed": committed, "rounds": max(found["rounds"], committed - found["accepted"])})
 
