@@ -28,6 +28,10 @@ Tell = Callable[[str], None]
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
 _LOADING, _UNKNOWN, _NO_ENTRY = 503, (404, 405, 501), (401, 403)
+_EXAMPLE = (
+    "Give one like http://127.0.0.1:8080. Ports by default: llama-server 9931 (8080 before b11524), "
+    "mlx_lm.server 8080, Ollama 11434, LM Studio 1234."
+)
 _CONNECT_S, _POLL_S, _TELL_S, _SHOWN = 5.0, 0.2, 10.0, 300
 
 
@@ -47,9 +51,9 @@ def check_url(url: str, remote: bool = False) -> str:
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise InputError(f"This is no URL: {error}.", hint="Give one like http://127.0.0.1:8080.") from error
+        raise InputError(f"This is no URL: {error}.", hint=_EXAMPLE) from error
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise InputError(f"{url!r} is no URL of a server.", hint="Give one like http://127.0.0.1:8080.")
+        raise InputError(f"{url!r} is no URL of a server.", hint=_EXAMPLE)
     if parts.userinfo or parts.query or parts.fragment:
         raise InputError(
             "A URL must hold no user, password or key: what is measured is stored.",

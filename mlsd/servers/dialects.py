@@ -61,9 +61,10 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
 
 
 def _first(models: tuple[ListedModel, ...] | None, url: str) -> ListedModel:
-    if not models:
-        raise ServerError(f"{url} has no model loaded.", hint="Load only the one to measure.")
-    return models[0]
+    writing = [model for model in models or () if model.writes]
+    if not writing:
+        raise ServerError(f"{url} has no model loaded that writes text.", hint="Load only the one to measure.")
+    return writing[0]
 
 
 def _served(models: tuple[ListedModel, ...]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from mlsd.servers.endpoint import Request, ServerAnswer
 from mlsd.servers.protocols import Counters
+from mlsd.units import NS_PER_MS
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
 _CONFIRMED = 0.05  # of the time that passed here, the server's may differ by so much
@@ -82,10 +83,15 @@ def _times(answer: ServerAnswer, earlier: Iterable[ServerAnswer]) -> Iterator[st
     if claimed > _TICK_NS and answer.total_ns < _CLOCKS * claimed:
         took = f"{answer.total_ns / 1e6:.1f} ms and reports {claimed / 1e6:.1f} ms"
         yield f"it came after {took}: a cached answer"
-    # No two decodings take the same time to the microsecond, twice in a row, in both of their parts.
+    # No two decodings take the same time to the microsecond, twice in a row, in both of their parts; of whole
+    # milliseconds, as LM Studio counts, some do.
     own = answer.decode_ns, answer.prompt_ns
-    if answer.prompt_ns is not None and any((one.decode_ns, one.prompt_ns) == own for one in earlier):
-        yield "its times equal those of an earlier answer to the digit: a cached answer"
+    if (
+        answer.prompt_ns is not None
+        and answer.decode_ns % NS_PER_MS
+        and any((one.decode_ns, one.prompt_ns) == own for one in earlier)
+    ):
+        yield "its times equal those of an earlier answer to the digit: a cached answer; ask without a cache before it"
 
 
 def decode_ns_of(answer: ServerAnswer, prefill: ServerAnswer) -> int | None:

@@ -12,6 +12,7 @@ from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.protocols import Counters, Reply
 
 _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
+_BREAKS_OFF = {"llama-cpp-python": "It does so where its speculation fails: look at its log."}
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
 
@@ -28,6 +29,8 @@ class Server(Named, frozen=True, kw_only=True):
     has_clock: bool = False  # it times its own decoding; else the client's clock stands in
     forgets: bool = False  # it can be told to remember nothing of a prompt
     switches: bool = False  # one request can leave drafting off
+    names_draft: bool = False  # a request drafts with the model that it names, and with none where it names none
+    n_slots: int | None = None  # requests that it answers at once; further ones wait
     chat_only: bool = False  # it takes conversations, no plain text
     untested: bool = False  # written from recorded exchanges, never tried on a real one
 
@@ -120,7 +123,7 @@ class Endpoint:
         if not ended:
             raise ServerError(
                 f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
-                hint="Look at its log; llama-cpp-python breaks off where its speculation fails.",
+                hint=_BREAKS_OFF.get(self.server.program, "Look at its log."),
             )
         return self._read(events, sent_ns, None if first_ns is None else first_ns - sent_ns)
 

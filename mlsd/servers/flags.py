@@ -83,6 +83,10 @@ _CURRENT = Binary(
         )
     ),
 )  # fmt: skip
+_OTHER_LENGTHS = (
+    "Only the draft length that it has was measured. Set another (LM Studio: Drafting Max Size; llama-server: "
+    "--spec-draft-n-max) and give the same command again to compare."
+)
 _MEASURE = "Measure it: mlsd server TARGET --launch llama-server."
 
 
@@ -190,7 +194,8 @@ def flags_of(found: Answer, draft: str | None = None, target: Path | None = None
         return ()
     case, is_on = found.best.case, found.use == "on"
     if found.source == "server" and case.gamma == 0:  # somebody else set it up, and knows how
-        return (f"{'Leave' if is_on else 'Switch'} the server's speculation {found.use}.",)
+        line = f"{'Leave' if is_on else 'Switch'} the server's speculation {found.use}."
+        return (line, _OTHER_LENGTHS) if is_on else (line,)
     if not is_on:
         return advice(None, 0)
     return advice(case.drafter, case.gamma, draft, target, by_server=found.source == "server")
@@ -232,7 +237,8 @@ def advice(
         words = (f"{n} {v} was measured" + ("" if d is None else f", it does {d}") for n, (v, d) in differs.items())
         lines.append(f"llama-server differs: {', '.join(words)}; it may draft otherwise than measured here. {_MEASURE}")
     if spec.name == DRAFT_MODEL and name and own is not None:
-        called = draft or (spec.draft.id if spec.draft else name)
+        # There one picks a model by name, not a file.
+        called = spec.draft.id if spec.draft else Path(name).stem
         left = "".join(f"; it has no {option}" for option in own.options if _all_options(spec).get(option))
         lines.append(f"LM Studio: Speculative Decoding > Draft Model {called}, Drafting Max Size {gamma}{left}.")
     else:

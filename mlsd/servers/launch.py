@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +17,8 @@ from typing import IO
 
 from mlsd.children import end_session, signal_name, start_child
 from mlsd.engine.context import threads_of
-from mlsd.errors import ServerError
+from mlsd.engine.llama.build.prebuilt import installed_program
+from mlsd.errors import InputError, ServerError
 from mlsd.records import EngineOptions
 from mlsd.redact import redact
 from mlsd.servers.connection import Tell
@@ -24,7 +28,9 @@ from mlsd.servers.flags import Binary
 from mlsd.servers.guardian import DIED
 
 _HOST = "127.0.0.1"
-_LOG_BYTES, _STOP_S = 1_500, 10.0
+_LOG_BYTES, _SEARCHED_BYTES, _STOP_S = 1_500, 1 << 20, 10.0
+_COMPLAINT = re.compile(r"(?i)(?=.*(?:specul|draft))(?:fail|must match|compatible|unsupported|\berror)")
+_LOG_PREFIX = re.compile(r"^[\d.]+ [A-Z] +")
 
 
 def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:
@@ -54,6 +60,20 @@ def own_libllama_first(program: str) -> tuple[str, ...]:
     return ("/usr/bin/env", f"LD_PRELOAD={library}") if bundled and sys.platform == "linux" else ()
 
 
+def find_program(name: str) -> str:
+    """The path of a program that is installed, or that a package here brings. Raises: InputError."""
+    path = shutil.which(name) or installed_program(name)
+    if path is None:
+        raise InputError(f"There is no program {name!r}.", hint="Give the path of llama-server.")
+    return path
+
+
+def by_hand(program: str) -> str:
+    """How a person starts a program that needs more than its name; empty for any other."""
+    words = [*own_libllama_first(program), program]
+    return f"By hand this llama-server starts with: {shlex.join(words)} ..." if len(words) > 1 else ""
+
+
 class Launched(AbstractContextManager["Launched"]):
     """One llama-server, running inside the block; `endpoint` speaks to it."""
 
@@ -75,6 +95,16 @@ class Launched(AbstractContextManager["Launched"]):
         name = signal_name(code - DIED) if code > DIED else f"exit code {code}"
         lines = self._log_end().splitlines()
         return f"{Path(self._binary.path).name} ended with {name}" + (f": {redact(lines[-1])}" if lines else ".")
+
+    @property
+    def complaint(self) -> str:
+        """The last line of its log that says why it does not draft; empty where none does."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read(_SEARCHED_BYTES).decode("utf-8", "replace").splitlines()
+        found = [line for line in lines if _COMPLAINT.search(line)]
+        return redact(_LOG_PREFIX.sub("", found[-1])) if found else ""
 
     @property
     def endpoint(self) -> Endpoint:

@@ -26,7 +26,8 @@ class LlamaServer(Endpoint):
         self._props = props
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
         listed = connection.get("/v1/models", "data")
-        meta = ((listed and listed.data) or (ListedModel(),))[0].meta or ModelMeta()
+        written = [model for model in (listed and listed.data) or () if model.writes]
+        meta = (written[0] if written else ListedModel()).meta or ModelMeta()
         name = props.model_alias or props.model_path or "model"
         self.server = Server(
             program="llama-server",
@@ -34,6 +35,7 @@ class LlamaServer(Endpoint):
             model=PurePath(name).name.removesuffix(".gguf"),
             n_vocab=meta.n_vocab,
             n_parameters=meta.n_params,
+            n_slots=props.total_slots,
             gives_tokens=True,
             gives_probabilities=True,
             has_clock=True,

@@ -59,6 +59,7 @@ SPECULATION = "speculation"  # the drafter of a server that was not launched: it
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
+_QUEUES = "{} answers {} request{} at once: of {} the others wait. Start it with --parallel {}."
 _NOT_TOLD = "The server does not tell of drafted tokens: that it drafts is taken on trust."
 _NOTHING_DRAFTED = (
     "No server reports drafted tokens: two plain servers are compared. In llama-server --model-draft alone drafts "
@@ -165,7 +166,8 @@ def measure(
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             store.add_warnings(outcome.run_id, noted)
-            found = result_of(store, path, (outcome, (*warnings, *noted)), race=race)
+            files = tuple(model for model in (models.target, *models.drafts) if model is not None)
+            found = result_of(store, path, (outcome, (*warnings, *noted)), models=files, race=race)
     return ServerResult(
         **asdict(found),
         notes=tuple(session.notes),
@@ -269,6 +271,11 @@ class _Session:
         if side.prompts:
             side.references[name] = first
             self._check_repeats(side, first, second)
+        elif not self._rivals and (at := _apart(first, second)) is not None:
+            self.notes.append(
+                f"{side.spec.name} does not repeat itself (from token {at} on): it writes another text when a prompt "
+                "comes again, as a server does that goes on from a faulty memory of the first time."
+            )
         side.carries = (first.proposed, first.accepted) != (second.proposed, second.accepted)
         if side.carries:
             launched = isinstance(side.server, Launched)
@@ -279,10 +286,10 @@ class _Session:
             )
 
     def _check_repeats(self, side: Side, first: ServerAnswer, second: ServerAnswer) -> None:
-        if _output(first) == _output(second):
+        where = _apart(first, second)
+        if where is None:
             return
-        where = first_difference(first.tokens, second.tokens) if first.tokens else None
-        place = "" if where is None else f" (from token {where} on)"
+        place = f" (from token {where} on)" if first.tokens else ""
         if self._rivals:
             self.notes.append(f"{self._target(self._sides.index(side)).id} does not repeat itself{place}.")
         else:
@@ -297,13 +304,18 @@ class _Session:
         for server in dict.fromkeys(side.reported for side in (self._sides if self._rivals else self._sides[:1])):
             if server is None:
                 continue
+            n_most, n_slots = max(self._wanted.parallel), server.n_slots
+            if n_slots is not None and n_slots < n_most:
+                self.notes.append(_QUEUES.format(server.program, n_slots, "s" * (n_slots > 1), n_most, n_most))
             if server.untested:
                 self.notes.append(f"{server.words}: read its figures with care.")
             if not server.gives_tokens and not self._rivals:
                 self.notes.append(f"{server.program} gives no token ids: outputs are compared as text.")
             answers = [answer for side in self._sides if side.reported == server for answer in side.earlier]
             if not server.has_clock and all(answer.decode_ns is None for answer in answers):
-                self.notes.append(f"{server.program} has no clock: every tok/s is of whole answers, by ours.")
+                self.notes.append(
+                    f"{server.program} tells no times in its streams: every tok/s is of whole answers, by our clock."
+                )
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
@@ -579,19 +591,24 @@ def _differing(one: Server, other: Server) -> list[tuple[str, Any, Any]]:
 
 
 def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> str | None:
-    if verdict is not None and verdict.verdict in ("diverged", "not_judged"):
+    if verdict is not None and verdict.verdict == "diverged":
         where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
-        untold = ", which gives no log-probabilities to tell a tie by" if verdict.verdict == "not_judged" else ""
-        return f"output differs from the plain server's{where}{untold}"
+        return f"output differs from the plain server's{where}"
     if side.spec.name == NO_DRAFTER and answer.proposed:
         return f"the server that should be plain drafted {answer.proposed} tokens"
     if side.must_draft and not answer.proposed:
-        return "the server reports no drafted tokens: it ignored the setting"
+        why = side.server.complaint if isinstance(side.server, Launched) else ""
+        return f"the server reports no drafted tokens: {f'its log says {why!r}' if why else 'it ignored the setting'}"
     return None
 
 
 def _output(answer: ServerAnswer) -> object:
     return answer.tokens or (answer.text, answer.n_tokens)
+
+
+def _apart(one: ServerAnswer, two: ServerAnswer) -> int | None:
+    """The first token that differs, or character where there are no tokens; None where all are the same."""
+    return first_difference(one.tokens, two.tokens) if one.tokens else first_difference(one.text, two.text)
 
 
 def _shares(answer: ServerAnswer) -> str:

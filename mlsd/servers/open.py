@@ -1,6 +1,5 @@
 """From what a person asks for to sides that are ready: one URL or two, or servers that mlsd launches."""
 
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
 from mlsd.engine.context import padded
-from mlsd.engine.llama.build.prebuilt import installed_program
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.parent.blocks import Watcher
@@ -24,7 +22,7 @@ from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation, type_of
-from mlsd.servers.launch import Launched, server_flags
+from mlsd.servers.launch import Launched, find_program, server_flags
 from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
 from mlsd.servers.request import SERVERS, ServerRequest
 
@@ -94,9 +92,14 @@ def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> list[
     spec = DrafterSpec(name=SPECULATION)
     if request.rivals:
         told = [_drafts(end) for end in ends]
-        names = [UNREPORTED if one is None else SPECULATION if one is True else NO_DRAFTER for one in told]
+        names = [UNREPORTED if not isinstance(one, bool) else SPECULATION if one else NO_DRAFTER for one in told]
         return [Side(DrafterSpec(name=name), 0, end) for name, end in zip(names, ends, strict=True)]
     if len(ends) == 1:
+        if ends[0].server.names_draft and draft is None:
+            raise InputError(
+                f"{ends[0].server.program} drafts with the model that a request names, and none was named.",
+                hint="Name it as the server lists it: --draft NAME. Then this one server is both arms.",
+            )
         if not ends[0].server.switches:
             raise InputError(
                 f"{ends[0].server.program} cannot leave drafting off in a request, so one server cannot be both arms.",
@@ -134,10 +137,7 @@ def _launched(
 ) -> tuple[list[Side], ServerModels]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
-    path = shutil.which(program) or installed_program(program)
-    if path is None:
-        raise InputError(f"There is no program {program!r}.", hint="Give the path of llama-server.")
-    binary, more = read_binary(path), read_flags(request.flags)
+    binary, more = read_binary(find_program(program)), read_flags(request.flags)
     target = resolve_model(request.target, make=True)
     drafts = tuple(resolve_model(draft, make=True) for draft in request.drafts)
     arms = [(spec, gamma, draft) for spec, draft in _specs(request, drafts) for gamma in _gammas(request, spec)]

@@ -41,7 +41,7 @@ MLX_LM = Dialect(server=Server(program="mlx_lm.server", gives_tokens=True))
 # Its accepted tokens are those that matched, also behind the end of the answer (mlx-vlm 2324).
 MLX_VLM = Dialect(server=Server(program="mlx-vlm", chat_only=True, untested=True))
 # A request names the draft model, so one server does both.
-LM_STUDIO = Dialect(server=Server(program="LM Studio", untested=True), api="/api/v0")
+LM_STUDIO = Dialect(server=Server(program="LM Studio", names_draft=True, untested=True), api="/api/v0")
 OWNED = {
     one.owned_by: one
     for one in (
@@ -86,8 +86,9 @@ _COUNTED = {
     "n_prompt": "usage.prompt_tokens",
     "n_cached": "usage.prompt_tokens_details.cached_tokens",
 }
-# vLLM's: to the first token from scheduling on, and from there to the last.
-_CLOCK = {"prompt_ns": "metrics.time_to_first_token_ms", "decode_ns": "metrics.generation_time_ms"}
+# To the first token from scheduling on, and from there to the last: vLLM's in ms, LM Studio's in s.
+_CLOCK_MS = {"prompt_ns": "metrics.time_to_first_token_ms", "decode_ns": "metrics.generation_time_ms"}
+_CLOCK_S = {"prompt_ns": "stats.time_to_first_token", "decode_ns": "stats.generation_time"}
 
 
 class OpenAI(Endpoint):
@@ -161,7 +162,8 @@ class OpenAI(Endpoint):
             "ended": next((event.ended for event in events[::-1] if event.ended), None) == "stop",
             **told,
             **drafted,
-            **{name: nanoseconds(ms) for name, ms in _fields(events, _CLOCK, Milliseconds | None).items()},
+            **{name: nanoseconds(ms) for name, ms in _fields(events, _CLOCK_MS, Milliseconds | None).items()},
+            **{name: nanoseconds(1e3 * s) for name, s in _fields(events, _CLOCK_S, Milliseconds | None).items()},
         }
 
     def counters(self) -> Counters | None:

@@ -55,6 +55,12 @@ class ModelMeta(Record, frozen=True, kw_only=True):
     n_params: Count | None = None
 
 
+class Architecture(Record, frozen=True, kw_only=True):
+    """What a list of models says of one's kind."""
+
+    output_modalities: tuple[Name, ...] | None = None
+
+
 class ListedModel(Record, frozen=True, kw_only=True):
     """An entry of a list of models."""
 
@@ -64,6 +70,14 @@ class ListedModel(Record, frozen=True, kw_only=True):
     owned_by: Name | None = None
     state: Name | None = None
     meta: ModelMeta | None = None
+    output_modalities: tuple[Name, ...] | None = None
+    architecture: Architecture | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes text: models that decide (`/v1/systemone`) do not."""
+        listed = self.output_modalities or (self.architecture and self.architecture.output_modalities)
+        return not listed or "text" in listed
 
 
 class Page(Record, frozen=True, kw_only=True):
@@ -72,6 +86,7 @@ class Page(Record, frozen=True, kw_only=True):
     build_info: Name | None = None  # llama-server's `/props`
     model_alias: Name | None = None
     model_path: Name | None = None
+    total_slots: Count | None = None
     chat_template: str | None = None
     bos_token: Name | None = None
     eos_token: Name | None = None

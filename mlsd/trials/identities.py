@@ -51,7 +51,7 @@ def broken(
     yield from _of_output(case, trial, n_vocab)
     yield from _of_rounds(case, trial, whole)
     yield from _of_times(case, trial, whole, n_cores)
-    yield from _of_verdict(trial)
+    yield from _of_verdict(case, trial)
 
 
 # A trial that breaks one of these gives no figure, and readers could not sum it up.
@@ -156,11 +156,13 @@ def _of_times(case: Case, trial: Trial, own: Sums, n_cores: int | None) -> Itera
         yield Broken("processor", "it took more processor time than the machine has")
 
 
-def _of_verdict(trial: Trial) -> Iterator[Broken]:
+def _of_verdict(case: Case, trial: Trial) -> Iterator[Broken]:
     verdict = trial.losslessness
     if (trial.status is Status.VALID) == (trial.reason is not None):
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
-    differs = verdict is not None and verdict.verdict in ("diverged", "not_judged")
+    # A server's speed counts where nobody can judge its text: the two are told apart.
+    unlike = ("diverged", "not_judged") if case.source == "engine" else ("diverged",)
+    differs = verdict is not None and verdict.verdict in unlike
     if trial.status.right and (trial.failed_native_calls or differs):
         yield Broken("valid", "it is called valid, but calls failed, or its output diverged or could not be judged")
     if verdict is None:

@@ -72,7 +72,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """What speaks against switching on all the same: a later first token, an output that is a loop."""
+        """What speaks against switching on all the same: a later first token, another text, a loop."""
         best = self.best
         if best is None or self.use != "on":
             return ""
@@ -83,6 +83,11 @@ class Answer(Record, frozen=True, kw_only=True):
             comes = "comes" if pays.value > 1 else "may come"
             notes = f"; its first token {comes} later, so a whole request of {self.n_predict} tokens {longer} longer: "
             notes += f"it pays from {pays.value:.0f} output tokens on{ends}"
+        if best.verdict == "not_judged" and best.losslessness is not None:
+            at = best.losslessness.first_difference
+            notes += (
+                f"; its text differs from plain decoding's{'' if at is None else f' from token {at} on'}, not judged"
+            )
         return notes + ("; its output repeats itself to the end: measure another text" if best.n_loops else "")
 
     @property

@@ -88,7 +88,7 @@ FLAGS = (
 def test_a_gain_a_loss_a_draw_and_a_lie_are_answered_with_what_to_set(
     found: list[Measured], answer: str, flags: str
 ) -> None:
-    line, *rest = recommend(rows(found), "small.gguf")
+    line, *rest = recommend(rows(found), {"d": "small.gguf"})
     assert line.startswith(answer)
     assert rest[0].startswith(flags) if flags else not rest
 

@@ -1,6 +1,6 @@
 """What the arms of servers say beyond their result: losslessness in words, what a server costs beside our own loop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlsd.records import Status, Trial
 from mlsd.servers.flags import flags_of
@@ -15,8 +15,10 @@ _ENDS = "({} .. {})"
 
 
 def row_name(arm: ArmResult) -> str:
-    """The arm in words; of servers with models of their own the target's."""
-    return arm.case.target.id if arm.question.rivals else arm.label
+    """The arm in words; of servers with models of their own the target's; with how many requests at once."""
+    name = arm.case.target.id if arm.question.rivals else arm.label
+    n_at_once = arm.question.suite.removeprefix(f"{SERVERS}-parallel-")
+    return f"{name}, {n_at_once} at once" if n_at_once.isdigit() else name
 
 
 def first_token_ms(arm: ArmResult) -> Percentiles | None:
@@ -114,13 +116,17 @@ def _compare(ours: Trial, theirs: Trial) -> str:
 # --- what to do ---------------------------------------------------------------------------------------------------
 
 
-def recommend(found: Sequence[ArmResult], draft_path: str | None = None) -> tuple[str, ...]:
-    """The answer of the server, of requests alone, and what to set; our own loop's trials say nothing of it."""
+def recommend(found: Sequence[ArmResult], drafts: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The answer of the server, of requests alone, and what to set; our own loop's trials say nothing of it.
+
+    `drafts` are the files of draft models by id, where they are here.
+    """
     alone = [arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS]
     lines: list[str] = []
     for answer in answers(alone):
         lines.append(f"{answer.words[0].upper()}{answer.words[1:]}.")
-        lines += flags_of(answer, draft_path)
+        ref = None if answer.best is None else answer.best.case.drafter.draft
+        lines += flags_of(answer, None if ref is None else (drafts or {}).get(ref.id))
     return tuple(lines)
 
 
@@ -146,6 +152,7 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
             if rate is not None
         ]
         mgl = "" if arm.mgl is None else f", {arm.mgl:.2f} tokens a round"
-        drafted = f"accepts {' and '.join(parts)}{mgl}" if parts else "does not report drafted tokens"
+        untold = "drafts nothing" if arm.is_plain else "does not report drafted tokens"
+        drafted = f"accepts {' and '.join(parts)}{mgl}" if parts else untold
         lines.append(f"{row_name(arm)} {drafted}.")
     return tuple(lines)

@@ -13,7 +13,6 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
-from mlsd.trials.on_or_off import DECIDED
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
@@ -77,6 +76,7 @@ def server(
     from mlsd.analysis.results.server_arms import recommend, rival, server_costs
     from mlsd.measure.parent.race import STOPPED
     from mlsd.planning.prompts import read_tasks
+    from mlsd.servers.launch import by_hand, find_program
     from mlsd.servers.open import serve
     from mlsd.servers.request import ServerRequest
 
@@ -93,10 +93,15 @@ def server(
     )
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = serve(request, db, watcher)
-    draft = request.drafts[0] if launch and request.drafts else None
-    advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
-    if not request.rivals and any(one.use not in DECIDED for one in result.answers if one.source == "server"):
+    files = {model.ref.id: str(model.path) for model in result.models}
+    advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, files)
+    uses = {one.use for one in result.answers if one.source == "server"}
+    if "not decided yet" in uses:
         advice = (*advice, f"What decides it: {same_command(ctx, without=('repeats',), until=0.0)}")
+    if "no usable measurement" in uses:
+        advice = (*advice, "Measuring again would give the same. Mend what is named, then give this command again.")
+    if "on" in uses and launch and (start := by_hand(find_program(launch))):
+        advice = (*advice, start)
     engine = server_costs(result.trials)
     if as_json:
         print_json(_object(result, engine, advice))
@@ -115,6 +120,9 @@ def server(
     say_warnings([warning for warning in result.warnings if warning.code != "server"])
     if result.outcome.interrupted:
         ctx.exit(130)
+    unusable = any(not arm.n_valid for arm in result.results) if request.rivals else uses == {"no usable measurement"}
+    if unusable:
+        ctx.exit(2)
 
 
 def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) -> dict[str, Any]:

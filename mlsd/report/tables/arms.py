@@ -122,10 +122,12 @@ def category_table(arms: Sequence[ArmResult]) -> Table:
     def column(kind: str) -> Column[tuple[ArmResult, dict[str, float]]]:
         return numbers(kind, lambda row: percent(row[1].get(kind)))
 
+    def name(row: tuple[ArmResult, dict[str, float]]) -> str:
+        gamma = row[0].case.gamma
+        return f"{row_name(row[0])}, gamma {gamma}" if gamma else row_name(row[0])
+
     kinds = dict.fromkeys(kind for _, rates in drafting for kind in rates)
-    return table(
-        "Acceptance by kind of text", drafting, words("arm", lambda row: row_name(row[0])), *map(column, kinds)
-    )
+    return table("Acceptance by kind of text", drafting, words("arm", name), *map(column, kinds))
 
 
 def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> Table:
