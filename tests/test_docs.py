@@ -129,7 +129,9 @@ def test_the_python_of_a_page_runs_and_every_figure_of_it_is_seen(page: str, tmp
     place = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(book, timeout=300, kernel_name="python3", resources=place).execute()
     drawing = [cell for cell in book.cells if "mlsd.draw." in cell.source]
-    assert [cell.source for cell in drawing if not any("image/png" in one.get("data", ()) for one in cell.outputs)] == []
+    assert [
+        cell.source for cell in drawing if not any("image/png" in one.get("data", ()) for one in cell.outputs)
+    ] == []
     assert drawing or page not in ("python.md", "data.md")
 
 

@@ -9,12 +9,12 @@ from mlsd.clock import Clock
 from mlsd.engine.context import Context
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.rollback import Rollback, Target
-from mlsd.engine.verify import NOTHING, Accept, Verification, acceptance_rule
+from mlsd.engine.verify import NOTHING, Accept, Outputs, Verification, acceptance_rule
 from mlsd.errors import EngineError
 from mlsd.records import Record, Round, Sampling
 
-# Brings a prompt into an empty context, the last token's output included; whether its memory was there already.
-Prefill = Callable[[Context, Sequence[int]], bool]
+# Brings a prompt into an empty context; what gives the outputs behind it: that context, where it was read anew.
+Prefill = Callable[[Context, Sequence[int]], Outputs]
 
 
 class GenerationLimits(Record, frozen=True, kw_only=True):
@@ -74,10 +74,13 @@ def generate(
     t0 = now()
     drafter.begin(prompt, rng)
     t1 = now()
-    known = prefill is not None and prefill(context, prompt)
+    outputs: Outputs = context
     if prefill is None:
         context.decode(prompt)
-    first = loop.commit(rule(NOTHING, context))
+    else:
+        outputs = prefill(context, prompt)
+    first = loop.commit(rule(NOTHING, outputs))
+    known = outputs is not context
     t2 = now()
     drafter.observe(first)
     rounds: list[Round] = []

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.context import Context
+from mlsd.engine.context import Logits
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.records import Record, Sampling
 
@@ -39,7 +40,20 @@ class Verification(Record, frozen=True, kw_only=True):
     window: tuple[int, ...] = ()  # the target's greedy tokens after the leaves that nobody proposed
 
 
-Accept = Callable[[Proposal, Context], Verification]  # what stands, by the outputs of the pass that verified it
+class Outputs(Protocol):
+    """What a pass gives out: a context behind it, or what was saved of one."""
+
+    def greedy(self) -> list[int]:
+        """The likeliest token behind each output row."""
+
+    def logits(self) -> Logits:
+        """The output rows, shape (n_outputs, n_vocab)."""
+
+    def row(self, node: int) -> Logits:
+        """Logits behind a node of the tree that was verified, shape (n_vocab,)."""
+
+
+Accept = Callable[[Proposal, Outputs], Verification]  # what stands, by the outputs of the pass that verified it
 
 
 def acceptance_rule(sampling: Sampling, rng: np.random.Generator) -> Accept:
@@ -47,14 +61,14 @@ def acceptance_rule(sampling: Sampling, rng: np.random.Generator) -> Accept:
     return _accept_greedy if sampling.greedy else partial(_accept_drawn, sampling=sampling, rng=rng)
 
 
-def _accept_greedy(proposal: Proposal, outputs: Context) -> Verification:
+def _accept_greedy(proposal: Proposal, outputs: Outputs) -> Verification:
     if proposal.tree is None:
         return accept_greedy(proposal.tokens, outputs.greedy())
     return accept_tree(proposal.tree, lambda node: int(outputs.row(node).argmax()))
 
 
 def _accept_drawn(
-    proposal: Proposal, outputs: Context, *, sampling: Sampling, rng: np.random.Generator
+    proposal: Proposal, outputs: Outputs, *, sampling: Sampling, rng: np.random.Generator
 ) -> Verification:
     if proposal.tree is None:
         target = probabilities(outputs.logits(), sampling)

@@ -222,7 +222,6 @@ _ROLES = ("system", "user", "assistant")
 _MOST_MESSAGES = 1_000
 _MOST_NAMED = 100  # characters of an unknown name that a message repeats
 _MOST_RANDOM = 1 << 20  # tokens; no model reads more
-READ_ONCE_FROM = 512  # tokens asked for from which on a prompt is read once for all arms
 COPY = "copy"  # a passage and the request to repeat it
 _COPIED, _HINT = 1_500, 60  # characters of it that are shown, and that the repetition begins with
 _MOST_TOKEN_CHARACTERS = 8  # a token of such text is never longer on average

@@ -24,7 +24,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.measure.messages import Call, Event, Turn, heard_by, trial_of
 from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.conversation import SavedPrompts
+from mlsd.measure.worker.saved_prompts import read_in_passes
 from mlsd.measure.worker.serve import Pulse, measure_slots
 from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
@@ -181,7 +181,7 @@ class MacArms:
         if mac.n_prompt:
             slow = _SlowReader(truth, ContextOptions(n_ctx=8192, n_batch=512), mac.clock)
             slow.pass_ns = round(mac.pass_s * 1e9)
-            SavedPrompts(()).target(slow, (5,) * mac.n_prompt)
+            read_in_passes(slow, (5,) * mac.n_prompt, n_outputs=1)
         draft = FakeContext(truth, ContextOptions(n_ctx=512), mac.clock)
         memory = OwnMemory(draft, make_rollback("trim", draft), mac.clock)
         drafter = ChainDrafter(memory, Chain(mac.clock)) if slot.case.gamma else NoDrafter()

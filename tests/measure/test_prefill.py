@@ -1,77 +1,137 @@
-"""A long prompt is read once: every arm and repeat goes on from the memory it left, and writes the same."""
+"""A prompt is read once: every arm and repeat goes on from a copy of the memory it left, and writes the same."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.engine.context import ContextOptions
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.conversation import SavedPrompts
+from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
+from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
-from mlsd.records import Trial
+from mlsd.records import ModelRef, Trial
 from tests.measure.examples import quick_bench
 
 DEPTH = 512
+TEXT = tuple(range(11, 75))
 
 
-def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
+def job_of(tiny: Path, target: str, *drafts: str, methods: tuple[str, ...]) -> Job:
     settings = {"gammas": (3,), "depths": (0, DEPTH), "n_predict": 12, "repeats": 2}
-    models = tiny / f"{target}.gguf", tiny / f"{draft}.gguf"
-    request = quick_bench(*models, drafters=("draft-model", *methods), **settings)
-    (job,) = plan_bench(request).loads
+    files = [tiny / f"{name}.gguf" for name in (target, *drafts)]
+    (job,) = plan_bench(quick_bench(*files, drafters=methods, **settings)).loads
+    return job
+
+
+def measured(job: Job) -> list[Trial]:
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         # Each plain output first, as what the others are judged by; no worker asks that of its order.
         return [arms.run(slot) for slot in sorted(job.slots, key=lambda slot: slot.case.arm != "ar")]
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Widths of all passes of whole prompts."""
+    found, decode = list[int](), LlamaContext.decode
+
+    def counted(context: LlamaContext, tokens: tuple[int, ...], *, n_outputs: int = 1) -> None:
+        if len(tokens) > 32:
+            found.append(len(tokens))
+        decode(context, tokens, n_outputs=n_outputs)
+
+    monkeypatch.setattr(LlamaContext, "decode", counted)
+    yield found
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
-def test_every_arm_goes_on_from_the_memory_of_one_prefill(tiny: Path, name: str) -> None:
-    done = trials(tiny, name, f"{name}-noise003", "pld", "layer-skip:mode=sync,skip=2")
+def test_the_prefill_of_each_arm_is_timed_once_and_every_trial_writes_what_plain_decoding_does(
+    tiny: Path, name: str
+) -> None:
+    job = job_of(tiny, name, f"{name}-noise003", methods=("draft-model", "pld", "layer-skip:mode=sync,skip=2"))
+    done = measured(job)
     assert all(trial.valid for trial in done), [trial.reason for trial in done]
-    lengths = sorted({trial.n_prompt or 0 for trial in done})
-    assert lengths[1] == lengths[0] + DEPTH
-    deep = [trial for trial in done if trial.n_prompt == lengths[1]]
-    assert deep[0].arm == "ar" and deep[0].prefill_ns
-    assert all(trial.prefill_ns is None for trial in deep[1:]), "it was read again"
-    assert all(trial.prefill_ns for trial in done if trial.n_prompt == lengths[0])
+    timed = [trial.case_id for trial in done if trial.prefill_ns is not None]
+    assert sorted(timed) == sorted(job.cases), "one trial of each arm and text"
+    assert all(trial.draft_prefill_ns is not None for trial in done if trial.prefill_ns and trial.arm == "sd")
+    again = measured(msgspec.structs.replace(job, timed_prefills=tuple(job.cases)))
+    assert all(trial.valid and trial.prefill_ns is None for trial in again), "an earlier session has timed them"
 
 
-def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path) -> None:
-    options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    text, saved = tuple(range(11, 75)), SavedPrompts({"long"})
-    with saved.reading("long"), LlamaModel(tiny / "qwen35.gguf") as model, closing(open_context(model, options)) as one:
-        assert not saved.target(one, text)
-        rows = one.logits()
-        with closing(open_context(model, options)) as other:
-            assert saved.target(other, text)
-            assert other.n_past == len(text) and (other.logits() == rows).all()
-
-
-def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny: Path) -> None:
-    settings = {"gammas": (3,), "depths": (DEPTH,), "n_predict": 12, "repeats": 2}
-    request = quick_bench(tiny / "qwen35.gguf", drafters=("pld", "oracle"), **settings)
-    (job,) = plan_bench(request).loads
-    read = []
-    with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+def test_a_session_reads_a_prompt_once_for_each_time_that_it_states(tiny: Path, reads: list[int]) -> None:
+    job = job_of(tiny, "qwen35", methods=("pld",))
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+        for case in job.cases.values():
             arms.check(case)
-        decode = LlamaContext.decode
-        patch.setattr(
-            LlamaContext, "decode", lambda own, tokens, **how: (read.append(len(tokens)), decode(own, tokens, **how))[1]
-        )
-        done = []
-        for slot in job.slots:  # as a worker does
-            arms.refer(slot)
+        reads.clear()
+        for slot in job.slots:
             arms.warm_up(slot.case)
-            done.append(arms.run(slot))
-    assert all(trial.valid for trial in done), [trial.reason for trial in done]
-    assert [trial.prefill_ns is not None for trial in done] == [True, *(False,) * (len(done) - 1)]
-    assert sum(width > DEPTH for width in read) == 3, (
-        "once for all that is not timed, once timed, and once to judge them by"
-    )
+            arms.run(slot)
+    short, deep = sorted(set(reads))
+    assert reads.count(deep) == 2, "once for each of two arms"
+    assert reads.count(short) == 3, "and once more in the context of the judge, who compares memories once"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1", "gemma3"])
+def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path, name: str) -> None:
+    options, saved = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False), SavedPrompts()
+    with LlamaModel(tiny / f"{name}.gguf") as model, closing(open_context(model, options)) as context:
+        context.decode(TEXT)
+        rows = context.logits()
+        context.clear()
+        first = saved.target(context, TEXT)
+        assert first is not context and (first.logits() == rows).all() and first.greedy() == [int(rows.argmax())]
+        context.decode((7,))
+        expected = context.logits()
+        with closing(open_context(model, options)) as other:
+            assert (saved.target(other, TEXT).logits() == rows).all() and other.n_past == len(TEXT)
+            other.decode((7,))
+            assert (other.logits() == expected).all()
+
+
+def test_a_context_in_which_a_copy_goes_on_otherwise_reads_every_prompt_anew(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ContextOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    set_memory = LlamaContext.set_memory
+
+    def broken(context: LlamaContext, data: object, n_past: int) -> None:
+        set_memory(context, data, n_past)
+        context.truncate(n_past - 1)  # the last position is lost
+        context.n_past = n_past
+
+    with LlamaModel(tiny / "llama.gguf") as model, closing(open_context(model, options)) as context:
+        context.decode(TEXT)
+        rows = context.logits()
+        context.clear()
+        monkeypatch.setattr(LlamaContext, "set_memory", broken)
+        saved = SavedPrompts()
+        for _ in range(2):
+            context.clear()
+            assert saved.target(context, TEXT) is context and (context.logits() == rows).all()
+
+
+def test_what_proved_right_is_remembered_for_a_file_and_the_options_of_a_context(tiny: Path) -> None:
+    options = ContextOptions(n_ctx=256, n_threads=1)
+
+    def proofs(sha256: str | None) -> CopyProofs:
+        return CopyProofs(lambda _: ModelRef(id="llama", sha256=sha256))
+
+    def known(sha256: str | None, context: Context) -> bool | None:
+        return proofs(sha256).get(context)
+
+    with LlamaModel(tiny / "llama.gguf") as model, closing(open_context(model, options)) as context:
+        for sha256 in ("a" * 64, None):
+            SavedPrompts(proofs(sha256)).target(context, TEXT)
+            context.clear()
+        assert known("a" * 64, context) is True
+        assert known("b" * 64, context) is None and known(None, context) is None
+        with closing(open_context(model, msgspec.structs.replace(options, kv_type="q8_0"))) as other:
+            assert known("a" * 64, other) is None

@@ -23,7 +23,7 @@ from mlsd.formats.record import RecordFile, n_superseded, opened_record
 from mlsd.gguf_tools.read import model_facts
 from mlsd.models.library import Library
 from mlsd.planning.plan import block_number
-from mlsd.planning.prompts import READ_ONCE_FROM, shipped_prompt_sha256
+from mlsd.planning.prompts import shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status
 from mlsd.stats import grouped
 from mlsd.store.rows import Coverage, Run, environment_key
@@ -214,8 +214,6 @@ def _of_trial(one: Measured, run: Run, target: ModelFacts | None) -> Found:
     yield from broken(case, trial, n_vocab=n_vocab, n_cores=run.environment.logical_cores)
     if trial.status is Status.FAILED:
         return
-    if trial.prefill_ns is None and (trial.n_prompt or 0) < READ_ONCE_FROM:
-        yield "prefill", "it has no prefill time"
     if case.sampling.greedy and trial.valid and trial.losslessness is None:
         yield "verdict", "it is called valid, but was compared with nothing"
 

@@ -28,7 +28,7 @@ from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
 from mlsd.planning.plan import Plan
 from mlsd.records import Environment, ModelFacts, Record, Status, Trial
-from mlsd.store.rows import TrialFilter, environment_key
+from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 from mlsd.trials.results import Measured
 from mlsd.trials.stages import StageTime, summed
@@ -265,17 +265,20 @@ class OpenRun:
         return stored
 
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
-        """A load with some of its blocks, and with the plain greedy outputs that this machine and build gave before."""
+        """A load with some of its blocks, and with what this machine and build gave before: plain outputs, prefills."""
         known: dict[tuple[str, int], Reference] = {}
-        for case_id, case in load.cases.items():
-            if case.arm == "ar" and case.sampling.greedy:
-                for stored in self._store.trials(TrialFilter(case_id=case_id, failed=False), rounds=False):
-                    read, tokens = stored.trial.prompt_sha256, stored.trial.tokens
-                    if stored.environment_key == environment_key(self.environment) and read is not None:
-                        reference = Reference(prompt_sha256=read, n_predict=case.n_predict, tokens=tokens)
-                        known.setdefault((read, case.n_predict), reference)
+        timed, cases, here = dict[str, None](), load.cases, environment_key(self.environment)
+        for stored in self._store.trials(rounds=False):
+            case, trial = cases.get(stored.trial.case_id), stored.trial
+            if case is None or stored.environment_key != here or trial.status is Status.FAILED:
+                continue
+            if trial.prefill_ns is not None and trial.valid:
+                timed[trial.case_id] = None
+            if case.arm == "ar" and case.sampling.greedy and trial.prompt_sha256 is not None:
+                reference = Reference(prompt_sha256=trial.prompt_sha256, n_predict=case.n_predict, tokens=trial.tokens)
+                known.setdefault((trial.prompt_sha256, case.n_predict), reference)
         slots = tuple(slot for block in blocks for slot in block.slots)
-        return msgspec.structs.replace(load, slots=slots, references=tuple(known.values()))
+        return msgspec.structs.replace(load, slots=slots, references=tuple(known.values()), timed_prefills=tuple(timed))
 
     def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:
         """Measure some blocks of a load in a worker of their own, each stored before the next one starts."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
+from mlsd.engine.verify import Outputs
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
@@ -37,10 +38,10 @@ from mlsd.hardware import machine_ns
 from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_heard
-from mlsd.measure.worker.conversation import Prompts, SavedPrompts, answer_text, trial_rng
+from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
+from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
 from mlsd.measure.worker.stages import StageClock
-from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.planning.prompts import READ_ONCE_FROM
+from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
 
 
@@ -125,6 +126,7 @@ class Strategies:
 _LEAST_WIDTH = 5  # of the wide passes that show heat
 _ANCHOR_TOKENS, _ANCHOR_PASSES = 32, 8  # of one reading of the anchors: too few to heat, enough for a median
 _WARM_UP_ROUNDS = 3  # or more, unless a draft is right
+_FIRST_PASS = 32  # tokens of a pass that touches all weights, before a prompt is read for its time
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,32 @@ class _Arm:
     def failed_native_calls(self) -> int:
         """Failures that target and drafter ignored since they were opened."""
         return self.context.failed_native_calls + self.drafter.failed_native_calls
+
+
+class _Prefill(NamedTuple):
+    """What reading a prompt anew took, up to the first token."""
+
+    target_ns: int | None
+    draft_ns: int | None
+    taken: dict[str, int]  # as fields of `Conditions`
+
+
+class _Stopwatch:
+    """What passes from now on: wall time, processor time of this process, and that of the machine."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._machine_ns = machine_ns()
+        self._began_ns = clock.now_ns()
+        self._processor_ns = time.process_time_ns()
+
+    def conditions(self) -> dict[str, int]:
+        """As fields of `Conditions`."""
+        return {
+            "generation_ns": self._clock.now_ns() - self._began_ns,
+            "processor_ns": time.process_time_ns() - self._processor_ns,
+            "machine_ns": machine_ns() - self._machine_ns,
+        }
 
 
 class Arms:
@@ -163,8 +191,9 @@ class Arms:
         except BaseException:
             self._stack.close()
             raise
-        deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
-        self._saved = SavedPrompts(deep)
+        self._saved = SavedPrompts(CopyProofs(self._models.ref))
+        self._timed_prefills = set(job.timed_prefills)
+        self._prefills: dict[tuple[str, tuple[int, ...]], _Prefill] = {}  # of trials to come
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
@@ -239,7 +268,7 @@ class Arms:
                 second_path=self._models.second(case) if len(contexts) > 1 else None,
                 open_model=self._models.open,
                 plain=lambda prompt: self._plain(prompt, case),
-                read=self._saved.draft,
+                read=self._read_draft,
             )
         )
         opened.callback(drafter.close)
@@ -262,8 +291,28 @@ class Arms:
         return self._references[tuple(prompt), limits.n_predict]
 
     def _decode(self, arm: _Arm, prompt: Sequence[int], limits: GenerationLimits, **how: Any) -> Generation:
-        read = self._saved.target
+        read = self._read_target
         return generate(arm.context, arm.drafter, arm.rollback, prompt, limits, self._clock, prefill=read, **how)
+
+    def _read_target(self, context: Context, prompt: Sequence[int]) -> Outputs:
+        with self.stages.of("prefill"):
+            return self._saved.target(context, prompt)
+
+    def _read_draft(self, context: Context, tokens: Sequence[int]) -> None:
+        with self.stages.of("prefill"):
+            self._saved.draft(context, tokens)
+
+    def _time_prefill(self, case: Case, arm: _Arm, prompt: tuple[int, ...]) -> None:
+        """Read a prompt anew for its time, once for each arm and text; generations go on from copies."""
+        if arm.context.options.kind != "plain" or case.id in self._timed_prefills:
+            return  # what is read for its rows is read and timed each time
+        spent = _Stopwatch(self._clock)
+        with self._saved.anew():
+            run = self._decode(arm, prompt, GenerationLimits(n_predict=1, gamma=case.gamma), sampling=case.sampling)
+        taken = spent.conditions()
+        self._saved.keep(arm.context, prompt)
+        self._timed_prefills.add(case.id)
+        self._prefills[case.id, prompt] = _Prefill(run.prefill_ns, run.draft_prefill_ns, taken)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -279,8 +328,13 @@ class Arms:
         """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
-        with self._using(case) as arm, self.stages.of("warm-up"), self._saved.reading(prompt_key(case.prompt)):
-            self._decode(arm, self.prompt(case), limits, sampling=case.sampling, on_round=on_round)
+        with self._using(case) as arm, self.stages.of("warm-up"):
+            prompt = self.prompt(case)
+            arm.context.clear()
+            arm.context.decode(prompt if whole else prompt[:_FIRST_PASS])
+            with self.stages.of("prefill"):
+                self._time_prefill(case, arm, prompt)
+            self._decode(arm, prompt, limits, sampling=case.sampling, on_round=on_round)
             if arm.context.options.checked:
                 self._judge.check_finite(arm.context)
 
@@ -332,7 +386,7 @@ class Arms:
         if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
-        with self._using(plain) as arm, self.stages.of("reference"), self._saved.reading(prompt_key(case.prompt)):
+        with self._using(plain) as arm, self.stages.of("reference"):
             run = self._decode(arm, prompt, _limits(plain), on_round=on_round)
             self._references[prompt, case.n_predict] = run.tokens
         return plain
@@ -351,8 +405,10 @@ class Arms:
             given = self._prompts.of(case, slot.repeat)
             started_at = now()
             failures_before = arm.failed_native_calls
-            busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
-            with self._saved.reading(prompt_key(case.prompt), timed=True), self.stages.of("prefill"):
+            with self.stages.of("prefill"):
+                self._time_prefill(case, arm, given.tokens)
+                prefill = self._prefills.pop((case.id, given.tokens), None)
+                spent = _Stopwatch(self._clock)
                 run = self._decode(
                     arm,
                     given.tokens,
@@ -362,14 +418,13 @@ class Arms:
                     on_round=on_round,
                     warm=partial(self._begin_rounds, warm=warm),
                 )
-            conditions = msgspec.structs.replace(
-                conditions or Conditions(),
-                generation_ns=self._clock.now_ns() - began_ns,
-                processor_ns=time.process_time_ns() - processor_ns,
-                machine_ns=machine_ns() - busy_ns,
-            )
+            taken = spent.conditions()
+            if prefill is None:
+                prefill = _Prefill(run.prefill_ns, run.draft_prefill_ns, dict.fromkeys(taken, 0))
+            taken = {name: span + prefill.taken[name] for name, span in taken.items()}
+            conditions = msgspec.structs.replace(conditions or Conditions(), **taken)
             failed = arm.failed_native_calls - failures_before
-            with self._saved.reading(prompt_key(case.prompt)), self.stages.of("judging"):
+            with self.stages.of("judging"):
                 verdict = self._verdict(case, arm, given.tokens, run)
             reason = invalid_reason(case, arm.target_strategy, failed, verdict)
             return trial_of(
@@ -381,8 +436,8 @@ class Arms:
                 prompt_sha256=given.sha256,
                 tokens=run.tokens,
                 text=self._text(case, run.tokens),
-                prefill_ns=run.prefill_ns,
-                draft_prefill_ns=run.draft_prefill_ns if case.arm == "sd" else None,
+                prefill_ns=prefill.target_ns,
+                draft_prefill_ns=prefill.draft_ns if case.arm == "sd" else None,
                 decode_ns=run.decode_ns,
                 rounds=run.rounds,
                 rollback_target=arm.rollback.name if case.arm == "sd" else None,
@@ -407,8 +462,8 @@ class Arms:
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        # Of plain decoding that read its own prompt nothing was copied or taken back.
-        is_due = arm_key(case) not in self._compared and (case.arm == "sd" or run.prefill_ns is None)
+        # Plain decoding takes nothing back, and copies of its prompt's memory proved right.
+        is_due = arm_key(case) not in self._compared and case.arm == "sd"
         strategy = arm.target_strategy or "trim"
         verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=strategy, compares_memory=is_due)
         if is_due:

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import psutil
 
 from mlsd.clock import Clock
-from mlsd.engine.context import Context, context_options
+from mlsd.engine.context import context_options
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
-from mlsd.measure.messages import alive
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.prompts import Prompt, exact_prompt
 from mlsd.records import Case, Record, Sampling
@@ -145,66 +141,3 @@ def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
     drawn = np.random.default_rng(0).permutation(vocabulary.n_tokens).tolist() * (1 + n_tokens // vocabulary.n_tokens)
     plain = (token for token in drawn if not model.is_control(token))
     return (*first, *itertools.islice(plain, n_tokens))[:n_tokens]
-
-
-_SHARE = 0.25  # of the memory that is free when another is saved
-
-
-class SavedPrompts:
-    """Memories by model and text. A text is read as any other outside of `reading` one that is saved."""
-
-    def __init__(self, names: Container[str]) -> None:
-        """`names` are the keys of the prompts that are read once."""
-        self._names = names
-        self._is_saved = self._is_timed = False
-        self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
-        self._clocked: set[tuple[object, tuple[int, ...]]] = set()
-
-    @contextmanager
-    def reading(self, key: str, *, timed: bool = False) -> Iterator[None]:
-        """Inside, texts are of this prompt. The first that is `timed` is read anew, so that there is a time of it."""
-        before = self._is_saved, self._is_timed
-        self._is_saved, self._is_timed = key in self._names, timed
-        try:
-            yield
-        finally:
-            self._is_saved, self._is_timed = before
-
-    def target(self, context: Context, prompt: Sequence[int]) -> bool:
-        """Bring a prompt into a target, the last token's output included; whether its memory was known."""
-        if not self._is_saved or context.options.kind != "plain":
-            self._read(context, prompt, n_outputs=1)
-            return False
-        known = self.draft(context, prompt[:-1])
-        context.decode(prompt[-1:])
-        return known
-
-    def draft(self, context: Context, tokens: Sequence[int]) -> bool:
-        """The same for a draft, which gives no output yet."""
-        if not self._is_saved:
-            self._read(context, tokens)
-            return False
-        text = tuple(tokens)
-        key = (context.model_key, text)
-        if key in self._known and (key in self._clocked or not self._is_timed):
-            context.set_memory(self._known[key], len(text))
-            return True
-        if text:
-            self._read(context, text)
-        if self._is_timed:
-            self._clocked.add(key)
-        if text and key not in self._known:
-            self._known[key] = context.copy_memory()
-            most_bytes = _SHARE * psutil.virtual_memory().available
-            while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:
-                del self._known[next(iter(self._known))]
-        return False
-
-    def _read(self, context: Context, tokens: Sequence[int], *, n_outputs: int = 0) -> None:
-        """A long text in passes of the size that the context takes, with a sign of life behind each but the last."""
-        most = context.options.n_batch
-        last = max(0, len(tokens) - 1) // most * most
-        for start in range(0, last, most):
-            context.decode(tokens[start : start + most], n_outputs=0)
-            alive("reading the prompt")
-        context.decode(tokens[last:], n_outputs=n_outputs)

@@ -14,7 +14,6 @@ from mlsd.analysis.audit.record_check import Problem, problems
 from mlsd.api import bench
 from mlsd.errors import TableError
 from mlsd.formats.record import COPIED, REWRITTEN, opened_record
-from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import EngineOptions
 from tests.formats.records import altered, database_in, pack, record_of, small_study
 from tests.hostile.mutate import VALUES
@@ -60,10 +59,10 @@ def test_an_honest_record_agrees_with_itself(record: Path) -> None:
         assert len(list(file.store.trials())) == 8
 
 
-def test_a_deep_prompt_that_was_read_once_for_all_arms_is_no_false_record(tmp_path: Path) -> None:
+def test_a_trial_that_went_on_from_a_saved_prompt_is_no_false_record(tmp_path: Path) -> None:
     path = tmp_path / "deep.sqlite"
     bench(
-        "tiny-dense", db=path, drafters=("pld",), gammas=(2,), depths=(0, READ_ONCE_FROM), n_predict=8, repeats=2,
+        "tiny-dense", db=path, drafters=("pld",), gammas=(2,), depths=(0, 512), n_predict=8, repeats=2,
         engine=EngineOptions(n_threads=1),
     )  # fmt: skip
     with opened_record(record_of(path, tmp_path / "deep.record.gz")) as file:
