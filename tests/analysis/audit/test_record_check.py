@@ -117,7 +117,6 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
         (["UPDATE run SET ended_at = '-5'"], "form"),
         (["UPDATE trial SET started_at = 'yesterday'"], "form"),
         (["UPDATE trial SET position = 0"], "block"),
-        (["UPDATE trial SET prefill_ns = NULL"], "prefill"),
         (["UPDATE trial SET losslessness = NULL, verdict = NULL"], "verdict"),
         (["UPDATE model SET facts = json_set(facts, '$.active_bytes', 1000000000000)"], "model"),
     ],
