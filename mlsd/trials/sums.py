@@ -134,7 +134,7 @@ def prefill_tok_s(trial: Trial) -> float | None:
 def first_token_ms(trial: Trial) -> float | None:
     """From the prompt to the first token: prefill of target and draft; of a server from sending the request.
 
-    None where the prompt was read once for all arms.
+    None where the trial went on from a saved prompt.
     """
     span = trial.stats.get("first_token_ns")
     if span is None and trial.prefill_ns is not None:
