@@ -25,7 +25,7 @@ from mlsd.trials.sums import Sums
 from mlsd.units import NS_PER_S
 
 Values = NDArray[np.float64]
-RECORDED = 0.10  # of one trial's ln tok/s: half of studies/tiny-epyc-cpu.record.json.gz is above, half below
+RECORDED = 0.10  # of one trial's ln tok/s: half of studies/tiny-epyc-cpu.record.gz is above, half below
 CALM = 0.03  # of the calmest tenth of it
 MOST = 40  # blocks of a session without a decision
 _N_TOKENS = 33

@@ -48,10 +48,9 @@ TOKEN_S = Limit(name="TOKEN_S", usual=60, what="seconds between two tokens of a 
 FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
 PROGRAM_BYTES = Limit(name="PROGRAM_BYTES", usual=1 * _MIB, what="bytes for what a program prints")
 RECORD_BYTES = Limit(name="RECORD_BYTES", usual=128 * _MIB, what="bytes for an unpacked record")
-RECORD_VALUES = Limit(name="RECORD_VALUES", usual=4_000_000, what="values for a record")
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
 LOCK_S = Limit(name="LOCK_S", usual=30, what="seconds for another program's lock on a database")
 LIMITS = (
-    PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, TOKEN_S, FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES, RECORD_VALUES,
+    PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, TOKEN_S, FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES,
     PLAN_TRIALS, LOCK_S,
 )  # fmt: skip

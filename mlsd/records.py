@@ -72,8 +72,7 @@ class EngineOptions(Record, frozen=True, kw_only=True):
     n_threads: int | None = None  # None: all performance cores
     n_gpu_layers: int = -1  # -1: all layers that the backend takes
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    # Of keys and values. Unset it is f16 and stands in no hash: cases measured before there was a choice stay the same.
-    kv_type: KvType | msgspec.UnsetType = msgspec.UNSET
+    kv_type: KvType = "f16"  # of keys and values
 
 
 class ModelRef(Named, frozen=True, kw_only=True):
@@ -133,7 +132,7 @@ class Case(Record, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """Content hash (16 hex digits) of everything that can change a number; no path, no date."""
-        return content_id(self, *(("server",) if self.server is None else ()))  # as before there were servers
+        return content_id(self)
 
 
 def content_id(record: Record, *without: str) -> str:

@@ -115,7 +115,7 @@ def context_options(engine: EngineOptions, n_positions: int) -> ContextOptions:
         n_threads=threads_of(engine),
         n_gpu_layers=engine.n_gpu_layers,
         flash_attention=engine.flash_attention,
-        kv_type=engine.kv_type or "f16",
+        kv_type=engine.kv_type,
     )
 
 

@@ -67,7 +67,7 @@ def _write_json(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
             yield {"id": stored.id, "run_id": stored.run_id, "environment_key": stored.environment_key, **fields}
 
     encode = msgspec.json.encode
-    out.write(b'{"schema_version": %d' % schema.CURRENT_VERSION)
+    out.write(b'{"schema_version": %d' % schema.VERSION)
     out.write(b',\n"models": ' + encode(store.models()) + b',\n"cases": ' + encode(cases))
     lists: dict[str, Iterator[Any]] = {
         "runs": iter(store.runs()),

@@ -1,9 +1,8 @@
 """A study as one file that others can check: its database, compressed, without what is nobody else's business.
 
 Columns go into a record by name (`COPIED`, `REWRITTEN`); of any other column it holds nothing. It says nothing of who
-measured: no host name, no user name, no path; machines are told apart by the key of their host. The record of an older
-mlsd (`old_record`) is read as the database that it was made of. Whether what a record says can be true is asked by
-`mlsd.analysis.audit.record_check`.
+measured: no host name, no user name, no path; machines are told apart by the key of their host. Whether what a record
+says can be true is asked by `mlsd.analysis.audit.record_check`.
 """
 
 import getpass
@@ -22,7 +21,6 @@ import msgspec
 
 from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
-from mlsd.formats.old_record import convert
 from mlsd.limits import RECORD_BYTES
 from mlsd.outside import check_regular, read_given
 from mlsd.planning.job import BlockKey
@@ -96,7 +94,6 @@ DELETE FROM warning WHERE case_id IS NOT NULL AND case_id NOT IN (SELECT case_id
 DELETE FROM "case" WHERE id NOT IN (SELECT case_id FROM trial);
 DELETE FROM block WHERE id NOT IN (SELECT block_id FROM trial);
 DROP TABLE temp.left_out;
-DELETE FROM imported;
 """
 
 
@@ -157,7 +154,7 @@ def is_database(path: Path) -> bool:
 
 @contextmanager
 def opened_record(path: Path) -> Iterator[RecordFile]:
-    """Raises: TableError for a file that is not a record, or of a newer mlsd."""
+    """Raises: TableError for a file that is not a record, or of another version of mlsd."""
     hint = "Give a file that `mlsd record DB` wrote."
     packed = read_given(path, TableError, hint)
     try:
@@ -168,7 +165,7 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
     if len(data) > RECORD_BYTES.most:
         raise TableError(f"{path} is above {RECORD_BYTES.words}.", hint=RECORD_BYTES.hint)
     if not data.startswith(_MAGIC):
-        data = convert(data, path)
+        raise TableError(f"{path} is not a record: it holds no database.", hint=hint)
     try:
         store = Store(path, database.image(data, path))
     except StoreError as error:

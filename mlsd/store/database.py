@@ -1,7 +1,6 @@
 """Opening a study database: which file is ours, of which version, and what SQLite's failures mean to a user.
 
-Owns the connection, the migrations' execution, the look at a file before and while it is written, and the one
-translation of SQLite errors; knows no table by name.
+Owns the connection, the look at a file before and while it is written, and the one translation of SQLite errors.
 """
 
 import functools
@@ -62,10 +61,10 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
-    """Open `path` at the current schema version.
+    """Open `path`, or make it.
 
-    An older database is migrated in place; read-only, its copy in memory is. Raises: StoreError for a newer one
-    and for anything else that is not a study database, and leaves such files untouched.
+    Raises: StoreError for a database of another version and for anything else that is not a study database, and
+        leaves such files untouched.
     """
     _check_path(path, create=create and not read_only)
     with store_errors(path):
@@ -73,19 +72,21 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             return _connect_read_only(path)
         connection = _raw_connection(path, "rwc" if create else "rw")
         with _closed_on_failure(connection):
-            version = _identify(connection, path)
-            _check_version(version, path)
-            _check_whole(connection, path, version)
+            if not _is_empty(connection, path):
+                _check_whole(connection, path)
             connection.execute("PRAGMA journal_mode = WAL")
             # In WAL mode NORMAL survives the death of any process; only a power cut may cost the last trials.
             connection.execute("PRAGMA synchronous = NORMAL")
-            _migrate(connection, path)
+            if _is_empty(connection, path):
+                with transaction(connection):
+                    if _is_empty(connection, path):  # another process may have made them by now
+                        _make_tables(connection)
             connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
 
 def is_study(path: Path) -> bool:
-    """Whether mlsd wrote the file, whatever its version; nothing is changed."""
+    """Whether mlsd wrote the file, in today's version; nothing is changed."""
     return last_runs(path) is not None
 
 
@@ -100,12 +101,11 @@ def last_runs(path: Path) -> tuple[str, str] | None:
     try:
         mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
         with closing(_raw_connection(path, mode)) as connection:
-            if version := _identify(connection, path):
+            if not _is_empty(connection, path):
                 found = "", ""
-                _check_programs(connection, path, version)
-                holder = "block" if version >= schema.WITH_BLOCKS else "trial"
+                _check_programs(connection, path)
                 began = "max(CAST(started_at AS TEXT))"
-                held = f"EXISTS (SELECT 1 FROM {holder} WHERE {holder}.run_id = run.id)"
+                held = "EXISTS (SELECT 1 FROM block WHERE block.run_id = run.id)"
                 from_record = f"CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END"
                 query = f"SELECT {began}, {began} FILTER (WHERE {held}) FROM run WHERE {from_record} IS NULL"
                 every, with_trials = connection.execute(query).fetchone()
@@ -155,28 +155,27 @@ class DatabaseFile:
                 )
 
 
-def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Tables, columns, indexes and views of that version which the file does not have, and programs that it has."""
-    missing = sorted(f"{what} is missing" for what in _wanted(version).keys() - _contents(connection).keys())
-    return missing + _strange(connection, version)
+def schema_problems(connection: sqlite3.Connection) -> list[str]:
+    """Tables, columns, indexes and views that the file does not have, and programs that it has."""
+    missing = sorted(f"{what} is missing" for what in _wanted().keys() - _contents(connection).keys())
+    return missing + _strange(connection)
 
 
 def additions(connection: sqlite3.Connection) -> list[str]:
     """Tables, columns and indexes that mlsd did not make: they may hold anything."""
-    found = _contents(connection).keys() - _wanted(schema.CURRENT_VERSION).keys()
-    return sorted(f"{what} is not of mlsd" for what in found)
+    return sorted(f"{what} is not of mlsd" for what in _contents(connection).keys() - _wanted().keys())
 
 
-def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Views and triggers that are not those of that version: they run whenever a table is read or written."""
+def _strange(connection: sqlite3.Connection) -> list[str]:
+    """Views and triggers that mlsd did not make: they run whenever a table is read or written."""
     programs = {what: sql for what, sql in _contents(connection).items() if sql}
-    dropped = schema.OLD_VIEWS if version < schema.WITH_BLOCKS else ()
-    return sorted(f"{what} is not the one that mlsd made" for what, sql in programs.items()
-                  if _wanted(version).get(what) != sql and what not in dropped)  # fmt: skip
+    return sorted(
+        f"{what} is not the one that mlsd made" for what, sql in programs.items() if _wanted().get(what) != sql
+    )
 
 
-def _check_programs(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    if strange := _strange(connection, version):
+def _check_programs(connection: sqlite3.Connection, path: Path) -> None:
+    if strange := _strange(connection):
         raise StoreError(
             f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
         )
@@ -195,19 +194,23 @@ def _contents(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 @functools.cache
-def _wanted(version: int) -> dict[str, str]:
+def _wanted() -> dict[str, str]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for step in schema.MIGRATIONS[:version]:
-            connection.executescript(step)
+        _make_tables(connection)
         return _contents(connection)
 
 
-def _check_whole(connection: sqlite3.Connection, path: Path, version: int) -> None:
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in schema.TABLES.split(";\n"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def _check_whole(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse to write into a file that has a damaged page or lacks a table: that would cost what is left of it."""
-    if version == 0:
-        return
     problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)") if line != "ok"]
-    problems += schema_problems(connection, version)
+    problems += schema_problems(connection)
     if problems:
         raise StoreError(
             f"{path} is damaged: {problems[0]}.",
@@ -263,7 +266,7 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def image(data: bytes, path: Path) -> sqlite3.Connection:
-    """The database that these bytes are, in memory, defended and migrated as any other. Raises: StoreError."""
+    """The database that these bytes are, in memory, defended as any other. Raises: StoreError."""
     with store_errors(path):
         connection = _defended(sqlite3.connect(":memory:", isolation_level=None))
         with _closed_on_failure(connection):
@@ -281,26 +284,13 @@ def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def whole_bytes(path: Path) -> bytes:
-    """The bytes of a database, its write-ahead log included."""
-    with store_errors(path), closing(_raw_connection(path, "rw")) as connection:
-        return connection.serialize()
-
-
 def _readable(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """The connection to a database that has nothing strange, or to its copy of today's version."""
+    """The connection to a database that has nothing strange."""
     with _closed_on_failure(connection):
-        version = _identify(connection, path)
-        _check_version(version, path)
-        _check_programs(connection, path, version)
-        if version == 0:
+        if _is_empty(connection, path):
             raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
-        if version == schema.CURRENT_VERSION:
-            return connection
-        copy = copied(connection)
-        _migrate(copy, path)
-    connection.close()
-    return copy
+        _check_programs(connection, path)
+    return connection
 
 
 def copied(connection: sqlite3.Connection) -> sqlite3.Connection:
@@ -310,33 +300,19 @@ def copied(connection: sqlite3.Connection) -> sqlite3.Connection:
     return copy
 
 
-def _identify(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema version of a study database, 0 for an empty file; StoreError for somebody else's database."""
+def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file has no tables yet. Raises: StoreError for another version, and for somebody else's database."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (n_objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application == schema.APPLICATION_ID:
-        return int(version)
     if n_objects == 0 and version == 0 and application == 0:
-        return 0
-    raise StoreError(f"{path} is an SQLite database that mlsd did not write.", hint="Give another file with --db.")
-
-
-def _check_version(version: int, path: Path) -> None:
-    if version > schema.CURRENT_VERSION:
+        return True
+    if application != schema.APPLICATION_ID:
+        raise StoreError(f"{path} is an SQLite database that mlsd did not write.", hint="Give another file with --db.")
+    if version != schema.VERSION:
         raise StoreError(
-            f"{path} has schema version {version}; this mlsd knows versions up to {schema.CURRENT_VERSION}.",
-            hint="Upgrade mlsd (`pip install --upgrade mlsd`), or give another file with --db.",
+            f"{path} was written by another version of mlsd: its tables are version {version}, and this one reads "
+            f"version {schema.VERSION}.",
+            hint="Read it with the mlsd that wrote it, or measure into a new file with --db.",
         )
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Take every missing step, each in a transaction of its own; safe when two processes open at once."""
-    while (version := _identify(connection, path)) < schema.CURRENT_VERSION:
-        with transaction(connection):
-            if _identify(connection, path) != version:
-                continue
-            for statement in schema.MIGRATIONS[version].split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {version + 1}")
+    return False

@@ -1,7 +1,7 @@
 """Records to table rows and back: the column order of `case` and `trial` in one place.
 
 Every value that comes out of a database passes the types of its record here (`mlsd.records`: Count, Few, Amount), and
-nowhere else: a database may be old, edited, or another's.
+nowhere else: a database may be edited, or another's.
 """
 
 import datetime

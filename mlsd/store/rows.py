@@ -30,7 +30,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def decides(self) -> SessionPlan | None:
-        """What of its plan its session decides; None: of before this was stored."""
+        """What of its plan its session decides; None: nothing, as of a calibration."""
         own = self.plan.get("decides")
         return None if own is None else msgspec.convert(own, SessionPlan)
 
@@ -152,7 +152,7 @@ class PassShares(Figure, frozen=True, kw_only=True):
     n_passes: Few  # counted, of each kind
     plain_ns: Span  # a pass as it runs in any measurement
     profiled_ns: Span  # the same pass with the clock read between parts
-    headless_ns: Count | None  # a plain pass without outputs, hence without head; None of a head, in earlier versions
+    headless_ns: Count  # a plain pass without outputs, hence without head
     parts_ns: dict[Part, Count]  # of the profiled pass; parts that the graph does not have are left out
 
     @property
@@ -177,13 +177,13 @@ class PassShares(Figure, frozen=True, kw_only=True):
         return not agrees or self.inflation > _INFLATION_LIMIT
 
     @property
-    def head_by_difference(self) -> float | None:
+    def head_by_difference(self) -> float:
         """The share of head and sampling a second way, without looking: (T(k) - T(k without outputs)) / T(k).
 
         Graphs that drop rows without output before their last feed-forward half lose that, too, so it may be too large
         by one of the network's halves of a block.
         """
-        return None if self.headless_ns is None else 1 - self.headless_ns / self.plain_ns
+        return 1 - self.headless_ns / self.plain_ns
 
 
 class _FigureTable(NamedTuple):

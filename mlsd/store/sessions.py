@@ -1,8 +1,7 @@
 """The sessions of a database: which trials were measured to answer the same questions, and what was planned of them.
 
 A session is one bench, one comparison of servers, one machine's share of a suite's run. Runs of one plan go on with one
-another (`SessionPlan.id`), and so do all calls of one search. What a database of an older mlsd does not say of a run is
-taken from the run's own cases.
+another (`SessionPlan.id`), and so do all calls of one search. A run that planned nothing is a session by itself.
 """
 
 from collections import Counter
@@ -11,13 +10,11 @@ from typing import Any
 
 import msgspec
 
-from mlsd.records import Case, Record, Status
+from mlsd.records import Record, Status
 from mlsd.store.rows import Run, TrialFilter
 from mlsd.store.store import ALL, Store
 from mlsd.trials.decisions import Stopping
-from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
-
-_OLD_POOLS: dict[str, Pool] = {"bench": "prompt", "compare": "prompt", "tune": "all"}
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, pooled_results
 
 
 class SessionTrials(Record, frozen=True, kw_only=True):
@@ -56,7 +53,7 @@ def sessions_of(trials: Iterable[Measured], every_run: Iterable[Run]) -> list[Se
     for one in trials:
         place = (one.run_id, one.case.suite)
         if (plan := plans.get(place)) is None:
-            plan = plans[place] = plan_of(runs[one.run_id], one.case)
+            plan = plans[place] = runs[one.run_id].decides or SessionPlan()
         found.setdefault((one.environment_key, plan.id or f"run {one.run_id}"), []).append(one)
     made = [_session(key, own, runs, plans) for (key, _), own in found.items()]
     return sorted(made, key=lambda one: one.run_ids[-1])
@@ -69,17 +66,6 @@ def of_run(store: Store, run_id: int) -> SessionTrials | None:
     found = sessions(store, ALL if id_ else TrialFilter(run_id=run_id))
     own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
     return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
-
-
-def plan_of(run: Run, case: Case) -> SessionPlan:
-    """What the run of a trial planned to decide."""
-    if run.decides is not None:
-        return run.decides
-    if case.suite.startswith("server"):
-        return SessionPlan(pool="all", stopping=Stopping.SEQUENTIAL, process_per_arm=True)
-    if case.suite in _OLD_POOLS:
-        return SessionPlan(pool=_OLD_POOLS[case.suite], stopping=Stopping.SEQUENTIAL)
-    return SessionPlan(id=f"suites {run.plan['suites']}" if run.plan.get("suites") else "", pool="workload")
 
 
 def as_stored(plan: SessionPlan) -> dict[str, Any]:

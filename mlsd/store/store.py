@@ -19,7 +19,7 @@ from mlsd.errors import StoreError
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
 from mlsd.stats import grouped
-from mlsd.store import database, rowcodec, schema
+from mlsd.store import database, rowcodec
 from mlsd.store.rows import (
     FIGURE_JSON,
     FIGURES,
@@ -60,10 +60,10 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
-        """Open the database at `path`, made or migrated as needed.
+        """Open the database at `path`, made where it is missing; read-only never writes.
 
-        Read-only never writes, not even a migration. Raises: StoreError for a newer version, and for a file
-        that is missing (without `create`), locked, damaged, not writable or not a study database.
+        Raises: StoreError for another version, and for a file that is missing (without `create`), locked, damaged, not
+            writable or not a study database.
         """
         return cls(path, database.connect(path, create=create, read_only=read_only))
 
@@ -198,7 +198,7 @@ class Store:
         """By id the trials that cannot be, superseded ones as well, and why; they stay in the file, and no reader
         gives them, so that one of them makes neither an answer wrong nor the others unreadable.
 
-        The gate keeps such trials out, but a database may be old, edited, or another's.
+        The gate keeps such trials out, but a database may be edited, or another's.
         """
         self._every()
         return self._left_out
@@ -359,7 +359,7 @@ class Store:
     def check(self) -> list[str]:
         """What is wrong with the file: SQLite's own checks, what is missing, and records that cannot be read."""
         problems = [line for (line,) in self._rows("PRAGMA integrity_check") if line != "ok"]
-        problems += database.schema_problems(self._connection, schema.CURRENT_VERSION)
+        problems += database.schema_problems(self._connection)
         problems += [
             f"{table} row {row} points to a missing {parent}"
             for table, row, parent, _ in self._rows("PRAGMA foreign_key_check")

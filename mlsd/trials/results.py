@@ -97,8 +97,8 @@ class SessionPlan(Record, frozen=True, kw_only=True):
 
     id: str = ""  # runs of one plan go on with one another; empty: a run is a session by itself
     pool: Pool = "prompt"  # what is one question
-    stopping: Stopping = msgspec.field(default=Stopping.FIXED, name="looks")
-    process_per_arm: bool = msgspec.field(default=False, name="apart")  # each is one process throughout
+    stopping: Stopping = Stopping.FIXED
+    process_per_arm: bool = False  # each is one process throughout
     # Planned, of all questions of a target, by its id; controls not counted.
     n_arms: dict[str, Few] = msgspec.field(default_factory=dict)
     n_questions: dict[str, _AtLeastOne] = msgspec.field(default_factory=dict)  # likewise

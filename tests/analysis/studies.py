@@ -19,8 +19,9 @@ from mlsd.records import (
     Status,
     Trial,
 )
+from mlsd.store.sessions import as_stored
 from mlsd.store.store import Store
-from mlsd.trials.results import Measured
+from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.sums import counts_of
 from tests.measure.examples import store_trials
 
@@ -170,9 +171,11 @@ def write(
     models: Iterable[ModelFacts] = (MOE, DENSE, DRAFT),
     **plan: Any,
 ) -> Path:
-    """A run of these trials in the database at `path`."""
+    """A run of suites with these trials in the database at `path`; runs of the same suites go on with one another."""
+    suites = plan.get("suites")
+    decides = SessionPlan(id=f"suites {suites}" if suites else "", pool="workload")
     with Store.open(path) as store:
-        run = store.begin_run(environment, {"profile": "tiny", **plan}, seed=1)
+        run = store.begin_run(environment, {"profile": "tiny", **as_stored(decides), **plan}, seed=1)
         store.add_models(models)
         store.add_cases(run, [each for each, _ in trials])
         store_trials(store, run, [each for _, each in trials])

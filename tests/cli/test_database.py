@@ -59,7 +59,7 @@ def test_looking_for_the_newest_changes_no_file(results: Path) -> None:
 
 
 def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(mlsd: Mlsd, results: Path) -> None:
-    brought = mlsd("record", next(STUDIES.glob("*.record.json.gz")), "--into", "results/record.sqlite")
+    brought = mlsd("record", next(STUDIES.glob("*.record.gz")), "--into", "results/record.sqlite")
     assert brought.code == 0, brought.err
     assert newest_study() == newest_or_new() == results / "mine.sqlite"
     assert mlsd("results", "--claims").code == 0

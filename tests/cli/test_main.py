@@ -239,7 +239,7 @@ def test_the_makefile_prints_no_comment_either() -> None:
 
 @pytest.mark.heavy
 def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
-    shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.gz")
+    shutil.copy(next((ROOT / "studies").glob("*.record.gz")), "study.record.gz")
     assert mlsd("record", "study.record.gz", "--into", "results/tiny.sqlite").code == 0
     assert mlsd("results", "--format", "csv", "-o", "table.csv").code == 0
     lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))

@@ -249,7 +249,6 @@ def test_a_key_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatc
 UNTYPED = {
     "trials/arms.py",  # a column of ours
     "outside.py",  # the parser itself, which masks secrets in whatever came
-    "formats/old_record.py",  # records of older versions, converted field by field
     "formats/llama_bench.py",  # keeps the rows as they are, beside what it reads of them
     "hardware/darwin.py",  # what the system's own tools print of this machine
     "analysis/advise/acceptance.py",  # an asset of ours

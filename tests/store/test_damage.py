@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
         store.add_figures(run_id, [point])
         coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4})
         store.add_figures(run_id, [coverage, ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0))])
-        share = {"n_passes": 1, "plain_ns": 10, "profiled_ns": 12, "headless_ns": None, "parts_ns": {}}
+        share = {"n_passes": 1, "plain_ns": 10, "profiled_ns": 12, "headless_ns": 9, "parts_ns": {}}
         store.add_figures(run_id, [PassShares(model_key="m", rows=1, depth=0, **share)])  # type: ignore[arg-type]
     return path
 

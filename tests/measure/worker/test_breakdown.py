@@ -96,7 +96,6 @@ def test_shares_and_checks_are_what_their_formulas_say() -> None:
     assert shares.shares["recurrent"] is None  # not 0: the network has none
     assert (shares.inflation, shares.agreement) == (1.5, 1.0)
     assert shares.head_by_difference == pytest.approx(0.2)
-    assert made(headless_ns=None).head_by_difference is None
     assert not shares.in_doubt
 
 
