@@ -56,7 +56,7 @@ def bench(
     """Measure drafts and methods beside plain decoding in interleaved blocks, and keep the trials.
 
     A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
-    local drafts that fit. The same call again adds repeats; `fresh` ignores earlier ones.
+    local drafts that fit. The same question goes on with the blocks of earlier calls; `fresh` starts it anew.
     """
     fields = _fields(locals(), "db", "fresh")
     from mlsd.measure.parent import requests

@@ -6,26 +6,28 @@ One shape of an answer, and one of a trial, for --json of every command.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.cli.output import say
 from mlsd.planning.question import Question
+from mlsd.planning.request import LOOK_UPS
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import DECIDED, Answer, Use
 from mlsd.trials.results import Measured
-from mlsd.trials.stages import StageTime, stage_line
+from mlsd.trials.stages import MEASURING, PREPARATION, StageTime, stage_line, wall_ns
 from mlsd.trials.sums import PARTS, speed
+from mlsd.units import NS_PER_S, format_duration
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
     from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
+_SAFE = 1.5  # times what is expected
 _FIRST_BLOCKS = 4  # where one block says nothing of scatter yet
 
 
@@ -39,10 +41,15 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
     return [head_line(own, runs[own[0].session], facts) for own in of_target]
 
 
-def answer_objects(found: Sequence[Answer], models: Iterable[LocalModel], question: Question) -> list[AnswerObject]:
-    """Each answer with its flags, or the command that goes on from it; `models` are those that were measured."""
-    named = {model.ref.id: model for model in models}
-    return [answer_object(one, _flags(one, named), next_step(one, question)) for one in found]
+def answer_objects(
+    found: Sequence[Answer], models: Iterable[LocalModel], question: Question, stages: Iterable[StageTime] = ()
+) -> list[AnswerObject]:
+    """Each answer with its flags, or the command that goes on from it; `models` are those that were measured.
+
+    `stages` say how long preparing and measuring took.
+    """
+    named, took = {model.ref.id: model for model in models}, tuple(stages)
+    return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in found]
 
 
 def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
@@ -50,7 +57,10 @@ def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ())
     for one in found:
         say(f"Answer for {one.prompt}: {one.words}.")
         if one.next is not None:
-            say(f"What decides it: {one.next}")
+            time = "" if one.next_s is None else f" (about {format_duration(one.next_s)})"
+            say(f"What decides it{time}: {one.next}")
+        elif one.use not in DECIDED:
+            say("Measuring again would give the same. Mend what is named, or measure another text or setting.")
         for line in one.flags:
             say(line)
     say_stages(stages)
@@ -71,20 +81,30 @@ def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
     return flags_of(found, None if draft is None else str(draft.path), None if target is None else target.path)
 
 
-def next_step(found: Answer, question: Question) -> str | None:
-    """The command that decides what is open; where nothing could be judged, the one that tries what can be."""
+class NextStep(NamedTuple):
+    """What goes on from an answer: a command as a shell takes it, and about how long it runs."""
+
+    command: str
+    seconds: float | None = None
+
+
+def next_step(found: Answer, question: Question, stages: Sequence[StageTime] = ()) -> NextStep | None:
+    """What decides all that is open; where nothing can be judged, what tries the look-ups. None: a repeat cannot help.
+
+    The budget holds the preparation, as long as it took before (`stages`), and blocks enough.
+    """
     if found.use in DECIDED:
         return None
-    again = [arm for arm in found.open if any(one.trial.status != "failed" for one in arm.trials)]
-    if not again:  # what failed each time would fail again: the methods and drafts that fit the target are tried
-        arm = next(iter(found.open), found.best)
-        target = question.models.get(found.target, found.target)
-        return question.others(arm) if arm else shlex.join(["mlsd", "bench", target])
-    seconds = found.seconds
-    wanted_s = _FIRST_BLOCKS * (found.block_s or 0.0) if seconds is None else seconds
-    budget = max(_LEAST_S, math.ceil(wanted_s * 2 / 10) * 10)
-    time = "" if seconds is None else f" (about {max(1.0, seconds):.0f} s of decoding)"
-    return f"{question.bench(again[0], '--until', 'decided', '--budget-s', str(budget))}{time}"
+    if not (arms := found.to_repeat):
+        first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
+        return None if first is None or tried >= set(LOOK_UPS) else NextStep(question.others(first))
+    n_blocks = _FIRST_BLOCKS if found.more_blocks is None else found.more_blocks + 1
+    prepared_ns, decoded_ns = wall_ns(stages, PREPARATION), wall_ns(stages, (MEASURING,))
+    beside = (wall_ns(stages) - prepared_ns) / decoded_ns if decoded_ns else 1.0  # prompts, judging, rests
+    seconds = prepared_ns / NS_PER_S + n_blocks * (found.block_s or 0.0) * beside
+    budget = max(_LEAST_S, math.ceil(_SAFE * seconds / 10) * 10)
+    command = question.bench(arms, "--until", "decided", "--budget-s", str(budget))
+    return NextStep(command, seconds if found.block_s else None)
 
 
 # --- as objects of --json -----------------------------------------------------------------------------------------
@@ -104,11 +124,12 @@ class AnswerObject(Record, frozen=True, kw_only=True):
     ci_high: float | None
     words: str
     reason: str | None  # why nothing could be judged, where nothing could
-    next: str | None  # the command that decides it, where nothing is decided
+    next: str | None  # the command that decides it, where nothing is decided and a repeat can help
+    next_s: float | None = None  # about how long it runs
     flags: tuple[str, ...] = ()  # what to set, where it is
 
 
-def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | None = None) -> AnswerObject:
+def answer_object(found: Answer, flags: tuple[str, ...] = (), step: NextStep | None = None) -> AnswerObject:
     """The answer as it is printed."""
     ratio = found.ratio
     return AnswerObject(
@@ -119,7 +140,8 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | N
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
         reason=found.reason or None,
-        next=next_step,
+        next=None if step is None else step.command,
+        next_s=None if step is None else step.seconds,
         flags=flags,
     )
 

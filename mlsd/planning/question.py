@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,17 +35,21 @@ class Question(Record, frozen=True, kw_only=True):
             prompts={prompt.key: prompt.called for prompt in prompts},
         )
 
-    def bench(self, arm: ArmResult, *more: str) -> str:
-        """The command that measures this arm beside plain decoding, as it was measured."""
-        spec, words = arm.case.drafter, list[str]()
+    def bench(self, arms: Sequence[ArmResult], *more: str) -> str:
+        """The command that measures these arms of one question beside plain decoding, as they were measured."""
+        drafters = dict.fromkeys(word for arm in arms for word in self._drafter(arm))
+        gammas = ",".join(map(str, sorted({arm.case.gamma for arm in arms})))
+        words = [part for word in drafters for part in word]
+        length = ("--n-predict", str(arms[0].question.n_predict))
+        return self._command(arms[0], [*words, "--gamma", gammas], length, more)
+
+    def _drafter(self, arm: ArmResult) -> Iterator[tuple[str, str]]:
+        spec = arm.case.drafter
         draft = self._called(spec.draft) if spec.draft else ""
         if spec.name == DRAFT_MODEL and not spec.options:
-            words += ["--draft", draft]
+            yield "--draft", draft
         else:
-            options = {**({"draft": draft} if draft else {}), **spec.options}
-            words += ["--drafter", drafter_text(spec.name, options)]
-        words += ["--gamma", str(arm.case.gamma)]
-        return self._command(arm, words, ("--n-predict", str(arm.question.n_predict)), more)
+            yield "--drafter", drafter_text(spec.name, {**({"draft": draft} if draft else {}), **spec.options})
 
     def others(self, arm: ArmResult) -> str:
         """The command that measures what else fits this arm's target, on its text and in its settings."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.context import threads_of
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError
 from mlsd.gguf_tools.source import Source
@@ -195,10 +196,12 @@ def study_request(
     overrides: Overrides = AS_WRITTEN,
     models: Mapping[str, str] | None = None,
     tasks: Iterable[Task] = (),
+    here: bool = True,
 ) -> StudyRequest:
     """A request from names: suites A to G, a profile and models by name or by file; `models` are by role.
 
-    `tasks` stand in place of prompts and follow Spec-Bench's protocol of chat turns.
+    `tasks` stand in place of prompts and follow Spec-Bench's protocol of chat turns. With `here` this machine measures,
+    so that the number of threads is known.
 
     Raises: SuiteError, PromptError, ManifestError, ModelFileError, InputError, UnsupportedError.
     """
@@ -213,6 +216,8 @@ def study_request(
         texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
     if texts:
         overrides = replace(overrides, prompts=tuple(texts))
+    if here:
+        overrides = replace(overrides, engine=_on_threads(overrides.engine))
     library, profiles, given = Library(), load_profiles(), dict(models or {})
     if profile:
         found = find_profile(profile, profiles)
@@ -238,6 +243,11 @@ def study_request(
         prompts=texts,
         models=given,
     )
+
+
+def _on_threads(engine: EngineOptions) -> EngineOptions:
+    """The options with the number of threads that contexts run on here, so that naming it makes no other case."""
+    return replace(engine, n_threads=threads_of(engine))
 
 
 def _presets_written_out(suite: Suite) -> Suite:
@@ -309,7 +319,7 @@ def bench_request(
         models=tuple({one.ref: one for one in files}.values()),
         prompts=tuple(texts.values()),
         default_arms=default,
-        **fields,
+        **fields | {"engine": _on_threads(fields.get("engine", EngineOptions()))},
     )
 
 

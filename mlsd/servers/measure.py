@@ -167,7 +167,8 @@ def measure(
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             store.add_warnings(outcome.run_id, noted)
             files = tuple(model for model in (models.target, *models.drafts) if model is not None)
-            found = result_of(store, path, (outcome, (*warnings, *noted)), models=files, race=race)
+            own, done = sessions.of_run(store, outcome.run_id), (outcome, (*warnings, *noted))
+            found = result_of(store, path, done, own, models=files, race=race)
     return ServerResult(
         **asdict(found),
         notes=tuple(session.notes),

@@ -1,7 +1,8 @@
 """The sessions of a database: which trials were measured to answer the same questions, and what was planned of them.
 
-A session is one bench, one comparison of servers, one machine's share of a suite's run. Runs of one plan go on with one
-another (`SessionPlan.id`), and so do all calls of one search. A run that planned nothing is a session by itself.
+A session is one question of benches, one comparison of servers, one machine's share of a suite's run. Runs of one plan
+go on with one another, and so do all benches of one question and all calls of one search (`SessionPlan.session`). A run
+that planned nothing is a session by itself.
 """
 
 from collections import Counter
@@ -10,16 +11,18 @@ from typing import Any
 
 import msgspec
 
-from mlsd.records import Record, Status
-from mlsd.store.rows import Run, TrialFilter
+from mlsd.records import Case, Environment, Record, Status
+from mlsd.stats import grouped
+from mlsd.store.rows import Run, TrialFilter, environment_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.decisions import Stopping
-from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, pooled_results
+from mlsd.trials.results import BENCH, ArmResult, Measured, SessionPlan, arm_results, pooled_results
 
 
 class SessionTrials(Record, frozen=True, kw_only=True):
     """What one session measured."""
 
+    key: str  # `SessionPlan.session`
     run_ids: tuple[int, ...]
     environment_key: str
     plan: SessionPlan
@@ -54,18 +57,26 @@ def sessions_of(trials: Iterable[Measured], every_run: Iterable[Run]) -> list[Se
         place = (one.run_id, one.case.suite)
         if (plan := plans.get(place)) is None:
             plan = plans[place] = runs[one.run_id].decides or SessionPlan()
-        found.setdefault((one.environment_key, plan.id or f"run {one.run_id}"), []).append(one)
-    made = [_session(key, own, runs, plans) for (key, _), own in found.items()]
+        found.setdefault((one.environment_key, plan.session(one.case, one.run_id)), []).append(one)
+    made = [_session(*place, own, runs, plans) for place, own in found.items()]
     return sorted(made, key=lambda one: one.run_ids[-1])
 
 
-def of_run(store: Store, run_id: int) -> SessionTrials | None:
-    """The session that a run belongs to; None: nothing of it counts."""
+def of_cases(
+    store: Store, environment: Environment, plan: SessionPlan, cases: Iterable[Case], run_id: int = 0
+) -> list[SessionTrials]:
+    """The sessions that a run of these cases on this machine goes on with."""
+    here, keys = environment_key(environment), {plan.session(case, run_id) for case in cases}
+    return [one for one in sessions(store) if one.environment_key == here and one.key in keys]
+
+
+def of_run(store: Store, run_id: int) -> list[SessionTrials]:
+    """The sessions that a run belongs to; of a run that found all done those of its plan."""
     run = next(run for run in store.runs() if run.id == run_id)
     id_ = "" if run.decides is None else run.decides.id
     found = sessions(store, ALL if id_ else TrialFilter(run_id=run_id))
-    own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
-    return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
+    own = [one for one in found if run_id in one.run_ids]
+    return own or [one for one in reversed(found) if one.key == id_ != ""][:1]
 
 
 def as_stored(plan: SessionPlan) -> dict[str, Any]:
@@ -85,20 +96,45 @@ def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
 
 
 def _session(
-    key: str, own: list[Measured], runs: Mapping[int, Run], planned: Mapping[tuple[int, str], SessionPlan]
+    environment: str,
+    key: str,
+    own: list[Measured],
+    runs: Mapping[int, Run],
+    planned: Mapping[tuple[int, str], SessionPlan],
 ) -> SessionTrials:
-    run_ids = tuple(sorted({one.run_id for one in own}))
     places = dict.fromkeys((one.run_id, one.case.suite) for one in reversed(own))
-    plans = [planned[place] for place in places]
-    plan = plans[0]
-    for other in plans:
+    plans = {run_id: planned[run_id, suite] for run_id, suite in places}
+    plan = next(iter(plans.values()))
+    own = _still_meant(own, plan) if plan.id == BENCH else own
+    run_ids = tuple(sorted({one.run_id for one in own}))
+    for other in plans.values():
         plan = plan.with_counts(other.n_arms, other.n_questions)
     # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
     # stop there by what was seen, however often it was interrupted on its way.
-    whole = _as_planned(plans, own)
+    of_benches = plan.id == BENCH and len(run_ids) > 1
+    whole = _each_arm_once(plans, own) if of_benches else _as_planned(plans.values(), own)
     if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
         plan = msgspec.structs.replace(plan, stopping=Stopping.SEQUENTIAL)
-    return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(own))
+    return SessionTrials(key=key, run_ids=run_ids, environment_key=environment, plan=plan, trials=tuple(own))
+
+
+def _still_meant(own: Iterable[Measured], plan: SessionPlan) -> list[Measured]:
+    """Without what an arm of this name no longer is: of another draft file or rollback, or failed in an older run."""
+    newest = {plan.name(one.case): (one.trial.case_id, one.run_id) for one in own}
+    return [
+        one for one in own
+        if (last := newest[plan.name(one.case)])[0] == one.trial.case_id
+        and (one.trial.status is not Status.FAILED or one.run_id == last[1])
+    ]  # fmt: skip
+
+
+def _each_arm_once(plans: Mapping[int, SessionPlan], own: Iterable[Measured]) -> bool:
+    """Whether benches of one question measured different arms, each bench as many blocks as it planned."""
+    arms = {(plans[one.run_id].name(one.case), one.run_id) for one in own if one.case.arm == "sd"}
+    parts = grouped(own, lambda one: one.run_id)
+    as_planned = all(_as_planned([plans[run_id]], part) for run_id, part in parts.items())
+    fixed = all(plan.stopping is Stopping.FIXED for plan in plans.values())
+    return fixed and as_planned and len(arms) == len({name for name, _ in arms})
 
 
 def _as_planned(plans: Iterable[SessionPlan], own: Iterable[Measured]) -> bool:

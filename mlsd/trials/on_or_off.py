@@ -6,7 +6,7 @@ from typing import Literal
 from mlsd.records import Record, Source
 from mlsd.stats import Interval, grouped
 from mlsd.trials.decisions import NOTHING_PROPOSED
-from mlsd.trials.results import ArmResult
+from mlsd.trials.results import ArmResult, Measured
 
 Use = Literal["on", "off", "not decided yet", "no usable measurement"]
 DECIDED: tuple[Use, ...] = ("on", "off")  # what there is something to set for
@@ -91,19 +91,24 @@ class Answer(Record, frozen=True, kw_only=True):
         return notes + ("; its output repeats itself to the end: measure another text" if best.n_loops else "")
 
     @property
-    def block_s(self) -> float | None:
-        """How long a block of plain decoding and the best decodes, all prompts together."""
-        best = self.best
-        if best is None or not best.pairs:
-            return None
-        spans = [(p.plain.trial.decode_ns or 0) + (p.own.trial.decode_ns or 0) for p in best.pairs]
-        return len(best.prompts) * sum(spans) / len(spans) / 1e9
+    def to_repeat(self) -> tuple[ArmResult, ...]:
+        """Open arms that further blocks may decide: not those that were invalid, or that failed each time."""
+        return tuple(arm for arm in self.open if arm.repeat_helps)
 
     @property
-    def seconds(self) -> float | None:
-        """About how long it takes to decide it: further blocks of plain decoding and the best."""
-        more = self.best.standing.more_blocks if self.best is not None and self.best.standing is not None else None
-        return None if more is None or self.block_s is None else more * self.block_s
+    def more_blocks(self) -> int | None:
+        """About so many decide every open arm; None: no scatter is known yet."""
+        known = [arm.standing.more_blocks if arm.standing else None for arm in self.to_repeat]
+        return None if not known or None in known else max(n for n in known if n is not None)
+
+    @property
+    def block_s(self) -> float | None:
+        """How long a block of plain decoding and every arm that is to be repeated decodes, all prompts together."""
+        arms = [arm for arm in self.to_repeat if arm.pairs]
+        if not arms:
+            return None
+        plain = [pair.plain for arm in arms for pair in arm.pairs]
+        return len(arms[0].prompts) * sum(map(_decode_s, (plain, *(tuple(p.own for p in arm.pairs) for arm in arms))))
 
 
 def answers(results: Iterable[ArmResult]) -> list[Answer]:
@@ -191,6 +196,10 @@ def by_target(found: Sequence[Answer]) -> list[str]:
         groups = grouped(own, lambda a: (a.setting, a.best and a.best.effect, a.reason, a.note))
         sentences.append(f"{subject}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
+
+
+def _decode_s(trials: Sequence[Measured]) -> float:
+    return sum(one.trial.decode_ns or 0 for one in trials) / len(trials) / 1e9
 
 
 def _speedup(arm: ArmResult) -> float:

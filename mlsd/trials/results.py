@@ -46,6 +46,7 @@ from mlsd.trials.sums import (
 )
 
 Pool = Literal["prompt", "workload", "all"]
+BENCH = "bench"  # the id of a plan whose every question is a session, which each run that asks it goes on with
 
 
 class Measured(NamedTuple):
@@ -95,7 +96,7 @@ _AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=MOST_FEW)]
 class SessionPlan(Record, frozen=True, kw_only=True):
     """What a session planned to decide; stored with its runs."""
 
-    id: str = ""  # runs of one plan go on with one another; empty: a run is a session by itself
+    id: str = ""  # runs of one plan go on with one another; empty: a run is a session by itself; `BENCH`
     pool: Pool = "prompt"  # what is one question
     stopping: Stopping = Stopping.FIXED
     process_per_arm: bool = False  # each is one process throughout
@@ -125,6 +126,12 @@ class SessionPlan(Record, frozen=True, kw_only=True):
         if self.base:
             return None if case.target.id == self.base else case.target.id
         return None if case.arm == "ar" else arm_of(case).setting
+
+    def session(self, case: Case, run_id: int) -> str:
+        """Which session a trial of the case belongs to: trials of equal ones are decided together."""
+        if self.id != BENCH:
+            return self.id or f"run {run_id}"
+        return f"{content_id(self.question(case))} {case.prompt.sha256}:{case.prompt.n_tokens}"
 
     @property
     def pooled(self) -> SessionPlan:
@@ -265,6 +272,14 @@ class ArmResult(Record, frozen=True, kw_only=True):
         if found is None:
             return not (self.is_plain or self.control or self.never_ran)
         return found.effect == "not decided yet" and found.out is None and not self.control
+
+    @property
+    def repeat_helps(self) -> bool:
+        """Whether further blocks may decide an open arm: none was invalid, not all failed, and scatter allows it."""
+        statuses = {one.trial.status for one in self.trials}
+        if Status.INVALID in statuses or statuses == {Status.FAILED}:
+            return False
+        return self.standing is None or self.standing.more_blocks is not None or self.standing.ratio.low is None
 
     @property
     def never_ran(self) -> bool:

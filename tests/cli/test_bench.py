@@ -18,6 +18,7 @@ from mlsd.report.tables.arms import head_line
 from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
+from mlsd.trials.decisions import Stopping
 from tests.cli.conftest import Mlsd, drafted
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
@@ -148,6 +149,38 @@ def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_m
     with Store.open(tmp_path / "b.sqlite", create=False) as store:
         assert len(list(store.trials(rounds=False))) == 4
         assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 12
+
+
+def test_a_question_goes_on_with_its_blocks_whatever_the_call_and_each_look_is_paid_for(mlsd: Mlsd) -> None:
+    """Three calls were three sessions, of which only the last was shown."""
+    asked = ("tiny-dense", "--n-predict", 16, "--n-threads", 1, "--drafter")
+
+    def arms(*words: object) -> dict[str, dict[str, Any]]:
+        ran = mlsd(*words, "--json")
+        assert ran.code == 0, ran.err
+        found = json.loads(ran.out)
+        return {row["setting"]: row for row in found.get("summary", found.get("arms"))}
+
+    first = arms("bench", *asked, "pld", "--gamma", 2, "--repeats", 3)
+    assert first["pld, gamma 2"]["n_blocks"] == 3
+    other = arms("bench", *asked, "ngram-cache", "--gamma", 2, "--repeats", 3)
+    blocks = {name: row["n_blocks"] for name, row in other.items() if name != "plain"}
+    assert blocks == {"pld, gamma 2": 3, "ngram-cache, gamma 2": 3}
+    with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
+        (session,) = sessions(store)
+        assert session.plan.stopping is Stopping.FIXED, "each arm was measured once, as planned"
+    more = arms("bench", *asked, "pld", "--gamma", 2, "--until", "decided", "--budget-s", 0.1)
+    assert more["pld, gamma 2"]["n_blocks"] in (3, 4), "a block comes whatever the budget, unless all was decided"
+    again = arms("bench", *asked, "pld", "--gamma", 2, "--repeats", 2)
+    assert again["pld, gamma 2"]["n_blocks"] == more["pld, gamma 2"]["n_blocks"] + 2
+    with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
+        (session,) = sessions(store)
+        assert session.plan.stopping is Stopping.SEQUENTIAL, "whoever measures more has seen what there was"
+    shown = arms("results")
+    assert shown["pld, gamma 2"]["n_blocks"] == again["pld, gamma 2"]["n_blocks"]
+    assert shown["ngram-cache, gamma 2"]["n_blocks"] == 3
+    fresh = arms("bench", *asked, "pld", "--gamma", 2, "--repeats", 1, "--fresh")
+    assert {name: row["n_valid"] for name, row in fresh.items()} == {"plain": 1, "pld, gamma 2": 1}
 
 
 def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 )
 @shared.stop_at_eog_option
 @db_option("results/bench.sqlite")
-@click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
+@click.option("--fresh", is_flag=True, help="Start anew: earlier blocks of this question count no more.")
 @click.option(
     "--search",
     type=Whole(min=1),
@@ -97,7 +97,8 @@ def bench(
     With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are over.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
-    each one given, or with its own (NAME:draft=FILE). Reports and advice show the latest session of each arm.
+    each one given, or with its own (NAME:draft=FILE). A bench goes on with the blocks of earlier ones that asked the
+    same of the same target and text, and shows their arms, too.
 
     With --search settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then
     the neighbours of the fastest race. The answer may be "off". The same search again continues from earlier trials.
@@ -120,7 +121,7 @@ def bench(
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=fresh, watcher=watcher)
     question = Question.of(result.models, request.prompts, db)
-    answers = answer_objects(result.answers, result.models, question)
+    answers = answer_objects(result.answers, result.models, question, result.outcome.stages)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
@@ -202,7 +203,7 @@ def _search(
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
     question = Question.of(result.models, request.setting.prompts, db)
-    found = [] if result.answer is None else answer_objects([result.answer], result.models, question)
+    found = [] if result.answer is None else answer_objects([result.answer], result.models, question, result.stages)
     if as_json:
         settings = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}

@@ -127,7 +127,10 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         **{name: options[name] for name in same},
     )
     tasks = _tasks(options["task_file"], options["per_kind"])
-    request = study_request(suites, profile=profile, models=options["models"], overrides=overrides, tasks=tasks)
+    here = options["address"] is None
+    request = study_request(
+        suites, profile=profile, models=options["models"], overrides=overrides, tasks=tasks, here=here
+    )
     if dry_run:
         _show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
         return

@@ -118,8 +118,8 @@ class Race(Choice):
         return not any(map(is_unusable, own))
 
     def _fitting(self, chosen: list[Block]) -> list[Block]:
-        """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
-        if self._goal.budget_s is None or not self._trials:
+        """The blocks that will end in time, by what the last ones took; the first comes whatever it takes."""
+        if self._goal.budget_s is None or len(self._trials) == len(self._earlier):
             return chosen
         took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
         left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Block]()

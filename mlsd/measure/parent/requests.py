@@ -38,10 +38,11 @@ from mlsd.records import Environment, QualityWarning, Record
 from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import DraftDistance, TrialFilter
+from mlsd.store.sessions import SessionTrials
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
-from mlsd.trials.results import ArmResult, Measured, SessionPlan
+from mlsd.trials.results import BENCH, ArmResult, Measured, SessionPlan
 
 Done = tuple[RunOutcome, tuple[QualityWarning, ...]]  # what a run did, and what speaks against it
 Pull = Callable[[str], object]  # brings the model of an id to this machine
@@ -63,10 +64,9 @@ def answer_of(found: Sequence[ArmResult]) -> tuple[str, ...]:
 
 
 def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
-    """Every arm of the session that a run went on with."""
+    """Every arm of the sessions that a run went on with."""
     with Store.open(Path(database), create=False, read_only=True) as store:
-        session = sessions.of_run(store, run_id)
-    return [] if session is None else session.results()
+        return [one for session in sessions.of_run(store, run_id) for one in session.results()]
 
 
 class BenchResult(Record, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class BenchResult(Record, frozen=True, kw_only=True):
     warnings: tuple[QualityWarning, ...]
     trials: tuple[Measured, ...]
     models: tuple[LocalModel, ...] = ()  # every model of it, and where it lies
-    results: tuple[ArmResult, ...] = ()  # every arm of its session on every prompt
+    results: tuple[ArmResult, ...] = ()  # every arm of its questions, whichever bench measured it
     stopped: Stop | None = None  # why a bench with a goal ended
 
     @property
@@ -159,7 +159,8 @@ def bench(
 ) -> BenchResult:
     """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
 
-    The same bench again adds repeats to those in the database; `fresh` ignores those.
+    A bench goes on with the blocks of every earlier one that asked the same question: target, text, output tokens and
+    settings are the same. With `fresh` these count no more.
 
     Raises: what `plan_here` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
@@ -168,20 +169,36 @@ def bench(
     check_database(path)
     with machine_lock():
         environment, plan = plan_here(request)
-        decides = planned(SessionPlan(stopping=Stopping.FIXED if request.goal is None else Stopping.SEQUENTIAL), plan)
-        race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
+        stopping, cases = Stopping.FIXED if request.goal is None else Stopping.SEQUENTIAL, plan.cases()
+        decides = planned(SessionPlan(id=BENCH, stopping=stopping), plan)
+        n_blocks = {} if request.goal else {request.target.ref.id: request.repeats}  # of each question
+        decides = msgspec.structs.replace(decides, n_blocks=n_blocks)
         with Store.open(path) as store:
+            before = sessions.of_cases(store, environment, decides, cases.values())
+            earlier = [one for session in before for one in session.trials]
+            if fresh:
+                store.supersede(environment, {one.trial.case_id for one in earlier})
+                earlier = []
+            race = None
+            if request.goal is not None:
+                race = Race(request.goal, plan=decides, earlier=earlier, began_s=began_s)
             settings = RunSettings(fresh=fresh, seed=request.seed)
             done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
-            return result_of(store, path, done, models=request.files, race=race)
+            asked = sessions.of_cases(store, environment, decides, cases.values())
+            return result_of(store, path, done, asked, models=request.files, race=race)
 
 
 def result_of(
-    store: Store, path: Path, done: Done, *, models: tuple[LocalModel, ...] = (), race: Race | None = None
+    store: Store,
+    path: Path,
+    done: Done,
+    asked: Iterable[SessionTrials],
+    *,
+    models: tuple[LocalModel, ...] = (),
+    race: Race | None = None,
 ) -> BenchResult:
-    """What a run measured, and every arm of its session. Raises: WorkerError when every trial failed."""
+    """What a run measured, and every arm of its questions. Raises: WorkerError when every trial failed."""
     outcome, warnings = done
-    session = sessions.of_run(store, outcome.run_id)
     trials = tuple(store.trials(TrialFilter(run_id=outcome.run_id)))
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {trials[0].trial.reason}")
@@ -191,7 +208,7 @@ def result_of(
         warnings=warnings,
         trials=trials,
         models=models,
-        results=() if session is None else tuple(session.results()),
+        results=tuple(one for session in asked for one in session.results()),
         stopped=None if race is None else race.stopped,
     )
 
