@@ -97,7 +97,8 @@ def next_step(found: Answer, question: Question, stages: Sequence[StageTime] = (
         return None
     if not (arms := found.to_repeat):
         first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
-        return None if first is None or tried >= set(LOOK_UPS) else NextStep(question.others(first))
+        untried = found.use == "no usable measurement" and not tried >= set(LOOK_UPS)
+        return NextStep(question.others(first)) if untried and first is not None else None
     n_blocks = _FIRST_BLOCKS if found.more_blocks is None else found.more_blocks + 1
     prepared_ns, decoded_ns = wall_ns(stages, PREPARATION), wall_ns(stages, (MEASURING,))
     beside = (wall_ns(stages) - prepared_ns) / decoded_ns if decoded_ns else 1.0  # prompts, judging, rests

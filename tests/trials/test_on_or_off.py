@@ -16,7 +16,6 @@ from mlsd.trials.results import ArmResult, TrialPair
 from mlsd.trials.stages import Stage, StageTime
 from tests.trials.made import result
 
-
 TOOK: dict[Stage, int] = {"load": 20, "reference": 10, "prefill": 15, "timed rounds": 20, "judging": 5}
 
 
@@ -140,11 +139,13 @@ def test_the_command_that_decides_has_room_for_blocks_before_their_scatter_is_kn
     assert (open_.block_s, open_.more_blocks) == (12.0, 5)
     stages = [StageTime(stage=name, wall_ns=s * 10**9, processor_ns=0) for name, s in TOOK.items()]
     step = next_step(open_, Question(), stages)
-    assert step is not None and step.seconds == 30 + 6 * 12 * 2, "loading, then six blocks, prompts and judging included"
+    assert step is not None and step.seconds == 30 + 6 * 12 * 2, "loading, then six blocks with prompts and judging"
     assert step.command.endswith("--until decided --budget-s 270"), "nothing stands behind it that a shell refuses"
     hopeless = replace(known, standing=replace(known.standing, more_blocks=None))
     assert next_step(answers([hopeless])[0], Question()) is None, "no number of blocks decides it"
-    single = replace(hopeless, standing=replace(hopeless.standing, ratio=Interval(value=1.05)), pairs=open_.arms[0].pairs)
+    single = replace(
+        hopeless, standing=replace(hopeless.standing, ratio=Interval(value=1.05)), pairs=open_.arms[0].pairs
+    )
     step = next_step(answers([single])[0], Question())
     assert step is not None and step.seconds == 4 * 12
 
