@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.cli.output import say
 from mlsd.planning.question import Question
-from mlsd.planning.request import LOOK_UPS
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
@@ -96,6 +95,8 @@ def next_step(found: Answer, question: Question, stages: Sequence[StageTime] = (
     if found.use in DECIDED:
         return None
     if not (arms := found.to_repeat):
+        from mlsd.planning.request import LOOK_UPS  # which loads what reads models
+
         first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
         untried = found.use == "no usable measurement" and not tried >= set(LOOK_UPS)
         return NextStep(question.others(first)) if untried and first is not None else None
