@@ -1,9 +1,10 @@
 """A draft length that adapts to what is accepted, around any method that drafts chains.
 
-The rule is llama.cpp's `draft-mtp-adaptive` (`common/speculative-adaptive.h` of its open pull request 27210, August
-2026; b11524 has no such type). It hangs on counts alone, so one text always drafts alike. ik_llama.cpp's
-`--spec-autotune` is another rule: it tries lengths at random and keeps those whose rounds were fastest. What both have
-besides, `p_min`, ends one draft (`drafters.chain`) and goes with either.
+The rule is that of llama.cpp's open pull request 27210 (`draft-mtp-adaptive`, `common/speculative-adaptive.h`) in its
+head of September 2026, with one bucket; its first head counted drafts and rejected tokens apart, and b11549 has no such
+type. It hangs on counts alone, so one text always drafts alike. ik_llama.cpp's `--spec-autotune` is another rule: it
+tries lengths at random and keeps those whose rounds were fastest. What both have besides, `p_min`, ends one draft
+(`drafters.chain`) and goes with either.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 ADAPTIVE = "adaptive"  # its option, and the word for it among gammas
 LEAST, MOST = 3, 12  # llama.cpp's default of --spec-draft-n-min-adaptive, and --spec-draft-n-max as its author advises
-_CLIMB = (2, 4, 6, 5, 4, 3)  # drafts in a row that stand whole, before 1 .. 6 tokens become one more; 2 from there on
-_LEAST_MISSES, _MISSES = 20, 5  # rejected tokens before the length shrinks: 5 of each of its tokens, 20 at least
+_CLIMB = (2, 5, 10, 5, 4, 3)  # what the bucket gains before 1 .. 6 tokens become one more; 2 from there on
+_LEAST_DROP, _DROP = 20, 5  # what it loses before the length shrinks: 5 for each token, 20 at least
 
 
 class Length(Record, frozen=True, kw_only=True):
@@ -36,33 +37,37 @@ class Length(Record, frozen=True, kw_only=True):
 
 
 class AdaptiveLength:
-    """The length N, from `least` to `most` tokens.
+    """The length N, from `least` to `most` tokens, and a bucket that begins at each N with max(5 N, 20).
 
-    It grows by one after 2, 4, 6, 5, 4, 3 (N = 1 .. 6) or 2 drafts in a row of which every token stood. Above `least`
-    it shrinks by one once max(5 N, 20) tokens were rejected, counted anew after a draft that stood whole and each step.
+    A draft adds ``accepted + 1 - N``: one if all N tokens stood, none for one short, -(k - 1) for k short. One that
+    `p_min` ended before N and that stood whole adds ``(accepted - N - 1) / 2``, cut towards 0. N grows by one once the
+    bucket has gained 2, 5, 10, 5, 4, 3 (N = 1 .. 6) or 2, and shrinks by one once it is empty.
     """
 
     def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, max(1, most)
-        self.tokens = min(max(1, least), self._most)
-        self._n_whole = self._n_rejected = 0
+        self._least, self._most = max(1, least), max(1, most)
+        self._step_to(min(self._least, self._most))
+
+    def _step_to(self, n: int) -> None:
+        self.tokens, self._bucket = n, _drop(n)
 
     def learn(self, proposed: int, accepted: int) -> None:
         """What became of a draft; a round without one teaches nothing."""
         n = self.tokens
         if not proposed:
             return
-        if accepted == proposed:
-            self._n_rejected = 0
-            self._n_whole += n < self._most
-            if self._n_whole >= (_CLIMB[n - 1] if n <= len(_CLIMB) else _CLIMB[0]):
-                self.tokens, self._n_whole = n + 1, 0
-            return
-        self._n_whole = 0
-        if n > max(1, self._least):
-            self._n_rejected += proposed - accepted
-            if self._n_rejected >= max(_MISSES * n, _LEAST_MISSES):
-                self.tokens, self._n_rejected = n - 1, 0
+        ended_early = accepted == proposed < n
+        self._bucket += -((n + 1 - accepted) // 2) if ended_early else accepted + 1 - n
+        full = _drop(n) + (_CLIMB[n - 1] if n <= len(_CLIMB) else _CLIMB[0])
+        if self._bucket >= full and n < self._most:
+            self._step_to(n + 1)
+        elif self._bucket <= 0 and n > self._least:
+            self._step_to(n - 1)
+        self._bucket = max(0, min(self._bucket, full)) if self.tokens == n else self._bucket
+
+
+def _drop(n: int) -> int:
+    return max(_DROP * n, _LEAST_DROP)
 
 
 class Adaptive(Drafter):

@@ -22,6 +22,7 @@ class Chip(Record, frozen=True, kw_only=True):
     cpu_cores: int | None = None  # where the CPU tells this bin's bandwidth from another's
     peak_bandwidth_gb_s: float | None
     max_memory_gib: int | None = None  # the most that was sold
+    sizes_gib: tuple[int, ...] = ()  # every memory that was sold, where that tells this bin from another
     source: str = _APPLE
 
     @property
@@ -59,13 +60,13 @@ CHIPS: tuple[Chip, ...] = (
     *_bins("Apple M2 Ultra", (60, 76), 800, 192),
     *_bins("Apple M3", (8, 10), 100, 24),
     *_bins("Apple M3 Pro", (14, 18), 150, 36),
-    *_bins("Apple M3 Max", (30,), 300, 128, cpu_cores=14),
-    *_bins("Apple M3 Max", (40,), 400, 128, cpu_cores=16),
+    *_bins("Apple M3 Max", (30,), 300, 128, cpu_cores=14, sizes_gib=(36, 96)),
+    *_bins("Apple M3 Max", (40,), 400, 128, cpu_cores=16, sizes_gib=(48, 64, 128)),
     *_bins("Apple M3 Ultra", (60, 80), 819, 512),
     *_bins("Apple M4", (8, 10), 120, 32),
     *_bins("Apple M4 Pro", (16, 20), 273, 64),
-    *_bins("Apple M4 Max", (32,), 410, 128, cpu_cores=14),
-    *_bins("Apple M4 Max", (40,), 546, 128, cpu_cores=16),
+    *_bins("Apple M4 Max", (32,), 410, 128, cpu_cores=14, sizes_gib=(36,)),
+    *_bins("Apple M4 Max", (40,), 546, 128, cpu_cores=16, sizes_gib=(48, 64, 128)),
     *_bins("Apple M5", (10,), 153.6, 32),
     *_bins("Apple M5 Pro", (20,), 307, 64),
     *_bins("Apple M5 Max", (32,), 460, 128),
@@ -107,7 +108,8 @@ def bins(name: str) -> tuple[Chip, ...]:
     known = tuple(c for c in CHIPS if c.name.lower() == wanted and memory <= (c.max_memory_gib or memory))
     cores = set(map(int, _CORES.findall(text)))
     by_gpu = tuple(chip for chip in known if chip.gpu_cores in cores)
-    return by_gpu or tuple(chip for chip in known if chip.cpu_cores in cores) or known
+    by_cpu = tuple(chip for chip in known if chip.cpu_cores in cores)
+    return by_gpu or by_cpu or tuple(chip for chip in known if memory in chip.sizes_gib) or known
 
 
 def named_chip(text: str) -> str | None:
@@ -133,7 +135,7 @@ def peak_bandwidth(
     chosen = [chip for chip in of_name if chip.gpu_cores == gpu_cores]
     if gpu_cores is None and cpu_cores is not None:
         chosen = [chip for chip in of_name if chip.cpu_cores == cpu_cores]
-    if len({chip.peak_bandwidth_gb_s for chip in of_name}) == 1:
+    if len({chip.peak_bandwidth_gb_s for chip in of_name}) == 1:  # as many cores or so much memory leave no other
         chosen = [of_name[0]]
     if len(chosen) != 1:
         figures = " or ".join(f"{chip.peak_bandwidth_gb_s:g} GB/s ({chip.gpu_cores} GPU cores)" for chip in of_name)

@@ -31,7 +31,7 @@ FEW_ROWS = {
     "F32": 6,
     "TQ2_0": 5,
     "BF16": 4,
-    **dict.fromkeys(("F16", "Q4_K", "Q5_0", "Q5_1", "Q2_K", "IQ4_NL", "MXFP4"), 3),
+    **dict.fromkeys(("F16", "Q4_K", "Q5_0", "Q5_1", "Q2_K", "Q2_0", "IQ4_NL", "MXFP4"), 3),
     **dict.fromkeys(("Q4_0", "Q4_1", "Q8_0", "Q5_K", "Q6_K", "Q3_K", "Q1_0"), 2),
     **dict.fromkeys((f"IQ{name}" for name in ("1_S", "1_M", "2_XXS", "2_XS", "2_S", "3_XXS", "3_S", "4_XS")), 2),
 }

@@ -25,27 +25,37 @@ def lengths(least: int, most: int, *rounds: tuple[int, int]) -> list[int]:
     return found
 
 
-WHOLE, NONE = (4, 4), (0, 0)
+def whole(least: int, most: int, n_rounds: int) -> list[int]:
+    """The same where every draft is as long as it may be, and stands."""
+    length, found = AdaptiveLength(least, most), []
+    for _ in range(n_rounds):
+        length.learn(length.tokens, length.tokens)
+        found.append(length.tokens)
+    return found
 
 
-def test_it_grows_after_as_many_whole_drafts_in_a_row_as_the_rule_says() -> None:
-    found = lengths(1, 12, *[WHOLE] * 40)
-    assert [found.index(n) + 1 for n in range(2, 13)] == [2, 6, 12, 17, 21, 24, 26, 28, 30, 32, 34]
+def test_it_grows_after_as_many_whole_drafts_as_the_rule_says() -> None:
+    found = whole(1, 12, 50)
+    assert [found.index(n) + 1 for n in range(2, 13)] == [2, 7, 17, 22, 26, 29, 31, 33, 35, 37, 39]
     assert found[-1] == 12
 
 
-def test_a_rejected_token_begins_the_count_of_whole_drafts_anew_and_a_round_without_a_draft_does_not() -> None:
-    assert lengths(1, 12, WHOLE, (4, 3), WHOLE, NONE, WHOLE)[2:] == [1, 1, 2]
-
-
-def test_it_shrinks_once_enough_tokens_were_rejected_and_never_below_its_least() -> None:
-    up = [WHOLE] * 11  # from 3 to 5
+def test_one_short_teaches_nothing_and_k_short_takes_k_minus_one() -> None:
+    assert lengths(3, 12, *[(3, 2)] * 99)[-1] == 3
+    assert lengths(2, 12, (2, 2), (2, 1), (2, 2), (2, 2), (2, 2), (0, 0), (2, 2))[-2:] == [2, 3]
+    up = [(3, 3)] * 10 + [(4, 4)] * 5
     assert lengths(3, 12, *up)[-1] == 5
-    assert lengths(3, 12, *up, *[(5, 1)] * 6)[-2:] == [5, 5]  # 24 of 25
-    assert lengths(3, 12, *up, *[(5, 1)] * 7)[-1] == 4
-    assert lengths(3, 12, *up, *[(5, 1)] * 6, WHOLE, (5, 0))[-1] == 5  # a whole draft forgives
+    assert lengths(3, 12, *up, *[(5, 1)] * 8)[-2:] == [5, 5]  # 24 of 25
+    assert lengths(3, 12, *up, *[(5, 1)] * 9)[-1] == 4
     assert lengths(3, 12, *up, *[(5, 0)] * 40)[-1] == 3
-    assert lengths(3, 4, *up)[-1] == 4 and lengths(8, 2)[-1:] == [] and AdaptiveLength(8, 2).tokens == 2
+    assert whole(3, 4, 40)[-1] == 4 and AdaptiveLength(8, 2).tokens == 2
+
+
+def test_a_draft_that_ended_early_and_stood_takes_half_of_what_it_is_short() -> None:
+    up = [(3, 3)] * 10 + [(4, 4)] * 5
+    assert lengths(3, 12, *up, *[(2, 2)] * 12)[-2:] == [5, 5]  # -2 each, of 25
+    assert lengths(3, 12, *up, *[(2, 2)] * 13)[-1] == 4
+    assert lengths(3, 12, *up, *[(4, 4)] * 25)[-2:] == [5, 4]  # -1 each
 
 
 @pytest.mark.parametrize("drafter", ["draft-tree:adaptive=3", "eagle3-tree:adaptive=3"])
@@ -74,7 +84,7 @@ def test_adaptive_among_gammas_is_an_arm_with_a_name_whose_drafts_follow_the_rul
     wanted = [3, *lengths(3, 12, *((one.proposed, one.accepted) for one in rounds))]
     left = [96 - 2 - sum(r.committed for r in rounds[:i]) for i in range(len(rounds))]
     assert [one.proposed for one in rounds] == [min(n, k) for n, k in zip(wanted, left, strict=False)]
-    assert [one.proposed for one in rounds[:12]] == [3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5]  # always right, so it grew
+    assert [one.proposed for one in rounds[9:16]] == [3, 4, 4, 4, 4, 4, 5]  # always right, so it grew
 
 
 def test_the_option_takes_the_word_among_numbers_and_no_other() -> None:

@@ -14,6 +14,8 @@ from mlsd.hardware.chips import bins, peak_bandwidth
         ("Apple M3 Max", None, 14, 300),
         ("Apple M4 Max", 32, 14, 410),
         ("Apple M4 Max", None, 16, 546),
+        ("M4 Max 36GB", None, None, 410),  # sold with 32 GPU cores alone
+        ("M4 Max 64 GB", None, None, 546),
         ("Apple M5 Max", 40, None, 614),
     ],
 )

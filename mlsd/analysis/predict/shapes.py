@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from mlsd.analysis.fits.calibration import relative_error
-from mlsd.analysis.fits.curves import distinct_experts
+from mlsd.analysis.fits.curves import shared_experts
 from mlsd.analysis.predict.costs import CostRange, Costs, between, costs_from_points, known_costs
 from mlsd.analysis.predict.known import Known
 from mlsd.errors import AnalysisError, InputError
@@ -89,10 +89,10 @@ def _scaled(cut: Cut, full: ModelWeight, k: int) -> FullPass:
 
 
 def _read(weight: ModelWeight, k: int) -> float:
-    """Bytes of a pass over k rows, experts chosen independently."""
+    """Bytes of a pass over k rows."""
     if not weight.n_experts:
         return float(weight.active.n_bytes)
-    distinct = float(distinct_experts(k, weight.n_experts, weight.n_experts_used)[0])
+    distinct = float(shared_experts(k, weight.n_experts, weight.n_experts_used)[0])
     return weight.always.n_bytes + weight.n_expert_layers * distinct * weight.expert.n_bytes
 
 

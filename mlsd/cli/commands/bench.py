@@ -19,6 +19,9 @@ from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlsd.analysis.predict.replay import Replayed
     from mlsd.measure.parent.requests import BenchResult
     from mlsd.trials.results import ArmResult
 
@@ -75,6 +78,12 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
     help="Search gamma and the options of one --drafter that are not given (p_min of draft models and heads), in so "
     "many settings, earlier calls included; --n-predict is then 64, --repeats 4.",
 )
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    metavar="STUDY",
+    help="Measure what the acceptance in this database or record, of any machine, would give here.",
+)
 @shared.json_option
 @shared.build_option
 @shared.engine_options
@@ -90,6 +99,7 @@ def bench(
     search: int | None,
     budget_s: float | None,
     think: str | None,
+    replay: Path | None,
     **options: Any,
 ) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
@@ -102,10 +112,15 @@ def bench(
 
     With --search settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then
     the neighbours of the fastest race. The answer may be "off". The same search again continues from earlier trials.
+
+    With --replay each drafter of STUDY is a control: right as often as it was there at each position, at the cost of
+    the same draft model where that is here. Its speedup is what that acceptance gives on this machine.
     """
     options["think"] = None if think is None else think == "on"
+    shared.refuse(ctx, ("replay",), search is not None, "a bench without --search")
     if search is not None:
         return _search(ctx, target, search, budget_s, db, as_json, options)
+    replayed = () if replay is None else _replayed(replay, target, options)
     from mlsd.planning.request import bench_request
 
     request = bench_request(target, **options | _defaults(ctx))
@@ -129,6 +144,7 @@ def bench(
         print_json({**about, "trials": trials, "summary": arms, "answers": answers, **goal_met})
     elif result.results:
         _print(result)
+        _print_replayed(result, replayed)
     say_warnings(result.warnings)
     if not as_json:
         say_answers(answers, result.outcome.stages)
@@ -142,10 +158,33 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
     from mlsd.planning.request import Goal
 
     chosen = {name for name in ctx.params if shared.was_given(ctx, name)}
-    if chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}:
+    if chosen & {"drafts", "drafters", "repeats", "until", "budget_s", "replay"}:
         return {}
     short = {name: value for name, value in _SHORT.items() if name not in chosen}
     return {"drafters": None, "goal": Goal(budget_s=_BUDGET_S), **short}
+
+
+def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replayed, ...]:
+    """The controls of a study, put among the drafters; its gammas are measured where none were given."""
+    from mlsd.analysis.predict.replay import replays
+
+    found = replays(study, target)
+    options["drafters"] = (*options["drafters"], *(one.drafter for one in found))
+    options["gammas"] = options["gammas"] or tuple(sorted({gamma for one in found for gamma in one.gammas}))
+    for one in found:
+        note(f"Replaying {one.words}.")
+    return found
+
+
+def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
+    from mlsd.drafters.options import parse_drafter
+    from mlsd.trials.on_or_off import times
+
+    words = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}
+    for arm in result.results:
+        source = words.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
+        if source is not None and arm.ratio is not None:
+            say(f"{times(arm.ratio)} at gamma {arm.case.gamma} on {arm.text}: the acceptance of {source}.")
 
 
 def _print(result: BenchResult) -> None:
