@@ -5,7 +5,8 @@ that what is judged is what is printed.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from mlsd.analysis.claims.claim_tests import TESTS
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.study_fits import fit_curve
-from mlsd.analysis.results.paired_trials import Pair, PairedTrials
+from mlsd.analysis.pairs import PairedTrials, with_facts
 from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
 from mlsd.stats import Interval, mean_over, smallest_effect
 
@@ -75,7 +76,7 @@ def _lengths(rng: np.random.Generator) -> PairedTrials:
         for repeat in range(3):
             for gamma in (4, 8):
                 pairs.append(_pair(rng, text, prompt=f"length-{n}", n_prompt=n, repeat=repeat, gamma=gamma))
-    return PairedTrials(pairs=tuple(pairs), models={})
+    return _paired(pairs)
 
 
 def _four_prompts(rng: np.random.Generator, arms: Sequence[dict[str, object]]) -> PairedTrials:
@@ -88,7 +89,7 @@ def _four_prompts(rng: np.random.Generator, arms: Sequence[dict[str, object]]) -
             for repeat in range(3):
                 counts = {"proposed": PROPOSED, "accepted": accepted, "rounds": PROPOSED // 4}
                 pairs.append(_pair(rng, text, prompt=str(prompt), repeat=repeat, **{**counts, **arm}))
-    return PairedTrials(pairs=tuple(pairs), models=FACTS)
+    return _paired(pairs, FACTS)
 
 
 def _parts(rng: np.random.Generator) -> PairedTrials:
@@ -98,18 +99,25 @@ def _parts(rng: np.random.Generator) -> PairedTrials:
               proposed=PROPOSED)
         for i in range(10)
     ]  # fmt: skip
-    return PairedTrials(
-        pairs=tuple(pairs), models={}, perplexity_ratios={i: float(rng.uniform(1, 9)) for i in range(10)}
-    )
+    return _paired(pairs, ratios={i: float(rng.uniform(1, 9)) for i in range(10)})
 
 
-def _pair(rng: np.random.Generator, text: float, **changes: object) -> Pair:
-    base = Pair(
-        trial_id=0, baseline_id=0, target="target", drafter=DRAFT_MODEL, draft="small", gamma=4, prompt="", n_prompt=32,
-        block=0, repeat=0, speedup=math.exp(text + rng.normal(0, 1.4 * BLOCK_NOISE)), t_one_ms=1.0, mgl=1.0, proposed=4,
-        accepted=1, rounds=1, draft_ms=1.0, verify_ms=1.0, rest_ms=0.0,
-    )  # fmt: skip
-    return msgspec.structs.replace(base, **changes)
+def _paired(
+    rows: Sequence[dict[str, Any]],
+    models: Mapping[str, ModelFacts] | None = None,
+    ratios: Mapping[int, float] | None = None,
+) -> PairedTrials:
+    pairs = with_facts(rows, models or {}, ratios or {})
+    return PairedTrials(pairs=pairs, plain=pairs.iloc[:0], models=models or {})
+
+
+def _pair(rng: np.random.Generator, text: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "trial_id": 0, "baseline_id": 0, "target": "target", "drafter": DRAFT_MODEL, "draft": "small", "options": "",
+        "component": None, "gamma": 4, "prompt": "", "n_prompt": 32, "block": 0, "repeat": 0, "started_s": 0.0,
+        "loops": False, "speedup": math.exp(text + rng.normal(0, 1.4 * BLOCK_NOISE)), "t_one_ms": 1.0, "mgl": 1.0,
+        "proposed": 4, "accepted": 1, "rounds": 1, "draft_ms": 1.0, "verify_ms": 1.0, "rest_ms": 0.0, **changes,
+    }  # fmt: skip
 
 
 def _facts(name: str, size: int, *, n_experts: int | None = None, architecture: str = "a") -> ModelFacts:

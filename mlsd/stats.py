@@ -15,7 +15,6 @@ K = TypeVar("K", bound=Hashable)
 
 _ALPHA = 0.05  # what a 95 % interval may miss
 POWER = 0.8
-_SAYS_LITTLE = 10.0  # ends of a ratio's interval so many times apart: [0.1, 6] is no finding
 LEAST_FOR_POWER = 4  # groups
 
 
@@ -32,10 +31,6 @@ class Interval(Record, frozen=True, kw_only=True):
         bounds = () if self.low is None or self.high is None else (self.low, self.high)
         said = f" {ends.format(*(f'{end:.{digits}f}' for end in bounds))}" if bounds else ""
         return f"{self.value:.{digits}f}{unit}{said}"
-
-    @property
-    def too_wide(self) -> bool:
-        return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
 
     def decided(self, against: float = 1.0) -> bool | None:
         """Whether the interval excludes `against`; None without an interval."""

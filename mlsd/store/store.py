@@ -139,7 +139,8 @@ class Store:
         with self._transaction() as db:
             own = [(case := self._case(one.case_id), admitted(case, one)) for one in trials]
             number, repeat = own[0][1].block, own[0][1].repeat
-            (key,) = db.execute("SELECT environment_key FROM run WHERE id = ?", (run_id,)).fetchone() or ("",)
+            query = "SELECT environment_key, json_extract(environment, '$.backend') FROM run WHERE id = ?"
+            key, backend = db.execute(query, (run_id,)).fetchone() or ("", None)
             if supersede:
                 db.execute(
                     "UPDATE block SET superseded = 1 "
@@ -152,7 +153,8 @@ class Store:
                 summed = sums(trial.rounds) if trial.rounds else None
                 row = rowcodec.trial_row(block_id, trial, summed)
                 id_ = _row_id(db.execute(rowcodec.insert("trial", rowcodec.TRIAL), row))
-                stored.append(Measured(case, trial, summed, block_id, id_, run_id, key))
+                made = Measured(case, trial, summed, block_id, id_, run_id, key)
+                stored.append(made._replace(on_processor=_on_processor(case, backend)))
         return stored
 
     def supersede(self, environment: Environment, case_ids: Iterable[str]) -> None:
@@ -215,15 +217,17 @@ class Store:
     def _read(self, chosen: TrialFilter, *, rounds: bool = False) -> Iterator[Measured]:
         """Stream the trials that can be, and keep why others cannot."""
         where, values = _where(chosen)
-        runs, left_out = {run.id: environment_key(run.environment) for run in self.runs()}, self._left_out
+        runs, left_out = {run.id: run.environment for run in self.runs()}, self._left_out
+        keys = {id_: environment_key(environment) for id_, environment in runs.items()}
         for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
             if row[0] in left_out:
                 continue
             try:
                 case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
                 stored = rowcodec.trial(row, case, rounds=rounds)
-                if runs.get(stored.run_id) != stored.environment_key:
+                if keys.get(stored.run_id) != stored.environment_key:
                     raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
+                stored = stored._replace(on_processor=_on_processor(case, runs[stored.run_id].backend))
                 why = no_figure(broken(case, stored.trial, stored.sums or Sums()))
             except StoreError as error:
                 why = Broken("damaged", error.message)
@@ -451,3 +455,8 @@ def _where(chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
     current = () if chosen.superseded else ("NOT block.superseded",)
     clause = " AND ".join(("1", *current, *used))
     return f"FROM {rowcodec.TRIAL_FROM} WHERE {clause}", tuple(used.values())
+
+
+def _on_processor(case: Case, backend: str | None) -> bool:
+    """Whether the worker's own threads did all the decoding."""
+    return case.source == "engine" and backend == "CPU"

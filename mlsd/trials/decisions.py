@@ -21,7 +21,7 @@ import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, anytime_quantile, dunnett_quantile
-from mlsd.units import counted
+from mlsd.units import NS_PER_MS, counted
 
 Effect = Literal["faster", "slower", "no difference", "not decided yet"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
@@ -39,6 +39,9 @@ NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
 SAME_PROGRAM = 0.02  # two processes of one program differ by so much
 PROCESSES = 0.012  # standard deviation of ln of the ratio of two processes of one program
 NOTHING_PROPOSED = "nothing was proposed"
+LEAST_BLOCKS = 3  # fewer decide nothing: two that were disturbed alike agree too well
+SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
+WAITED_SHARE = 0.25  # of a generation in which no thread of the worker ran
 _SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plain trials that both divide by
 _SHARED_TEXT = 0.5  # likewise of their prompts: what a text gains one arm it gains others, in part
 _LEAST_FREEDOM = 2.0  # of prompts that are looked at more than once
@@ -80,6 +83,8 @@ class Standing(Record, frozen=True, kw_only=True):
     effect: Effect
     out: str | None = None  # why it cannot win any more
     more_blocks: int | None = None  # of one not decided yet: about so many more would be needed
+    n_blocks: int = 0  # in which it was measured, with plain decoding beside it
+    doubt: str = ""  # why nothing is decided of it, whatever its interval says
     control: bool = False  # a bound that nobody can use: it neither wins nor drops out
 
     @property
@@ -91,9 +96,26 @@ class Standing(Record, frozen=True, kw_only=True):
             return f"no difference above {100 * NO_DIFFERENCE:g} %"
         if self.effect != "not decided yet":
             return self.effect
-        if self.more_blocks is None:
-            return "not decided yet"
-        return f"not decided yet: {counted(self.more_blocks, 'more block')} needed"
+        more = "" if self.more_blocks is None else f"{counted(self.more_blocks, 'more block')} needed"
+        return ": ".join(filter(None, ("not decided yet", self.doubt or more)))
+
+    @property
+    def finding(self) -> str:
+        """The speedup and what is decided of it, as every sentence says it.
+
+        ``is faster: 1.44x (95 % 1.20 to 1.70)``; ``looks like a win: 1.44x after 1 block, not decided yet``.
+        """
+        if self.effect != "not decided yet":
+            return f"{_EFFECTS[self.effect]}: {times(self.ratio)}"
+        return f"{self.looks}, not decided yet{f': {self.doubt}' if self.doubt else ''}"
+
+    @property
+    def looks(self) -> str:
+        """What its blocks say so far, where they decide nothing: ``looks like a win: 1.44x after 1 block``."""
+        value, near = self.ratio.value, 1 + NO_DIFFERENCE
+        kind = "a win" if value > near else "a loss" if value < 1 / near else "no difference"
+        ends = self.ratio.words(2, "x", "(95 % {} to {})")
+        return f"looks like {kind}: {ends} after {counted(self.n_blocks or self.ratio.n, 'block')}"
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -137,13 +159,16 @@ def decide(
     controls: Container[str] = (),
     anchor: str | None = None,
     limits: Mapping[str, Most] | None = None,
+    doubts: Mapping[str, str] | None = None,
 ) -> Decision:
     """What is decided of the arms beside plain decoding in the same blocks, and which of them cannot win any more.
 
-    No speedup is above what an arm's counts allow (`limits`): its interval ends there, and one that lies beyond it is
-    `impossible` and left out. Out is what proposed nothing or is slower than plain decoding, or slower than the leader
-    in the blocks that both were in; never the `anchor`, which shows what heat does to passes wider than those of plain
-    decoding. `controls` stay in every block, and nothing is out for being slower than one.
+    No speedup is above what an arm's counts allow (`limits`): one whose interval lies beyond it is `impossible` and
+    left out, and of one whose value does nothing is decided. Nor is anything of arms in fewer than `LEAST_BLOCKS`
+    blocks, or whose times are in doubt (`doubts`, with the reason). Out is what proposed nothing, or is slower than
+    plain decoding, or than the leader in the blocks that both were in; never the `anchor`, which shows what heat does
+    to passes wider than those of plain decoding. `controls` stay in every block, and nothing is out for being slower
+    than one.
     """
     estimates, limits = _estimates(plain, arms), limits or {}
     ratios = {name: _interval(one, design, ALPHA) for name, one in estimates.items()}
@@ -151,30 +176,44 @@ def decide(
     beyond = {name: (1 + SAME_PROGRAM) * own.mgl for name, own in limits.items() if own.proposed}
     if impossible := [name for name, most in beyond.items() if lows.get(name, 0.0) > most]:
         rest = {name: logs for name, logs in arms.items() if name not in impossible}
-        found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits)
+        found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits, doubts=doubts)
         return msgspec.structs.replace(found, impossible=tuple(impossible))
-    ratios = {name: _cut(ratio, limits[name].mgl) if name in limits else ratio for name, ratio in ratios.items()}
     idle = {name for name, own in limits.items() if not own.proposed}
+    n_blocks = {name: sum(place in plain for place in arms[name]) for name in ratios}
+    few = f"nothing is decided from fewer than {LEAST_BLOCKS} blocks"
+    doubts = {
+        **{name: few for name, n in n_blocks.items() if n < LEAST_BLOCKS},
+        **{name: _above(limits[name]) for name, most in beyond.items() if name in ratios and ratios[name].value > most},
+        **(doubts or {}),
+        **dict.fromkeys(idle, NOTHING_PROPOSED),
+    }
+    effects: dict[str, Effect] = {
+        name: "not decided yet" if name in doubts else effect_of(ratio) for name, ratio in ratios.items()
+    }
     able = [name for name in ratios if name not in controls and name not in idle]
-    running = [name for name in able if effect_of(ratios[name]) != "slower"]
+    running = [name for name in able if effects[name] != "slower"]
     leader = max(running, key=lambda name: (ratios[name].value, name), default=None)
     # Only the upper end is read of how far behind an arm is, so all of the chance to be wrong is that end's.
     others = {name: own for name, own in arms.items() if name != leader}
-    behind = {} if leader is None else against(arms[leader], others, design, alpha=2 * ALPHA)
+    behind = {} if leader is None or leader in doubts else against(arms[leader], others, design, alpha=2 * ALPHA)
     standings = []
     for name, ratio in ratios.items():
-        effect, out, more = effect_of(ratio), None, None
+        effect, out, more, doubt = effects[name], None, None, doubts.get(name, "")
         if name != anchor and name not in controls:
             if effect == "slower":
                 out = "slower than plain decoding"
             elif name in idle:
                 out = NOTHING_PROPOSED
-            elif (most := behind[name].high if name in behind else None) is not None and most < 1 + NO_DIFFERENCE:
-                out = f"{'slower' if most < 1 else 'no faster'} than {leader}"
-        if effect == "not decided yet" and not _several(plain):
+            elif not doubt and name in behind and (behind[name].high or math.inf) < 1 + NO_DIFFERENCE:
+                out = f"{'slower' if (behind[name].high or math.inf) < 1 else 'no faster'} than {leader}"
+        if effect == "not decided yet" and doubt in ("", few) and not _several(plain):
             more = _more_blocks(estimates[name], design)
-        control = name in controls
-        standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more, control=control))
+        standings.append(
+            Standing(
+                name=name, ratio=ratio, effect=effect, out=out, more_blocks=more, n_blocks=n_blocks[name],
+                doubt="" if out else doubt, control=name in controls,
+            )
+        )  # fmt: skip
     racing = [one.name for one in standings if one.out is None and one.name in running and one.name != leader]
     most = max((behind[name].high or math.inf for name in racing if name in behind), default=1.0)
     return Decision(standings=tuple(standings), leader=leader, behind=max(0.0, most - 1))
@@ -216,12 +255,23 @@ def effect_of(ratio: Interval | None) -> Effect:
     return "no difference" if ratio.low > 1 / near and ratio.high < near else "not decided yet"
 
 
-def _cut(ratio: Interval, most: float) -> Interval:
-    low, high = (None if end is None else min(end, most) for end in (ratio.low, ratio.high))
-    return msgspec.structs.replace(ratio, value=min(ratio.value, most), low=low, high=high)
+def times(ratio: Interval) -> str:
+    """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}x (no interval from {counted(ratio.n, 'block')})"
+    return ratio.words(2, "x", "(95 % {} to {})")
+
+
+_EFFECTS: Mapping[Effect, str] = {
+    "faster": "is faster", "slower": "is slower", "no difference": "makes no difference",
+}  # fmt: skip
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _above(most: Most) -> str:
+    return f"it was timed above what its MGL of {most.mgl:.2f} allows"
 
 
 def _at_end(design: Design, freedom: float, alpha: float) -> float:

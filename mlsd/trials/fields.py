@@ -81,7 +81,11 @@ ARM: tuple[Field, ...] = (  # of an `ArmResult`
     number("tok_s", "tokens after the first over their time; geometric mean over blocks", lambda a: a.tok_s),
     number("plain_tok_s", "of plain decoding in the same blocks", lambda a: a.plain_tok_s),
     number("spread", "of tok/s over blocks: half the range, over the median", lambda a: a.spread),
-    *ends("speedup", "tok/s over plain tok/s, block by block", lambda a: a.ratio),
+    *ends(
+        "speedup",
+        "tok/s over plain tok/s, block by block, as timed: a value above MGL decides nothing",
+        lambda a: a.ratio,
+    ),
     text("effect", "faster, slower, no difference, not decided yet", lambda a: None if a.is_plain else a.effect),
     text("decision", "the effect in words, or why the arm left the race", lambda a: a.decision),
     number("acceptance_rate", "accepted over proposed tokens", lambda a: a.acceptance_rate),

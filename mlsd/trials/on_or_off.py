@@ -5,8 +5,9 @@ from typing import Literal
 
 from mlsd.records import Record, Source
 from mlsd.stats import Interval, grouped
-from mlsd.trials.decisions import NOTHING_PROPOSED
+from mlsd.trials.decisions import NOTHING_PROPOSED, times
 from mlsd.trials.results import ArmResult, Measured
+from mlsd.units import counted
 
 Use = Literal["on", "off", "not decided yet", "no usable measurement"]
 DECIDED: tuple[Use, ...] = ("on", "off")  # what there is something to set for
@@ -63,16 +64,19 @@ class Answer(Record, frozen=True, kw_only=True):
         if use == "off":
             failed = _why_unusable([arm for arm in self.arms if arm.never_ran])
             rest = f"; failed each time: {failed}" if failed else ""
-            return f"leave speculation off: the best tried, {best.setting}, {_why_off(best)}{rest}"
+            return f"leave speculation off: the best tried, {best.setting}, {_why_off(best)}{rest}{self.around}"
         if not best.is_open:
             return f"{use}: {best.setting} {_why_off(best)}, but {_why_unusable(self.open)}"
-        more = best.standing.more_blocks if best.standing is not None else None
-        blocks = "" if more is None else f"; about {more} more block{'s' if more > 1 else ''} would decide it"
-        return f"{use}: {best.setting} looks like {times(best.ratio)}{blocks}"
+        standing = best.standing
+        assert standing is not None
+        blocks = standing.more_blocks
+        more = "" if blocks is None else f"about {counted(blocks, 'more block')} would decide it"
+        words = "; ".join(filter(None, (f"{use}: {best.setting} {standing.looks}", standing.doubt, more)))
+        return f"{words}{self.around}"
 
     @property
     def note(self) -> str:
-        """What speaks against switching on all the same: a later first token, another text, a loop."""
+        """What speaks against switching on all the same: a later first token, another text, and what is `around`."""
         best = self.best
         if best is None or self.use != "on":
             return ""
@@ -88,7 +92,24 @@ class Answer(Record, frozen=True, kw_only=True):
             notes += (
                 f"; its text differs from plain decoding's{'' if at is None else f' from token {at} on'}, not judged"
             )
-        return notes + ("; its output repeats itself to the end: measure another text" if best.n_loops else "")
+        return f"{notes}{self.around}"
+
+    @property
+    def around(self) -> str:
+        """What speaks against the best: an output that is a loop, the state of the machine while it was timed."""
+        if self.best is None:
+            return ""
+        pairs = self.best.pairs
+        known = [one.trial.conditions for pair in pairs for one in pair if one.trial.conditions is not None]
+        states = {
+            "its output repeats itself to the end: measure another text": self.best.n_loops > 0,
+            "measured on battery": any(each.on_battery for each in known),
+            "measured in low-power mode": any(each.low_power_mode for each in known),
+            "the system slowed down for heat": any(each.thermal_state not in (None, "nominal") for each in known),
+        }
+        if n_waited := sum(pair.waited for pair in pairs):
+            states[f"{n_waited} of {counted(len(pairs), 'block')} waited for the processor"] = True
+        return "".join(f"; {words}" for words, holds in states.items() if holds)
 
     @property
     def to_repeat(self) -> tuple[ArmResult, ...]:
@@ -148,10 +169,12 @@ def _why_unusable(arms: Sequence[ArmResult]) -> str:
 def _why_off(best: ArmResult) -> str:
     """Why the best tried is no reason to switch drafting on."""
     assert best.ratio is not None
-    if best.standing is not None and best.standing.out == NOTHING_PROPOSED:
+    standing = best.standing
+    if standing is not None and standing.out == NOTHING_PROPOSED:
         return "proposed nothing, so it decoded plainly"
-    why = {"slower": "is slower", "no difference": "makes no difference"}.get(best.effect, "cannot win")
-    return f"{why}: {times(best.ratio)}"
+    if standing is None or standing.effect == "not decided yet":
+        return f"cannot win: {times(best.ratio)}"
+    return standing.finding
 
 
 def _clause_of(reason: str) -> str:
@@ -220,12 +243,3 @@ def _clause(group: Sequence[Answer], n_texts: int = 0) -> str:
         worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
         return f"{names}: use {shown.setting}: {times(worst)} to {times(shown.ratio)}{shown.note}"
     return f"{names}: {shown.words}{on}"
-
-
-def times(ratio: Interval) -> str:
-    """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}x (no interval from {ratio.n} block{'s' if ratio.n > 1 else ''})"
-    if ratio.too_wide:
-        return f"{ratio.value:.2f}x (too few blocks for an interval: {ratio.n})"
-    return f"{ratio.value:.2f}x (95 % {ratio.low:.2f} to {ratio.high:.2f})"

@@ -32,7 +32,20 @@ from mlsd.records import (
 from mlsd.stats import Interval, grouped, relative_spread
 from mlsd.trials.acceptance import Position, by_position, loop_of, rate_of
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.trials.decisions import Decision, Design, Effect, Logs, Most, Standing, Stopping, against, decide
+from mlsd.trials.decisions import (
+    LEAST_BLOCKS,
+    SHORT_DECODE_NS,
+    WAITED_SHARE,
+    Decision,
+    Design,
+    Effect,
+    Logs,
+    Most,
+    Standing,
+    Stopping,
+    against,
+    decide,
+)
 from mlsd.trials.sums import (
     Sums,
     client_speed,
@@ -44,6 +57,7 @@ from mlsd.trials.sums import (
     speed,
     total,
 )
+from mlsd.units import NS_PER_MS, counted
 
 Pool = Literal["prompt", "workload", "all"]
 BENCH = "bench"  # the id of a plan whose every question is a session, which each run that asks it goes on with
@@ -60,11 +74,20 @@ class Measured(NamedTuple):
     run_id: int = 0
     environment_key: str = ""
     superseded: bool = False  # its block was measured again
+    on_processor: bool = False  # which decodes by itself: no device does
 
     @property
     def whole(self) -> Sums:
         """What its rounds sum to; of a server without rounds as it says."""
         return self.sums or counts_of(self.trial) or Sums()
+
+    @property
+    def waited(self) -> bool:
+        """Whether for a quarter of its generation no thread of the worker ran, though the processor did all the work.
+
+        Nothing is known of work on a device, of a server, or of a machine that does not say.
+        """
+        return self.on_processor and waited_ns(self.trial) > WAITED_SHARE * _generation_ns(self.trial)
 
 
 class TrialPair(NamedTuple):
@@ -76,6 +99,11 @@ class TrialPair(NamedTuple):
     @property
     def ratio(self) -> float:
         return _tok_s(self.own) / _tok_s(self.plain)
+
+    @property
+    def waited(self) -> bool:
+        """Whether one of the two waited for the processor."""
+        return self.plain.waited or self.own.waited
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -448,7 +476,39 @@ def _decision(
     controls = {name for name, rows in usable.items() if rows[0].case.drafter.name in CONTROLS}
     logs = {name: own for name, rows in usable.items() if (own := _logs(rows, speed)).keys() & base.keys()}
     limits = {name: most for name in logs if not question.rivals and (most := _most(usable[name])) is not None}
-    return decide(base, logs, plan.design(question), controls=controls, anchor=anchor, limits=limits)
+    doubts = {name: doubt for name in logs if (doubt := _doubt(_pairs(usable[name], plain)))}
+    design = plan.design(question)
+    return decide(base, logs, design, controls=controls, anchor=anchor, limits=limits, doubts=doubts)
+
+
+def _doubt(pairs: Sequence[TrialPair]) -> str:
+    """Why the times of an arm's blocks decide nothing; empty where they may."""
+    spans = [one.trial.decode_ns for pair in pairs for one in pair]
+    if spans and all(span is not None and span < SHORT_DECODE_NS for span in spans):
+        return f"each trial decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms (raise --n-predict)"
+    n_waited = sum(pair.waited for pair in pairs)
+    if n_waited and (len(pairs) - n_waited < LEAST_BLOCKS or 2 * n_waited > len(pairs)):
+        return f"{n_waited} of {counted(len(pairs), 'block')} waited for the processor (close other programs)"
+    return ""
+
+
+def _pairs(own: Iterable[Measured], plain: Iterable[Measured]) -> list[TrialPair]:
+    """The one pairing: trials that count and are timed, each beside the plain one of its prompt and block."""
+    base = {_place(one): one for one in plain if one.trial.valid and speed(one.trial) is not None}
+    timed = [one for one in own if speed(one.trial) is not None]
+    return [TrialPair(base[place], one) for one in timed if (place := _place(one)) in base]
+
+
+def waited_ns(trial: Trial) -> int:
+    """How long no thread of the worker ran in a generation that the processor computes; 0 where that is not known."""
+    around = trial.conditions
+    if around is None or around.processor_ns is None:
+        return 0
+    return max(0, _generation_ns(trial) - around.processor_ns)
+
+
+def _generation_ns(trial: Trial) -> int:
+    return 0 if trial.conditions is None else trial.conditions.generation_ns or 0
 
 
 def _most(rows: Sequence[Measured]) -> Most | None:
@@ -474,9 +534,7 @@ def _result(
 ) -> ArmResult:
     own = counting(rows)
     timed = [one for one in own if speed(one.trial) is not None]
-    beside = [] if name is None else [one for one in plain if one.trial.valid and speed(one.trial) is not None]
-    base = {_place(one): one for one in beside}
-    pairs = [TrialPair(base[place], one) for one in timed if (place := _place(one)) in base]  # the one pairing
+    pairs = [] if name is None else _pairs(own, plain)
     standing = None if decision is None or name is None else decision.of(name)
     shown = [pair.own for pair in pairs] or timed
     tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from mlsd.analysis.results.paired_trials import PairedTrials
+from mlsd.analysis.pairs import PairedTrials
 from mlsd.analysis.study import study as whole
 from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, OptionValue, PromptRef
 from mlsd.store.store import Store

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
 import pytest
@@ -178,3 +179,13 @@ def test_a_roofline_has_both_roofs_the_passes_and_an_m2_ultra() -> None:
     assert here[0, 1] == pytest.approx(12.0 * here[0, 0]), "the slope of memory"
     assert here[-1, 1] == pytest.approx(80.0, rel=0.1), "the level of arithmetic: the fastest wide pass"
     assert any("M2 Ultra" in label and "ridge at 23.6" in label for label in named)
+
+
+def test_what_a_reader_draws_beside_speedups_lies_inside_the_axes(tmp_path: Path) -> None:
+    arms = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, prompts=("code",)))).arms
+    ax = mlsd.draw.speedups(arms)
+    assert ax.get_ylim()[0] == 0.0
+    ax.plot([4, 8], [0.5, 40.0], "x")  # as published
+    low, high = ax.get_ylim()
+    assert low == 0.0 and high > 40.0
+    plt.close(ax.figure)

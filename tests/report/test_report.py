@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import mlsd
 from mlsd.analysis.claims.claims import decide_all
-from mlsd.analysis.results.paired_trials import PairedTrials
+from mlsd.analysis.pairs import PairedTrials, pair_frame
 from mlsd.analysis.study.study import Study
 from mlsd.cli import main
 from mlsd.cli.commands.report import report as command
@@ -90,7 +90,8 @@ def test_the_next_command_measures_a_claim_that_was_not_measured_if_it_can_here(
 ) -> None:
     made = [one for suite in suites for one in blocks(MOE, suite, repeats=1, prompts=("code",), gammas=(4,))]
     study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
-    (open_,) = [one for one in decide_all(PairedTrials(pairs=(), models={})) if one.claim.id == unmeasured]
+    nothing = PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {}))
+    (open_,) = [one for one in decide_all(nothing) if one.claim.id == unmeasured]
     assert next_step(study, [open_]) == (command and f"{command} --profile tiny --db {tmp_path / 's.sqlite'}")
 
 

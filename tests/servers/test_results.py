@@ -78,7 +78,7 @@ FLAGS = (
     [
         (arms(1.5, 0.01, 1), "Use d, gamma 4: 1.5", f"{FLAGS} small.gguf)"),
         (arms(0.7, 0.01, 1), "Leave speculation off: the best tried, d, gamma 4, is", "llama-server: leave it off"),
-        (arms(1.0, 0.01, 1), "Not decided yet: d, gamma 4 looks like 1.0", ""),
+        (arms(1.0, 0.01, 1), "Not decided yet: d, gamma 4 looks like no difference: 1.0", ""),
         (LIES, "No usable measurement: d, gamma 4: it lies.", ""),
         # Somebody else set it up, and knows how.
         (arms(1.5, 0.01, 1, gamma=0), "Use d", "Leave the server's speculation on."),
@@ -110,7 +110,7 @@ def test_a_server_that_proposed_nothing_is_said_and_ends_the_question(speedup: f
     assert recommend(found)[0] == (
         "Leave speculation off: the best tried, d, gamma 4, proposed nothing, so it decoded plainly."
     )
-    assert found[1].ratio is not None and found[1].ratio.value <= 1.0 and not found[1].is_open
+    assert found[1].effect == "not decided yet" and not found[1].is_open, "whatever its times say"
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mlsd.cli.answers import next_step
+from mlsd.cli.answers import answer_object, next_step
 from mlsd.planning.question import Question
 from mlsd.planning.request import LOOK_UPS
-from mlsd.records import Status
+from mlsd.records import Conditions, Status
 from mlsd.servers.flags import flags_of
 from mlsd.stats import Interval
 from mlsd.trials.on_or_off import answers, by_target, first_line
@@ -35,9 +35,10 @@ def test_slower_everywhere_is_off_with_the_best_that_was_tried() -> None:
 def test_an_undecided_setting_is_neither_on_nor_off_and_says_what_would_decide_it() -> None:
     (found,) = answers([result(0.9, 1.05, 1.2)])
     assert (found.use, found.setting) == ("not decided yet", "not decided yet")
-    assert found.words.endswith("looks like 1.05x (95 % 0.90 to 1.20); about 5 more blocks would decide it")
+    looks = "looks like a win: 1.05x (95 % 0.90 to 1.20) after 6 blocks"
+    assert found.words.endswith(f"{looks}; about 5 more blocks would decide it")
     assert first_line([found]) == "Not decided yet; best tried: small, gamma 4, 1.05x on code."
-    assert "small, gamma 4 looks like 1.05x" in by_target([found])[0]
+    assert "small, gamma 4 looks like a win: 1.05x" in by_target([found])[0]
 
 
 def plain(reason: str) -> ArmResult:
@@ -118,9 +119,28 @@ def test_texts_and_lengths_get_their_own_answer() -> None:
 
 
 def test_one_block_and_an_interval_that_says_little_decide_nothing() -> None:
-    assert "2.00x (no interval from 1 block)" in by_target(answers([result(None, 2.0, None, n=1)]))[0]
-    assert "0.47x (too few blocks for an interval: 6)" in by_target(answers([result(8.6e-8, 0.47, 6.19)]))[0]
+    assert "looks like a win: 2.00x after 1 block" in by_target(answers([result(None, 2.0, None, n=1)]))[0]
+    said = by_target(answers([result(0.06, 0.21, 0.71, n=3)]))[0]
+    assert "is slower: 0.21x (95 % 0.06 to 0.71)" in said  # the interval that there is, as tables print it
     assert "no setting to choose" in first_line(answers([]))
+
+
+@pytest.mark.parametrize(
+    ("around", "words"),
+    [
+        (Conditions(on_battery=True), "; measured on battery"),
+        (Conditions(thermal_state="serious"), "; the system slowed down for heat"),
+        (Conditions(generation_ns=10**9, processor_ns=10**8), "; 1 of 1 block waited for the processor"),
+    ],
+    ids=["battery", "heat", "processor"],
+)
+def test_what_speaks_against_the_times_is_part_of_the_answer(around: Conditions, words: str) -> None:
+    for known in (result(1.1, 1.2, 1.3), result(0.5, 0.6, 0.7)):
+        (own,) = known.trials
+        hot = own._replace(trial=replace(own.trial, conditions=around), on_processor=True)
+        (found,) = answers([replace(known, pairs=(TrialPair(own, hot),))])
+        assert words in found.words and words in by_target([found])[0]
+        assert words in answer_object(found).words
 
 
 def test_the_first_line_has_at_most_fifteen_words_whatever_a_setting_is_called() -> None:

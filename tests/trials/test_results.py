@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Status, Trial
+from mlsd.records import Case, Conditions, DrafterSpec, EngineOptions, Losslessness, Status, Trial
 from mlsd.report.tables.columns import ARM
 from mlsd.trials.on_or_off import answers
-from mlsd.trials.results import ArmResult, SessionPlan, arm_results, memory_key, pooled_results, prefill_speed
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, memory_key, pooled_results, prefill_speed
 from tests.analysis.studies import DENSE, MOE, as_measured, blocks, case, failed, lasting, trial
 
 Made = list[tuple[Case, Trial]]
@@ -60,6 +60,41 @@ def test_drift_of_the_machine_cancels_within_blocks() -> None:
             made.append((of, msgspec.structs.replace(lasting(once, (once.decode_ns or 0) * slow), repeat=repeat)))
     (found,) = arms(made)
     assert found.ratio is not None and found.ratio.low == pytest.approx(found.ratio.high, rel=1e-4)
+
+
+def _around(made: Made, decode_ms: float, ran: float, *, waiting: int = 99) -> list[Measured]:
+    """Trials of so long, whose worker ran for this share of the first so many blocks, on a processor alone."""
+    found = []
+    for of, one in made:
+        one, whole_ns = lasting(one, int(decode_ms * 1e6 / (1.5 if of.gamma else 1))), int(decode_ms * 1e6)
+        ran_ns = int(whole_ns * (ran if one.repeat < waiting else 1.0))
+        around = Conditions(generation_ns=whole_ns, processor_ns=ran_ns)
+        found.append((of, msgspec.structs.replace(one, conditions=around)))
+    return [one._replace(on_processor=True) for one in as_measured(found)]
+
+
+def test_nothing_is_decided_where_every_trial_is_too_short_or_waited_for_the_processor() -> None:
+    made = blocks(MOE, gammas=(4,), prompts=("code",), repeats=6)
+    effects = {}
+    for name, rows in {
+        "short": _around(made, 90.0, 1.0),
+        "long": _around(made, 600.0, 1.0),
+        "starved": _around(made, 600.0, 0.4),
+        "starved twice": _around(made, 600.0, 0.4, waiting=2),
+        "starved, 3 left": _around(made, 600.0, 0.4, waiting=4),
+    }.items():
+        (found,) = (one for one in arm_results(rows, SUITE) if not one.is_plain)
+        assert found.standing is not None
+        effects[name] = (found.effect, found.standing.doubt.partition(" (")[0])
+    assert effects == {
+        "short": ("not decided yet", "each trial decoded for less than 100 ms"),
+        "long": ("faster", ""),
+        "starved": ("not decided yet", "6 of 6 blocks waited for the processor"),
+        "starved twice": ("faster", ""),
+        "starved, 3 left": ("not decided yet", "4 of 6 blocks waited for the processor"),
+    }
+    on_device = [one._replace(on_processor=False) for one in _around(made, 600.0, 0.4)]
+    assert [one.effect for one in arm_results(on_device, SUITE) if not one.is_plain] == ["faster"]
 
 
 def _mixed() -> Made:

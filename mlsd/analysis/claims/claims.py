@@ -1,7 +1,12 @@
 """The claims of the published studies, each decided on one's own trials, beside what was printed and its audit."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,9 +14,15 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit, Credibility, count_verdicts
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, TestOutcome
-from mlsd.analysis.results.paired_trials import PairedTrials
-from mlsd.records import NO_DRAFTER, Record
+from mlsd.analysis.pairs import PairedTrials
+from mlsd.models.manifest import ModelEntry, load_manifest
+from mlsd.planning.suite import find_profile
+from mlsd.records import NO_DRAFTER, ModelFacts, Record
 from mlsd.stats import Interval, Visible
+from mlsd.units import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FILE = Path(__file__).with_name("claims.toml")
 
@@ -50,6 +61,9 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
     meaning: str | None = None  # what the effect is
     against: float | None = None  # what it is compared with
     visible: Visible | None = None  # the effects that would have been decided 4 times in 5
+    others: tuple[str, ...] = ()  # of the models behind it those that are not the claim's own, by their files
+    n_texts: int = 0
+    n_repeats: int = 0  # of the text that has most
     trials: tuple[int, ...] = ()  # ids of all trials behind the effect, baselines included
     published_audit: dict[Credibility, int] | None = None  # rows of the printed table by verdict
 
@@ -58,6 +72,11 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
         """Whether no printed row behind the claim can be true."""
         counts = self.published_audit or {}
         return counts.get("impossible", 0) == sum(counts.values()) > 0
+
+    @property
+    def scope(self) -> str:
+        """Of how much data it speaks: ``4 texts, 3 repeats``."""
+        return f"{counted(self.n_texts, 'text')}, {counted(self.n_repeats, 'repeat')}" if self.n_texts else ""
 
 
 def claims() -> tuple[Claim, ...]:
@@ -68,25 +87,36 @@ def claims() -> tuple[Claim, ...]:
 def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
     """Decide one claim, for the targets, machine and profile that were measured.
 
-    It is refuted only where its own models contradict it; a study without its population leaves it not measured.
+    It is refuted only where its own models, by their files, contradict it; a study without its population leaves it not
+    measured. Trials whose output repeats itself to its end say nothing of other texts and are left out.
     """
-    outcome = TESTS[claim.test](paired)
+    loops = paired.pairs["loops"]
+    outcome = TESTS[claim.test](replace(paired, pairs=paired.pairs[~loops]))
     found = printed_audit(claim.audit) if claim.audit else None
     if outcome is None:
-        sentence = f"Not measured: it needs {claim.population}."
+        only_loops = loops.any() and TESTS[claim.test](paired) is not None
+        lack = ", whose output does not repeat itself to its end" if only_loops else ""
+        sentence = f"Not measured: it needs {claim.population}{lack}."
         return ClaimVerdict(claim=claim, decision="not measured", sentence=sentence, published_audit=found)
-    own_models = claim.own_profile is not None and paired.profile == claim.own_profile
+    pairs = outcome.pairs
+    drafters = set(pairs.loc[pairs["draft"].notna(), "drafter"])
+    n_loops = int((loops & paired.pairs["drafter"].isin(drafters)).sum())
+    names = {*pairs["target"], *pairs["draft"].dropna()}
+    others = other_models(claim.own_profile or _STUDY, paired.models, sorted(names))
+    own_models = claim.own_profile is not None and not others
     decision = "refuted" if own_models and outcome.decision == "does not hold here" else outcome.decision
-    ids = {pair.trial_id for pair in outcome.pairs} | {pair.baseline_id for pair in outcome.pairs}
     return ClaimVerdict(
         claim=claim,
         decision=decision,
-        sentence=_sentence(decision, outcome, paired),
+        sentence=_sentence(decision, outcome, paired, n_loops),
         effect=outcome.effect,
         meaning=outcome.meaning,
         against=outcome.against,
         visible=outcome.visible,
-        trials=tuple(sorted(ids)),
+        others=tuple(others),
+        n_texts=pairs["prompt"].nunique(),
+        n_repeats=int(pairs.groupby("prompt")["repeat"].nunique().max()),
+        trials=tuple(sorted({int(id_) for name in ("trial_id", "baseline_id") for id_ in pairs[name].dropna()})),
         published_audit=found,
     )
 
@@ -94,6 +124,35 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
 def decide_all(paired: PairedTrials) -> list[ClaimVerdict]:
     """Decide every claim on the same pairs."""
     return [decide(claim, paired) for claim in claims()]
+
+
+def other_models(profile: str, models: Mapping[str, ModelFacts], names: Iterable[str]) -> list[str]:
+    """Which of these targets and drafts are not the files that a profile of the suites names.
+
+    The hash decides where the manifest has one, else id and number of parameters: what a role is called says nothing.
+    """
+    own = _entries(profile)
+    return [name for name in names if not _is_of(own, name, models.get(name))]
+
+
+def _is_of(entries: Mapping[str, ModelEntry], name: str, facts: ModelFacts | None) -> bool:
+    known = {entry.sha256 for entry in entries.values() if entry.sha256}
+    if facts is not None and facts.ref.sha256 in known:
+        return True
+    entry = entries.get(name)
+    if entry is None or facts is None or entry.sha256 or not entry.parameters or not facts.n_parameters:
+        return False
+    return abs(facts.n_parameters / entry.parameters - 1) < _SAME_SHAPE
+
+
+@cache
+def _entries(profile: str) -> dict[str, ModelEntry]:
+    models = load_manifest().models
+    return {model: models[model] for model in find_profile(profile).roles.values() if model in models}
+
+
+_STUDY = "study"  # the profile that binds the models of the study
+_SAME_SHAPE = 0.02  # parameters of one model, counted with or without what no token reads
 
 
 def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
@@ -115,16 +174,24 @@ def audited(study: str) -> Audit:
     return audit(study, published.context(published.load(study)))
 
 
-def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials) -> str:
-    effect, interval = outcome.effect, "without an interval"
-    if effect.low is not None and effect.high is not None:
-        interval = f"95 % interval {effect.low:.3f} to {effect.high:.3f}"
-    targets = ", ".join(dict.fromkeys(pair.target for pair in outcome.pairs))
-    drafts = ", ".join(dict.fromkeys(p.draft or p.drafter for p in outcome.pairs if p.drafter != NO_DRAFTER))
+def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_loops: int) -> str:
+    effect, pairs = outcome.effect, outcome.pairs
+    interval = effect.words(3, ends="(95 % {} to {})") + ("" if effect.low is not None else " (without an interval)")
+    against = "" if outcome.against is None else f", against {outcome.against:g}"
+    targets, drafts = ", ".join(pairs["target"].unique()), ", ".join(_drafts(pairs))
     scope = [
         f"{targets} with {drafts}" if drafts else targets,
         paired.place,
         f"profile {paired.profile}" if paired.profile else "",
     ]
-    finding = f"{decision.capitalize()}: {outcome.meaning} {effect.value:.3f}, {interval}, n = {effect.n}"
-    return f"{finding}; on {', '.join(filter(None, scope))}. {outcome.detail}".strip()
+    texts, repeats = pairs["prompt"].nunique(), int(pairs.groupby("prompt")["repeat"].nunique().max())
+    data = f"{counted(texts, 'text')}, {counted(repeats, 'repeat')}"
+    left_out = f" {counted(n_loops, 'trial')} left out, whose output repeats itself to its end." if n_loops else ""
+    finding = f"{decision.capitalize()}: {outcome.meaning} {interval}{against}; {data}"
+    return f"{finding}; on {', '.join(filter(None, scope))}. {outcome.detail}{left_out}".strip()
+
+
+def _drafts(pairs: pd.DataFrame) -> list[str]:
+    """What drafted, by the model's id or the method's name."""
+    drafted = pairs[pairs["drafter"] != NO_DRAFTER]
+    return list(dict.fromkeys(draft or name for draft, name in zip(drafted["draft"], drafted["drafter"], strict=True)))

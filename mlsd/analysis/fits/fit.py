@@ -212,6 +212,9 @@ def _residuals(model: Model, values: Mapping[str, float], data: Observations) ->
 # --- prediction of what was held out -----------------------------------------------------------------------------
 
 
+Expected = Callable[[Observations, Observations], Columns]  # of rows that were seen, and of rows that were not
+
+
 class HeldOut(Record, frozen=True, kw_only=True):
     """Errors of predictions for rows that the fit did not see. Errors are |predicted / observed - 1|."""
 
@@ -227,12 +230,20 @@ class HeldOut(Record, frozen=True, kw_only=True):
 
 
 def held_out(
-    model: Model, data: Observations, labels: ArrayLike, *, never: Sequence[float] = (), n_folds: int = 5
+    model: Model,
+    data: Observations,
+    labels: ArrayLike,
+    *,
+    never: Sequence[float] = (),
+    n_folds: int = 5,
+    expected: Expected | None = None,
 ) -> HeldOut:
     """Predict each row from a fit without the rows of its fold.
 
     `labels` (gamma, rows, prompt or model number) decide the folds: rows with one label are held out together, labels
     are dealt to `n_folds` folds in turn. Labels in `never` stay in every fit and are not judged (the AR arm, k = 1).
+    `expected` gives the columns of rows that were held out by what the others say: a model that was given what was
+    measured in them would be asked for what it was told.
     """
     label = np.asarray(labels)
     judged = ~np.isin(label, np.asarray(never, dtype=label.dtype))
@@ -243,8 +254,9 @@ def held_out(
     predicted = np.full(len(data), np.nan)
     for i in range(min(n_folds, len(names))):
         out = judged & (fold == i)
-        values, _ = solve(model, data.where(~out))
-        predicted[out] = model.predict(values, data.where(out).columns)
+        seen, unseen = data.where(~out), data.where(out)
+        values, _ = solve(model, seen)
+        predicted[out] = model.predict(values, unseen.columns if expected is None else expected(seen, unseen))
     ratio = np.maximum(predicted[judged], _FLOOR) / data.observed[judged]
     squares = np.log(ratio) ** 2
     return HeldOut(
@@ -273,7 +285,13 @@ class Selection(Record, frozen=True, kw_only=True):
 
 
 def select(
-    models: Sequence[Model], data: Observations, labels: ArrayLike, *, never: Sequence[float] = (), n_folds: int = 5
+    models: Sequence[Model],
+    data: Observations,
+    labels: ArrayLike,
+    *,
+    never: Sequence[float] = (),
+    n_folds: int = 5,
+    expected: Expected | None = None,
 ) -> Selection:
     """The simplest model whose held-out error is not worse than the best.
 
@@ -282,7 +300,7 @@ def select(
     removes what models share, the noise of the measurement. Labels count too, where there are five or more, as one
     fit predicts all blocks.
     """
-    errors = [held_out(model, data, labels, never=never, n_folds=n_folds) for model in models]
+    errors = [held_out(model, data, labels, never=never, n_folds=n_folds, expected=expected) for model in models]
     ranked = sorted(errors, key=lambda e: e.error)
     best = ranked[0]
     as_good = []

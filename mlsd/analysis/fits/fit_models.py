@@ -205,7 +205,9 @@ def overhead() -> Model:
 
 
 def measured_cost() -> Model:
-    """The form mlsd uses: MGL, drafting and verification as measured; the rest of a round (rollback, sync) is fitted.
+    """The form mlsd uses: MGL, drafting and verification given; the rest of a round (rollback, sync) is fitted.
+
+    Of rows that are held out the three are what other rows lead to expect (`study_fits.expected_rounds`).
 
     Columns `mgl`, `draft_ratio` = T_draft / T(1), `verify_ratio` = T(gamma + 1) / T(1).
     """

@@ -1,19 +1,25 @@
 """All fits of a study: cost models of every target and drafter, and T(k) of every model that was calibrated."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.curves import find_steps
-from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, fit, held_out, observations, select
-from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
+from mlsd.analysis.fits.fit import Columns, Fit, HeldOut, Model, Observations, fit, held_out, observations, select
+from mlsd.analysis.pairs import PairedTrials, units_of
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, Record
-from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint
+from mlsd.trials.acceptance import mgl_of, rate_of
 from mlsd.trials.arms import arm_named
 from mlsd.units import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class PairFit(Record, frozen=True, kw_only=True):
@@ -52,24 +58,24 @@ class CurveFit(Record, frozen=True, kw_only=True):
 
 def fit_pairs(paired: PairedTrials) -> list[PairFit]:
     """Fit every target and drafter that was measured. Raises AnalysisError when nothing was."""
-    groups = grouped(paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
+    groups = list(paired.pairs.groupby(["target", "drafter", "draft", "options"], dropna=False, sort=False))
     if not groups:
         raise AnalysisError(
             "No valid speculative trial has a valid plain trial in its block.",
             hint="Run a suite that speculates: mlsd run B.",
         )
-    return [_fit_group(*key, pairs) for key, pairs in groups.items()]
+    return [_fit_group(pairs) for _, pairs in groups]
 
 
-def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs: list[Pair]) -> PairFit:
-    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups_of(pairs)))}
+def _fit_group(pairs: pd.DataFrame) -> PairFit:
+    first = pairs.iloc[0]
     data = observations(
-        [pair.speedup for pair in pairs],
-        [numbers[group] for group in groups_of(pairs)],
-        gamma=[pair.gamma for pair in pairs],
-        mgl=[pair.mgl for pair in pairs],
-        draft_ratio=[pair.draft_ms / pair.t_one_ms for pair in pairs],
-        verify_ratio=[pair.verify_ms / pair.t_one_ms for pair in pairs],
+        pairs["speedup"].tolist(),
+        units_of(pairs).factorize()[0].tolist(),
+        gamma=pairs["gamma"].tolist(),
+        mgl=pairs["mgl"].tolist(),
+        draft_ratio=(pairs["draft_ms"] / pairs["t_one_ms"]).tolist(),
+        verify_ratio=(pairs["verify_ms"] / pairs["t_one_ms"]).tolist(),
     )
     gammas = data.columns["gamma"]
     models = [m for m in fit_models.speedup_models() if len(data) > len(m.parameters)]
@@ -77,21 +83,21 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
     selection, by_prompt = None, list[HeldOut]()
     if len(np.unique(gammas)) >= 3:
         try:
-            selection = select(models, data, gammas)
+            selection = select(models, data, gammas, expected=expected_rounds)
         except AnalysisError as error:  # too few rows are left where some are held out
             doubt = str(error)
     elif models:
         doubt = "below three gammas none can be held out"
-    prompts = np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
+    prompts = np.unique(pairs["prompt"].tolist(), return_inverse=True)[1]
     if selection is not None and prompts.max() > 0:
-        by_prompt = [held_out(m, data, prompts, n_folds=99) for m in models]
+        by_prompt = [held_out(m, data, prompts, n_folds=99, expected=expected_rounds) for m in models]
     return PairFit(
-        target=target,
-        drafter=drafter,
-        draft=draft,
-        options=options,
+        target=first["target"],
+        drafter=first["drafter"],
+        draft=first["draft"],
+        options=first["options"],
         n_trials=len(pairs),
-        trials=tuple(sorted({id_ for pair in pairs for id_ in (pair.trial_id, pair.baseline_id)})),
+        trials=tuple(sorted({*pairs["trial_id"].tolist(), *pairs["baseline_id"].tolist()})),
         fits=tuple(fit(model, data) for model in models),
         measured=_measured(pairs),
         chosen=selection.chosen if selection else None,
@@ -101,15 +107,32 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
     )
 
 
-def _measured(pairs: Sequence[Pair]) -> dict[str, float]:
+def expected_rounds(seen: Observations, unseen: Observations) -> Columns:
+    """What rounds of settings or texts that were not measured are expected to take and to commit, by the others.
+
+    MGL by the mean chance of a drafted token after the one before it (Leviathan et al., equation 1), drafting and
+    verification by lines over gamma: every model is given gamma, and what other trials say, alone.
+    """
+    gammas, gamma = seen.columns["gamma"], unseen.columns["gamma"]
+    rates = [rate_of(mgl, "position", int(g)) for mgl, g in zip(seen.columns["mgl"], gammas, strict=True)]
+    alpha = float(np.mean([rate for rate in rates if rate is not None] or [0.0]))
+    degree = min(1, len(np.unique(gammas)) - 1)
+    lines = {name: np.polyfit(gammas, seen.columns[name], degree) for name in ("draft_ratio", "verify_ratio")}
+    costs = {name: np.maximum(np.polyval(line, gamma), 0.0) for name, line in lines.items()}
+    mgl = np.array([mgl_of(alpha, "position", int(g)) for g in gamma], dtype=np.float64)
+    return {"gamma": gamma, "mgl": mgl, **costs}
+
+
+def _measured(pairs: pd.DataFrame) -> dict[str, float]:
     """Parameters of the cost models that need no fit: acceptance, drafting a token and the rest of a round in T(1)."""
-    known = [pair for pair in pairs if pair.proposed]
-    if not known:
+    known = pairs[pairs["proposed"] > 0]
+    if known.empty:
         return {}
+    step_ms = known["draft_ms"] * known["rounds"] / known["proposed"]
     return {
-        "alpha": sum(pair.accepted for pair in known) / sum(pair.proposed for pair in known),
-        "draft_cost": float(np.mean([p.draft_ms * p.rounds / p.proposed / p.t_one_ms for p in known])),
-        "rest_cost": float(np.mean([pair.rest_ms / pair.t_one_ms for pair in known])),
+        "alpha": float(known["accepted"].sum() / known["proposed"].sum()),
+        "draft_cost": float((step_ms / known["t_one_ms"]).mean()),
+        "rest_cost": float((known["rest_ms"] / known["t_one_ms"]).mean()),
     }
 
 

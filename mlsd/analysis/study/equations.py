@@ -5,19 +5,24 @@ equation 2 (the mixture-of-experts study, section 2.2) the times of a round; the
 the tokens that a round commits.
 """
 
+from __future__ import annotations
+
 import itertools
+import statistics
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mlsd.analysis.fits.calibration import TargetCurve
+from mlsd.analysis.pairs import pair_frame, units_of
 from mlsd.analysis.predict.costs import Costs
-from mlsd.analysis.results.paired_trials import Pair, as_pair, groups_of
 from mlsd.records import DRAFT_MODEL, ModelFacts, Record
 from mlsd.stats import Interval, mean_over
 from mlsd.trials.results import ArmResult
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Inputs = Literal["rounds", "calibration"]
-Times = tuple[float, float, float, float]
 GAMMAS = (4, 8, 16)  # the study's
 
 
@@ -43,7 +48,7 @@ class Equations(Record, frozen=True, kw_only=True):
     t_rest_ms: float  # rollback, sampling, bookkeeping: in neither equation
     eq1: Prediction
     eq2: Prediction
-    corrected: Prediction
+    corrected: Prediction | None  # None from rounds: there it is the measured speedup by definition, an account
 
     @property
     def measured(self) -> Interval:
@@ -114,31 +119,42 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
     for arm in arms:
         if arm.question.source != "engine":
             continue
-        pairs = [as_pair(one) for one in arm.pairs if one.own.whole.proposed]
-        if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None or not pairs:
+        if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None:
             continue
-        own = [(p.t_one_ms, p.draft_ms, p.verify_ms, p.rest_ms) for p in pairs]
-        found.append(_of_times(arm, pairs, "rounds", own))
+        pairs = pair_frame((one for one in arm.pairs if one.own.whole.proposed), {})
+        if pairs.empty:
+            continue
+        found.append(_of_times(arm, pairs, "rounds"))
         costs, gamma = costs_of(arm), arm.case.gamma
         if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:
-            rest = costs.rest_ms.get(gamma + 1, 0.0)
-            times = costs.verify_ms[1], gamma * costs.step_ms, costs.verify_ms[gamma + 1], rest
-            found.append(_of_times(arm, pairs, "calibration", [times] * len(pairs)))
+            timed = pairs.assign(
+                t_one_ms=costs.verify_ms[1], draft_ms=gamma * costs.step_ms, verify_ms=costs.verify_ms[gamma + 1],
+                rest_ms=costs.rest_ms.get(gamma + 1, 0.0),
+            )  # fmt: skip
+            found.append(_of_times(arm, timed, "calibration"))
     return found
 
 
-def _of_times(arm: ArmResult, pairs: list[Pair], inputs: Inputs, times: list[Times]) -> Equations:
-    """`times` are T_seq, T_draft, T_verify and the rest, in ms, for each pair."""
+def _of_times(arm: ArmResult, pairs: pd.DataFrame, inputs: Inputs) -> Equations:
+    """Of pairs whose times are T_seq, T_draft, T_verify and the rest, in ms."""
     whole, gamma = arm.whole, float(arm.case.gamma)
-    proposed = [pair.proposed / pair.rounds if inputs == "rounds" else gamma for pair in pairs]
-    rows = list(zip(pairs, proposed, times, strict=True))
+    account, units = inputs == "rounds", units_of(pairs).tolist()
+    n = (pairs["proposed"] / pairs["rounds"] if account else pairs["gamma"].astype(float)).tolist()
+    alpha = (pairs["accepted"] / pairs["proposed"]).tolist()
+    t_seq, t_draft, t_verify, t_rest, mgl = (
+        pairs[name].tolist() for name in ("t_one_ms", "draft_ms", "verify_ms", "rest_ms", "mgl")
+    )
 
-    def prediction(values: list[float]) -> Prediction:
-        groups, off = groups_of(pairs), [value / pair.speedup for value, pair in zip(values, pairs, strict=True)]
-        return Prediction(speedup=mean_over(values, groups, ratio=True).value, off=mean_over(off, groups, ratio=True))
+    def prediction(values: Iterable[float]) -> Prediction:
+        predicted = list(values)
+        off = [value / speedup for value, speedup in zip(predicted, pairs["speedup"], strict=True)]
+        speedup = mean_over(predicted, units, ratio=True).value
+        return Prediction(speedup=speedup, off=mean_over(off, units, ratio=True))
 
-    t_seq_ms, t_draft_ms, t_verify_ms, t_rest_ms = (sum(each) / len(pairs) for each in zip(*times, strict=True))
-    a_round = whole.proposed / whole.rounds if inputs == "rounds" else gamma
+    t_seq_ms, t_draft_ms, t_verify_ms, t_rest_ms = map(statistics.fmean, (t_seq, t_draft, t_verify, t_rest))
+    a_round = whole.proposed / whole.rounds if account else gamma
+    c = (draft / own / seq for draft, own, seq in zip(t_draft, n, t_seq, strict=True))
+    rounds = map(sum, zip(t_draft, t_verify, t_rest, strict=True))
     return Equations(
         arm=arm,
         inputs=inputs,
@@ -150,7 +166,7 @@ def _of_times(arm: ArmResult, pairs: list[Pair], inputs: Inputs, times: list[Tim
         t_draft_ms=t_draft_ms,
         t_verify_ms=t_verify_ms,
         t_rest_ms=t_rest_ms,
-        eq1=prediction([equation_1(p.accepted / p.proposed, t[1] / n / t[0], n) for p, n, t in rows]),
-        eq2=prediction([equation_2(*t[:3], n) for _, n, t in rows]),
-        corrected=prediction([corrected(t[0], sum(t[1:]), p.mgl) for p, _, t in rows]),
+        eq1=prediction(map(equation_1, alpha, c, n)),
+        eq2=prediction(map(equation_2, t_seq, t_draft, t_verify, n)),
+        corrected=None if account else prediction(map(corrected, t_seq, rounds, mgl)),
     )

@@ -20,10 +20,10 @@ from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
+from mlsd.analysis.pairs import PairedTrials, pair_trials
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
-from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
 from mlsd.analysis.study import study_frames
 from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
 from mlsd.analysis.study.machine_findings import Machine, read_machine
@@ -149,8 +149,8 @@ class Study:
         memory, _ = attempt(lambda: self.machine.bandwidth)
         return pair_trials(
             self.results,
-            models=self.facts,
-            perplexity_ratios={one.id: known[case] for one in self.stored if (case := one.trial.case_id) in known},
+            self.facts,
+            {one.id: known[case] for one in self.stored if (case := one.trial.case_id) in known},
             place=self.place,
             profile=self.profile,
             memory_gb_s=None if memory is None else memory.best_gb_s,

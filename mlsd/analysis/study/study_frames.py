@@ -106,7 +106,9 @@ CLAIMS: tuple[Field, ...] = (  # of a `ClaimVerdict`
     text("meaning", "what the effect is", lambda v: v.meaning),
     *ends("effect", "the figure that decides", lambda v: v.effect),
     number("against", "what it is compared with", lambda v: v.against),
-    count("n", "texts or blocks behind it", lambda v: v.effect and v.effect.n),
+    count("n", "units behind its interval: texts, of one text repeats", lambda v: v.effect and v.effect.n),
+    count("n_texts", "texts behind it", lambda v: v.n_texts or None),
+    count("n_repeats", "repeats of the text that has most", lambda v: v.n_repeats or None),
     count("printed_rows", "printed rows behind the claim", lambda v: sum((v.published_audit or {}).values()) or None),
     count("impossible_rows", "of them impossible", lambda v: (v.published_audit or {}).get("impossible")),
     text("sentence", "the decision in words", lambda v: v.sentence),
@@ -115,8 +117,8 @@ CLAIMS: tuple[Field, ...] = (  # of a `ClaimVerdict`
 
 def _prediction(name: str, label: str, get: Get) -> tuple[Field, ...]:
     return (
-        number(name, f"speedup that {label} gives", lambda e: get(e).speedup),
-        *ends(f"{name}_off", "that over the measured speedup; 1 is right", lambda e: get(e).off),
+        number(name, f"speedup that {label} gives", lambda e: (found := get(e)) and found.speedup),
+        *ends(f"{name}_off", "that over the measured speedup; 1 is right", lambda e: (found := get(e)) and found.off),
     )
 
 
@@ -138,7 +140,7 @@ EQUATIONS: tuple[Field, ...] = (  # of an `Equations`
     *ends("speedup", "measured", lambda e: e.measured),
     *_prediction("eq1", "equation 1", lambda e: e.eq1),
     *_prediction("eq2", "equation 2", lambda e: e.eq2),
-    *_prediction("corrected", "MGL T_seq / (T_draft + T_verify + rest)", lambda e: e.corrected),
+    *_prediction("corrected", "MGL T_seq / (T_draft + T_verify + rest), of passes timed apart,", lambda e: e.corrected),
     number("credited", "tokens that equation 2 counts for each one committed", lambda e: e.credited),
 )
 

@@ -100,10 +100,9 @@ def win(arms: Sequence[ArmResult]) -> str:
     if pld.standing is None:
         return f"NO USABLE MEASUREMENT: {pld.decision}; {bound}."
     if pld.effect == "faster":
-        return (
-            f"THE HONEST WIN: copying, prompt lookup decodes {_times(pld)} as fast and writes the same text; {bound}."
-        )
-    return f"NO WIN on this machine: even copying, prompt lookup is at {_times(pld)}, {pld.effect}; {bound}."
+        return f"THE HONEST WIN: copying, prompt lookup {pld.standing.finding} and writes the same text; {bound}."
+    name = "NOT DECIDED YET" if pld.is_open else "NO WIN on this machine"
+    return f"{name}: copying, prompt lookup {pld.standing.finding}; {bound}."
 
 
 def _fastest(arms: Sequence[ArmResult], method: str) -> ArmResult:
@@ -115,12 +114,17 @@ def _bound(pld: ArmResult, oracle: ArmResult) -> str:
     """What the control says of it: intervals are compared, for two measurements of the same differ by noise."""
     if oracle.standing is None or oracle.ratio is None:
         return f"the control failed ({oracle.decision}), so there is no bound to compare with"
-    limit = f"drafts that are always right and free were measured at {_times(oracle)}"
-    if pld.standing is None or pld.ratio is None or pld.ratio.low is None or oracle.ratio.high is None:
+    from mlsd.trials.decisions import times
+
+    limit = f"drafts that are always right and free were measured at {times(oracle.ratio)}"
+    if pld.standing is None or pld.ratio is None:
         return limit
+    ahead = pld.ratio.value > oracle.ratio.value
+    if pld.ratio.low is None or pld.ratio.high is None or oracle.ratio.low is None or oracle.ratio.high is None:
+        return f"{limit}: less, which can only be noise, so the bound is not known" if ahead else limit
     if pld.ratio.low > oracle.ratio.high:
         return f"the control failed: {limit}, which nothing can exceed"
-    if pld.ratio.high is not None and pld.ratio.high > (oracle.ratio.low or 0.0):
+    if pld.ratio.high > oracle.ratio.low:
         return f"{limit}: the two cannot be told apart, so there is little more to gain here"
     return f"{limit}: that is the most there is here"
 
@@ -132,10 +136,11 @@ def loss(arms: Sequence[ArmResult]) -> str:
         return f"NO USABLE MEASUREMENT: {draft.decision}."
     share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
     right = f"{share} of the drafted tokens are right, the text is the same"
-    if (_speedup(draft) or 1) >= 1:
-        return f"NO LOSS here: {right}, and it is at {_times(draft)}, though the draft is about as large as its target."
-    name = "THE HONEST LOSS" if draft.effect == "slower" else f"A LOSS, but {draft.effect}"
-    return f"{name}: {right}, and yet it is at {_times(draft)}: drafting costs more time than right drafts save."
+    if draft.effect == "slower":
+        costs = "drafting costs more time than right drafts save"
+        return f"THE HONEST LOSS: {right}, and yet it {draft.standing.finding}: {costs}."
+    name = "NOT DECIDED YET" if draft.effect == "not decided yet" else "NO LOSS here"
+    return f"{name}: {right}; with a draft about as large as its target it {draft.standing.finding}."
 
 
 def invalid(arms: Sequence[ArmResult]) -> str:
@@ -172,14 +177,9 @@ def _rounds(database: Path) -> str:
 def honest(arms: Sequence[ArmResult]) -> str:
     """The fourth ending in a sentence: what the third one is in truth."""
     draft = next(arm for arm in arms if not arm.is_plain)
-    return f"IN TRUTH the same pair is at {_times(draft)}{f', but {draft.why_not}' if draft.n_invalid else ''}."
-
-
-def _times(arm: ArmResult) -> str:
-    if arm.ratio is None:
-        return "an unknown factor"
-    ends = "" if arm.ratio.low is None else f" ({arm.ratio.low:.2f} to {arm.ratio.high:.2f})"
-    return f"{arm.ratio.value:.2f} times{ends}"
+    if draft.standing is None:
+        return f"IN TRUTH nothing is known of the same pair: {draft.decision}."
+    return f"IN TRUTH the same pair {draft.standing.finding}{f', but {draft.why_not}' if draft.n_invalid else ''}."
 
 
 def _speedup(arm: ArmResult) -> float:

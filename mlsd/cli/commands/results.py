@@ -231,7 +231,7 @@ def _fits(study: Study, target: str | None, as_json: bool) -> None:
     from mlsd.report.tables.results import model_table
     from mlsd.trials.fields import arm_object, row_of
 
-    targets = list(dict.fromkeys(pair.target for pair in study.paired.pairs))
+    targets = list(study.paired.pairs["target"].unique())
     if target is not None and target not in targets:
         raise AnalysisError(f"The study has no pairs of {target}.", hint=f"It has: {', '.join(targets) or 'none'}.")
     wanted = [target] if target is not None else targets

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mlsd.measure.parent.disturbance import DISTURBED_NS
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
 from mlsd.stats import grouped, t_quantile
+from mlsd.trials.decisions import SHORT_DECODE_NS
 from mlsd.trials.sums import speed
 from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
 
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
-SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
 SWAP_GROWTH_BYTES = 64 * MIB
 BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
 LEAST_LOAD_NS = 500_000_000  # of generations, to judge the load in them

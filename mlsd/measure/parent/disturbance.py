@@ -17,9 +17,11 @@ import msgspec
 from mlsd.measure.messages import BlockMeasured
 from mlsd.planning.job import Block, BlockKey, Job
 from mlsd.records import Status, Trial
+from mlsd.trials.decisions import WAITED_SHARE
+from mlsd.trials.results import waited_ns
 
 MOST_TRIES = 2  # measurements of a block that were disturbed, those of earlier runs included, before the last one
-DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of a trial; shorter waits are scatter, and repeats show it
+DISTURBED_NS = 10**9  # shorter waits are scatter, and repeats show it
 
 
 class Judged(NamedTuple):
@@ -97,7 +99,8 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
     """Places of trials in which the worker was stopped or starved, each with the reason why its time is not used.
 
     W and P are the medians of wall and processor time of the case's other trials. A generation that took w and p waited
-    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on. Of
+    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on, and
+    from a quarter of w on where no thread of the worker ran for so long (w - p), however long its repeats waited. Of
     work `on_device` the processor knows nothing: there w - W of decoding decides, whether the prompt was read anew or
     not, and heat is one of the reasons.
     """
@@ -109,13 +112,18 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
         wall_ns = trial.decode_ns if on_device and trial.decode_ns is not None else c.generation_ns
         by_case[trial.case_id].append((place, wall_ns, c.processor_ns))
     found = {}
+    for place, trial in enumerate(trials):
+        took_ns = 0 if trial.conditions is None else trial.conditions.generation_ns or 0
+        idle_ns = 0 if on_device or trial.status is Status.FAILED else waited_ns(trial)
+        if idle_ns > max(DISTURBED_NS, WAITED_SHARE * took_ns):
+            found[place] = f"no thread of the worker ran for {idle_ns / 1e9:.1f} of {took_ns / 1e9:.1f} s"
     for case in by_case.values():
         for place, wall, processor in case if len(case) > 1 else ():
             usual = statistics.median(w for i, w, _ in case if i != place)
             computed = statistics.median(p for i, _, p in case if i != place)
             own = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
             waited = (wall - usual) - own
-            if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
+            if waited > max(DISTURBED_NS, WAITED_SHARE * usual):
                 what = "heat, sleep or other work on the device took" if on_device else "the worker waited for"
                 found[place] = (
                     f"{what} {waited / 1e9:.1f} of {wall / 1e9:.1f} s; its other repeats took {usual / 1e9:.1f} s"

@@ -74,7 +74,9 @@ def speedups(arms: pd.DataFrame, ax: Axes, printed: pd.DataFrame | None = None) 
     if printed is not None:
         ax.plot(printed["gamma"], printed["speedup"], "x", color="grey", label="printed")
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
-    ax.set(xlabel="gamma", ylabel="speedup over plain decoding", ylim=(0, None))
+    ax.set(xlabel="gamma", ylabel="speedup over plain decoding")
+    # From 0 on, and open above for what a reader draws beside: an upper end that is set hides it.
+    ax.axhline(0.0, linewidth=0.0).sticky_edges.y.append(0.0)
 
 
 @_drawing
@@ -179,7 +181,7 @@ def equations(frame: pd.DataFrame, ax: Axes) -> None:
     own = frame.sort_values("gamma")
     _line(ax, own, "gamma", "speedup", "measured", plot.look(0))
     names = (("eq1", "equation 1"), ("eq2", "equation 2"), ("corrected", "corrected"))
-    for i, (name, label) in enumerate(names, 1):
+    for i, (name, label) in enumerate((one for one in names if own[one[0]].notna().any()), 1):
         look = plot.look(i, markersize=4, linestyle="--", linewidth=1.0, markerfacecolor="none")
         ax.plot(own["gamma"].astype(float), own[name], label=label, **look)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")

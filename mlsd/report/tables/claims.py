@@ -34,7 +34,8 @@ def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
     """How many of these claims hold here, in at most 15 words."""
     counts = Counter(_COUNTED[one.decision] for one in verdicts)
     parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_COUNTED.values()) if counts[word])
-    return f"The study's {len(verdicts)} claims: {parts}."
+    others = any(one.others for one in verdicts)
+    return f"The study's {len(verdicts)} claims{' on other models' if others else ''}: {parts}."
 
 
 _COUNTED: dict[Decision, str] = {
@@ -92,6 +93,7 @@ def _changes(study: Study, name: str) -> str:
 
 def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
     """Each claim of the study: what it printed, what is found here, and the figure that decides."""
+    others = ", ".join(dict.fromkeys(name for one in verdicts for name in one.others))
     return table(
         "The study's claims",
         verdicts,
@@ -99,8 +101,10 @@ def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
         words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
         words("printed", lambda v: v.claim.printed),
         words("the figure that decides", _deciding),
+        words("of", lambda v: v.scope, "texts, and repeats of each, behind the figure"),
         words("section", lambda v: v.claim.source.removeprefix("study, "), detail=True),
         id="scoreboard",
+        note=f"Not the study's models: {others}. They show directions here and refute nothing of it." if others else "",
     )
 
 

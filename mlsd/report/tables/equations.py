@@ -39,7 +39,11 @@ def equation_table(found: Sequence[Equations]) -> Table:
         numbers("measured speedup", lambda e: interval(e.measured, 2, "x")),
         *_predicted("Eq. 1", lambda e: e.eq1, "(1 - a^(g+1)) / ((1 - a)(c g + 1))"),
         *_predicted("Eq. 2", lambda e: e.eq2, "g T_seq / (T_draft + T_verify): counts rejected tokens as output"),
-        *_predicted("corrected", lambda e: e.corrected, "MGL T_seq / (T_draft + T_verify + rest)"),
+        *_predicted(
+            "corrected",
+            lambda e: e.corrected,
+            "MGL T_seq / (T_draft + T_verify + rest); of the same rounds that is the measured speedup, no prediction",
+        ),
         id="equations",
         note="Each predicted speedup is followed by itself over the measured one: 1 is right.",
     )
@@ -68,9 +72,12 @@ def _ms(name: str) -> Column[Any]:
 
 
 def _predicted(label: str, of: Callable[[Equations], Any], formula: str) -> tuple[Column[Equations], ...]:
+    def part(name: str) -> Callable[[Equations], Any]:
+        return lambda e: None if (found := of(e)) is None else getattr(found, name)
+
     return (
-        numbers(label, lambda e: times(of(e).speedup), formula),
-        numbers(f"{label} / measured", lambda e: interval(of(e).off), "1 is right", detail=True),
+        numbers(label, lambda e: times(part("speedup")(e)), formula),
+        numbers(f"{label} / measured", lambda e: interval(part("off")(e)), "1 is right", detail=True),
     )
 
 
@@ -80,9 +87,9 @@ def equation_sentences(found: Sequence[Equations]) -> tuple[str, ...]:
     values: dict[str, Any] = {"worst_2": max(own, key=lambda e: e.eq2.off.value, default=None)}
     if own:
         values |= {"eq1": _span(e.eq1.off.value for e in own), "eq2": _span(e.eq2.off.value for e in own)}
-        values |= {"own": _span(e.corrected.off.value for e in own)}
         values |= {"verify": _span(e.t_verify_ms / e.t_seq_ms for e in own)}
-        values |= {"timed": _span(e.corrected.off.value for e in timed) if timed else None}
+        off = [e.corrected.off.value for e in timed if e.corrected is not None]
+        values |= {"timed": _span(off) if off else None}
     return prose("equations", printed=_printed(), **values)
 
 

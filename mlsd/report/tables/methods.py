@@ -131,8 +131,8 @@ class MethodRow(NamedTuple):
 
 
 def tasks(results: Iterable[ArmResult]) -> list[ArmResult]:
-    """The arms whose prompts are tasks, shipped or of a file. Raises: AnalysisError when there is none."""
-    own = [one for one in results if set(one.workloads) & set(KINDS) or one.prompts[0].startswith(TASK_KEY)]
+    """The arms whose prompts are all tasks, shipped or of a file. Raises: AnalysisError when there is none."""
+    own = [one for one in results if set(one.workloads) <= set(KINDS) or one.prompts[0].startswith(TASK_KEY)]
     if not own:
         raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
     return own

@@ -3,13 +3,18 @@
 A profile binds the study's roles to models, so a row of the study is ours when the profile puts a model in its place.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from functools import cache
 from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.rows import RowAudit
+from mlsd.analysis.claims.claim_tests import measured_apart
 from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError, SuiteError
@@ -21,6 +26,9 @@ from mlsd.report.tables.records import TONES
 from mlsd.stats import grouped
 from mlsd.trials.results import ArmResult
 from mlsd.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # model of the study -> role that a profile binds
 ROLES = {
@@ -194,8 +202,15 @@ def table_4(study: Study) -> Table:
         *of_their_arms(itemgetter(2), "spread", "suite", "output tokens"),
         numbers("trials", lambda row: row[2].n_valid if row[2] else None),
         id="table-4",
-        note=note,
+        note=f"{note} {measured_apart(_plain_of(rows, study))}".strip(),
     )
+
+
+def _plain_of(rows: Sequence[tuple[dict[str, str], str | None, ArmResult | None]], study: Study) -> pd.DataFrame:
+    """The plain trials behind a table's rows."""
+    ids = {one.id for _, _, arm in rows if arm is not None for one in arm.trials}
+    plain = study.paired.plain
+    return plain[plain["trial_id"].isin(ids)]
 
 
 def table_5(study: Study) -> Table:

@@ -84,7 +84,7 @@ def depth_table(study: Study) -> Table:
     )
 
 
-_ERROR = "root mean square of log errors of predictions for rows that the fit did not see"
+_ERROR = "root mean square of log errors of predictions from gamma and other rows alone, for rows not seen"
 
 
 class _Fitted(NamedTuple):
@@ -107,7 +107,12 @@ class _Fitted(NamedTuple):
 
     @property
     def known(self) -> str | None:
-        return "; ".join(f"{n} {v:.3f}" for n, v in self.measured.items() if n in self.fit.estimates) or None
+        known = {name: value for name, value in self.measured.items() if name in self.fit.estimates}
+        return "; ".join(f"{n} {v:.3f}{self._beside(n, v)}" for n, v in known.items()) or None
+
+    def _beside(self, name: str, value: float) -> str:
+        """A word on an estimate that excludes what was measured: the model lacks something that it takes over."""
+        return " (outside the estimate's interval)" if self.fit.estimates[name].decided(value) else ""
 
 
 def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:

@@ -7,9 +7,10 @@ import pytest
 
 from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
-from mlsd.analysis.results.paired_trials import PairedTrials
+from mlsd.analysis.pairs import PairedTrials, pair_frame
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
-from mlsd.records import Case, DrafterSpec, OptionValue
+from mlsd.models.manifest import load_manifest
+from mlsd.records import Case, DrafterSpec, ModelRef, OptionValue
 from mlsd.store.rows import DraftDistance
 from mlsd.store.store import Store
 from mlsd.trials.arms import options_text
@@ -29,7 +30,9 @@ def test_every_claim_has_a_test_of_its_own_and_a_source() -> None:
 
 
 def test_an_empty_study_measures_no_claim() -> None:
-    assert {found.decision for found in decide_all(PairedTrials(pairs=(), models={}))} == {"not measured"}
+    assert {
+        found.decision for found in decide_all(PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {})))
+    } == {"not measured"}
 
 
 COMPONENT: dict[str, OptionValue] = {"mode": "sync", "component": "recurrent"}
@@ -58,7 +61,7 @@ QWEN = Arm(target="qwen", drafter="layer-skip", draft=None, alpha=0.05, options=
         ("more-bits-gain-more", [FAST_VERIFY, Arm(target="moe-q4", per_row=0.3)], "holds here"),
         # 1 ms a draft token and T(k) rising by 2 % a row: without acceptance a round takes longer than a plain pass.
         ("without-acceptance", [FAST_VERIFY], "does not hold here"),
-        ("loads-all-weights", [FAST_VERIFY], "does not hold here"),
+        ("loads-all-weights", [FAST_VERIFY], "not decided yet"),  # what memory gives was not measured
         ("loads-all-weights", [Arm()], "not measured"),
         ("moe-slower-than-dense", [Arm(target="moe", t_one_ms=15.0), Arm(target="dense-big")], "holds here"),
         ("moe-slower-than-dense", [Arm(target="moe", t_one_ms=5.0), Arm(target="dense-big")], "does not hold here"),
@@ -94,42 +97,43 @@ def test_more_texts_never_decide_less(tmp_path: Path, n_prompts: int) -> None:
     """Four texts, one of them copied whole, and one alone: both say that more than 4 % are accepted."""
     study = Study(arms=(Arm(alpha=0.6, gammas=(4, 8)),), prompts=tuple(f"text {i}" for i in range(n_prompts)))
     paired = read_study(write_study(tmp_path / "s.sqlite", study))
-    copied = tuple(msgspec.structs.replace(p, accepted=p.proposed) if p.prompt == "text 0" else p for p in paired.pairs)
+    whole = paired.pairs["prompt"] == "text 0"
+    copied = paired.pairs.assign(accepted=paired.pairs["accepted"].mask(whole, paired.pairs["proposed"]))
     for pairs in (paired.pairs, copied):
-        found = decide(BY_ID["acceptance-low"], msgspec.structs.replace(paired, pairs=pairs))
+        found = decide(BY_ID["acceptance-low"], replace(paired, pairs=pairs))
         assert found.decision == "does not hold here", found.sentence
-        assert found.effect is not None and found.effect.n == n_prompts
+        assert found.n_texts == n_prompts and found.effect is not None and (found.effect.low or 0) > 0.04
 
 
 def test_texts_that_each_say_the_same_decide_where_their_mean_does_not(tmp_path: Path) -> None:
     """Two texts of very different acceptance, both slower than plain decoding in every block."""
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,), prompts=("code", "chinese"))))
-    apart = tuple(
-        msgspec.structs.replace(p, speedup=(0.15 if p.prompt == "code" else 0.9) + 0.001 * p.repeat)
-        for p in paired.pairs
-    )
-    found = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, pairs=apart))
-    assert found.effect is not None and found.effect.high is not None and found.effect.high > 1
+    speedups = paired.pairs["prompt"].map({"code": 0.15, "chinese": 0.9}) + 0.001 * paired.pairs["repeat"]
+    found = decide(BY_ID["moe-speedup"], replace(paired, pairs=paired.pairs.assign(speedup=speedups)))
     assert found.decision == "does not hold here" and "Every text says so by itself" in found.sentence
+    assert found.effect is not None and found.effect.high is not None, "the figure is that of the text that decides"
+    assert found.effect.value == pytest.approx(0.901) and found.effect.high < 1 and "that of chinese" in found.sentence
 
 
 def test_plain_decoding_alone_decides_what_is_claimed_of_it(tmp_path: Path) -> None:
     study = Study(arms=(Arm(target="moe", t_one_ms=15.0), Arm(target="dense-big")))
     paired = read_study(write_study(tmp_path / "s.sqlite", study))
-    found = {one.claim.id: one for one in decide_all(msgspec.structs.replace(paired, pairs=()))}
+    found = {one.claim.id: one for one in decide_all(replace(paired, pairs=paired.pairs.iloc[:0]))}
     assert found["moe-slower-than-dense"].decision == "holds here"
-    assert found["loads-all-weights"].decision == "does not hold here"
+    assert found["loads-all-weights"].decision == "not decided yet"
     assert "on moe, dense-big, x86_64" in found["moe-slower-than-dense"].sentence
-    assert {one.decision for one in found.values()} == {"holds here", "does not hold here", "not measured"}
+    assert {one.decision for one in found.values()} == {"holds here", "not decided yet", "not measured"}
 
 
 def test_a_plain_token_would_need_more_than_memory_gives(tmp_path: Path) -> None:
     """Of two mixtures that read as large a share the first is named, whatever the order of sets is."""
     arms = (FAST_VERIFY, replace(FAST_VERIFY, target="moe-q4"))
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms)))
-    found = decide(BY_ID["loads-all-weights"], msgspec.structs.replace(paired, memory_gb_s=0.5))
-    assert found.effect is not None and found.effect.value == 0.25
-    assert "0.8 GB/s; memory gave 0.5" in found.sentence
+    for gave, decision in ((0.5, "does not hold here"), (0.9, "not decided yet")):
+        found = decide(BY_ID["loads-all-weights"], replace(paired, memory_gb_s=gave))
+        assert (found.decision, found.against) == (decision, gave), "25 GB/s where memory gives 33 refutes nothing"
+        assert found.effect is not None and found.effect.value == pytest.approx(0.8, rel=0.02)
+        assert "a plain token of moe needs 25 % of its weights" in found.sentence
 
 
 def test_speedup_that_does_not_change_with_the_prompt_is_stable(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_perplexity_predicts_where_it_was_measured_and_drafts_have_the_targets_m
             store.add_distance(distance(cases[target], ratio=2.0**i))
         store.add_distance(distance(cases["dense"], ratio=99.0, text_sha256="another text"))
         store.add_distance(distance(cases["qwen"], ratio=77.0, drafting_key="another draft"))
-    assert set(read_study(path).perplexity_ratios.values()) == {1, 2, 4, 8, 16, 32}
+    assert set(read_study(path).pairs["perplexity_ratio"].dropna()) == {1, 2, 4, 8, 16, 32}
     found = decide(BY_ID["perplexity-predicts"], read_study(path))
     assert found.decision == decision
     assert found.effect is None if mode == "own" else found.effect.value == pytest.approx(-1.0, abs=0.1)
@@ -210,12 +214,77 @@ def test_a_verdict_names_its_trials_its_interval_and_what_the_audit_says_of_the_
 
 def test_a_verdict_says_of_which_models_machine_and_profile_it_speaks(tmp_path: Path) -> None:
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,))))
-    here = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, profile="tiny"))
+    here = decide(BY_ID["moe-speedup"], replace(paired, profile="tiny"))
     assert here.decision == "does not hold here"
-    assert "on moe with small, x86_64, profile tiny." in here.sentence
-    own = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, profile="study"))
-    assert own.decision == "refuted", "the claim's own models contradict it"
+    assert "4 texts, 3 repeats; on moe with small, x86_64, profile tiny." in here.sentence
     assert here.print_refuted and not decide(BY_ID["tree-helps"], paired).print_refuted
+
+
+def test_only_the_studys_own_files_refute_it_whatever_the_profile_is_called(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,))))
+    manifest = load_manifest()
+    moe, draft = (manifest.models[model] for model in ("qwen3.5-35b-a3b-q4_k_m", "qwen3.5-0.8b-q8_0"))
+
+    def decided(**files: str | None) -> str:
+        """With files of these hashes in the places of target and draft, of the study's sizes."""
+        sizes = {"moe": moe.parameters, "small": draft.parameters}
+        models = {
+            name: msgspec.structs.replace(
+                facts, ref=ModelRef(id=name, sha256=files.get(name, "0" * 64)), n_parameters=sizes.get(name)
+            )
+            for name, facts in paired.models.items()
+        }
+        return decide(BY_ID["moe-speedup"], replace(paired, profile="study", models=models)).decision
+
+    assert decided() == decided(moe=moe.sha256) == "does not hold here"
+    assert decided(moe=moe.sha256, small=draft.sha256) == "refuted"
+
+
+def test_models_that_never_shared_a_repeat_are_not_compared_whatever_their_texts_say(tmp_path: Path) -> None:
+    """The mixture was measured an hour before, on a machine that was slower then: 1.6 to 1 in each of four texts."""
+    study = Study(arms=(Arm(target="moe", t_one_ms=16.0), Arm(target="dense-big")))
+    paired = read_study(write_study(tmp_path / "s.sqlite", study))
+    assert decide(BY_ID["moe-slower-than-dense"], paired).decision == "holds here", "each repeat held both"
+    before = paired.plain["started_s"] - 3600 * (paired.plain["target"] == "moe")
+    found = decide(BY_ID["moe-slower-than-dense"], replace(paired, plain=paired.plain.assign(started_s=before)))
+    assert found.decision == "not decided yet" and found.effect is not None and found.effect.low is None
+    assert (
+        "one after the other, up to " in found.sentence and "while plain decoding of one text changed" in found.sentence
+    )
+    once = paired.plain[paired.plain["repeat"] == 0]
+    alone = decide(BY_ID["moe-slower-than-dense"], replace(paired, plain=once))
+    assert alone.decision == "not decided yet" and "nobody knows how the machine drifted" in alone.sentence
+
+
+def test_blocks_of_several_targets_on_one_text_are_one_unit_and_two_decide_nothing(tmp_path: Path) -> None:
+    study = Study(arms=(DEAR, replace(DEAR, target="dense-big"), replace(DEAR, target="moe")), prompts=("code",))
+    paired = read_study(write_study(tmp_path / "s.sqlite", study))
+    found = decide(BY_ID["gamma-rises"], paired)
+    assert found.effect is not None and found.effect.n == 3 and found.scope == "1 text, 3 repeats"
+    twice = decide(BY_ID["gamma-rises"], replace(paired, pairs=paired.pairs[paired.pairs["repeat"] < 2]))
+    assert (found.decision, twice.decision) == ("does not hold here", "not decided yet")
+
+
+def test_outputs_that_repeat_themselves_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(alpha=0.0),))))
+    copied = paired.pairs["prompt"] == "code"
+    pairs = paired.pairs.assign(loops=copied, accepted=paired.pairs["accepted"].mask(copied, paired.pairs["proposed"]))
+    found = decide(BY_ID["acceptance-low"], replace(paired, pairs=pairs))
+    assert found.decision == "holds here" and found.n_texts == 3
+    assert found.sentence.endswith("9 trials left out, whose output repeats itself to its end.")
+    nothing = decide(BY_ID["acceptance-low"], replace(paired, pairs=pairs.assign(loops=True)))
+    assert nothing.decision == "not measured" and "does not repeat itself" in nothing.sentence
+
+
+@pytest.mark.parametrize("claim", sorted(BY_ID))
+def test_the_figure_printed_is_the_one_that_decides(tmp_path: Path, claim: str) -> None:
+    """Two texts so unlike that no mean over them says anything, each as sure of itself as can be."""
+    arms = (LOW, replace(HIGH, gammas=(2, 4, 8)), replace(MIDDLE, alpha=0.05), replace(MIDDLE, target="moe-q4"))
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms, prompts=("code", "factual"))))
+    wild = paired.pairs["speedup"].mask(paired.pairs["prompt"] == "code", lambda own: own**6)
+    found = decide(BY_ID[claim], replace(paired, pairs=paired.pairs.assign(speedup=wild)))
+    if found.decision in ("holds here", "does not hold here") and found.against is not None:
+        assert found.effect is not None and found.effect.decided(found.against), found.sentence
 
 
 def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs
-from mlsd.analysis.results.paired_trials import PairedTrials
+from mlsd.analysis.fits.fit import observations
+from mlsd.analysis.fits.study_fits import expected_rounds, expert_shape, fit_curves, fit_pairs
+from mlsd.analysis.pairs import PairedTrials, pair_frame
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef
 from mlsd.report.tables.results import model_table
@@ -18,8 +21,8 @@ def test_a_study_of_an_honest_loop_is_predicted_by_its_measured_costs(tmp_path: 
     found = fit_pairs(read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=GAMMAS),)))))[0]
     assert found.chosen == "corrected"
     error = {e.model: e.median_error for e in found.held_out_gamma}
-    assert error["corrected"] < 0.02
-    assert error["equation 2"] > 4 * error["corrected"]
+    assert error["corrected"] < 0.05  # from acceptance and costs of other gammas
+    assert error["equation 2"] > 2 * error["corrected"]
     assert {e.model for e in found.held_out_prompt} == set(error)
     assert found.n_trials == len(GAMMAS) * 12
     assert len(found.trials) == (len(GAMMAS) + 1) * 12
@@ -35,9 +38,8 @@ def test_a_thin_group_is_named_and_ends_no_other_fit(tmp_path: Path) -> None:
     """Two trials cannot fit two parameters; what was measured enough is fitted all the same."""
     study = Study(arms=(Arm(gammas=GAMMAS), Arm(draft="large", gammas=(4,))))
     paired = read_study(write_study(tmp_path / "s.sqlite", study))
-    thin = [p for p in paired.pairs if p.draft == "large"][:2]
-    known = (*(p for p in paired.pairs if p.draft == "small"), *thin)
-    full, little = fit_pairs(msgspec.structs.replace(paired, pairs=known))
+    large = paired.pairs["draft"] == "large"
+    little, full = fit_pairs(replace(paired, pairs=paired.pairs[~large | (large.cumsum() <= 2)]))
     assert full.chosen == "corrected" and full.doubt is None
     assert little.pair == "dense + large" and little.chosen is None and little.doubt is not None
     note = model_table([full, little], []).note
@@ -46,16 +48,38 @@ def test_a_thin_group_is_named_and_ends_no_other_fit(tmp_path: Path) -> None:
 
 def test_a_group_left_with_too_few_rows_when_some_are_held_out_is_named(tmp_path: Path) -> None:
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=(2, 4, 8)),), prompts=("code",))))
-    one_each = list({p.gamma: p for p in paired.pairs}.values())
-    (found,) = fit_pairs(msgspec.structs.replace(paired, pairs=tuple(one_each)))
+    (found,) = fit_pairs(replace(paired, pairs=paired.pairs.drop_duplicates("gamma")))
     assert found.doubt is not None and "2 rows cannot fit" in found.doubt
 
 
 def test_estimates_stand_beside_what_was_measured(tmp_path: Path) -> None:
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=GAMMAS),))))
     (found,) = fit_pairs(paired)
-    assert found.measured["alpha"] == sum(p.accepted for p in paired.pairs) / sum(p.proposed for p in paired.pairs)
+    assert found.measured["alpha"] == paired.pairs["accepted"].sum() / paired.pairs["proposed"].sum()
     assert found.measured["draft_cost"] == pytest.approx(0.1, rel=0.02)  # 1 ms a token, of 10 ms a plain pass
+
+
+def test_an_estimate_that_excludes_what_was_measured_is_remarked_on(tmp_path: Path) -> None:
+    (found,) = fit_pairs(read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=GAMMAS),)))))
+    wrong = msgspec.structs.replace(found, measured={**found.measured, "rest_cost": 7.0})
+    shown = [cell.text for row in model_table([wrong], []).rows for cell in row if "rest_cost 7" in cell.text]
+    assert shown == ["rest_cost 7.000 (outside the estimate's interval)"]
+
+
+def test_what_is_held_out_is_predicted_without_a_look_at_it() -> None:
+    """Gammas, acceptance and costs of rows that were seen are all that any model is given of the others."""
+    gamma, alpha = np.array([1.0, 2.0, 4.0, 8.0]), 0.6
+    mgl = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    columns = {"gamma": gamma, "mgl": mgl, "draft_ratio": 0.1 * gamma, "verify_ratio": 1 + 0.02 * gamma}
+    data = observations(mgl / (1 + 0.12 * gamma), np.arange(4), **columns)
+    seen, unseen = data.where(gamma != 4), data.where(gamma == 4)
+    found = expected_rounds(seen, unseen)
+    for name, values in unseen.columns.items():
+        assert found[name] == pytest.approx(values, rel=1e-6), name
+    other = observations([9.0], [0], gamma=[4.0], mgl=[5.0], draft_ratio=[3.0], verify_ratio=[7.0])
+    assert {name: list(values) for name, values in expected_rounds(seen, other).items()} == {
+        name: list(values) for name, values in found.items()
+    }
 
 
 def test_the_model_that_is_said_to_predict_best_has_the_least_printed_error(tmp_path: Path) -> None:
@@ -101,4 +125,4 @@ def test_expert_bytes_follow_from_all_and_active_weights() -> None:
 
 def test_a_study_without_pairs_says_what_to_run() -> None:
     with pytest.raises(AnalysisError, match="mlsd run"):
-        fit_pairs(PairedTrials(pairs=(), models={}))
+        fit_pairs(PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {})))

@@ -1,4 +1,4 @@
-"""The study's equations with measured inputs: known answers, and an account that adds up."""
+"""The study's equations with measured inputs: known answers, an account that adds up, and what is a prediction."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ def test_equation_2_credits_rejected_tokens_and_the_corrected_form_adds_up(tmp_p
         assert found.inputs == "rounds" and found.arm.case.gamma == gamma
         assert found.t_seq_ms == pytest.approx(10.05, rel=0.01) and found.c == pytest.approx(0.1, rel=0.01)
         assert found.t_draft_ms == pytest.approx(found.proposed_per_round, rel=1e-3)
-        assert found.corrected.off.value == pytest.approx(1.0, rel=0.01)
+        account = corrected(found.t_seq_ms, found.t_draft_ms + found.t_verify_ms + found.t_rest_ms, found.mgl)
+        assert account == pytest.approx(found.measured.value, rel=0.01)
+        assert found.corrected is None, "of the same rounds it is the speedup by definition, and predicts nothing"
         assert found.eq2.off.value == pytest.approx(found.credited, rel=0.05), "by as much as it credits"
     assert sixteen.eq2.speedup > 3 and sixteen.measured.value < 0.8
     words = " ".join(equation_sentences([four, sixteen]))

@@ -31,7 +31,7 @@ def with_look_ups(repeat: int, kind: str, block: int, alpha: float) -> list[tupl
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     trials = blocks(MOE, "E", prompts=("rag", "qa"), gammas=(4,), alpha=0.9, noise=0.0)
-    for repeat in range(2):
+    for repeat in range(3):
         trials += with_look_ups(repeat, "qa", 500 + repeat, alpha=0.0)
         trials += with_look_ups(repeat, "summarization", 600 + repeat, alpha=1.0)
     trials += blocks(MOE, "B", prompts=("code",), gammas=(4,), alpha=0.1)
@@ -55,7 +55,7 @@ def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(stu
 
 def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: Study) -> None:
     by_method = {row.overall.arm.name: row.overall for row in methods_by_kind(study)}
-    assert by_method["pld (ngram 3)"].n_blocks == 4
+    assert by_method["pld (ngram 3)"].n_blocks == 6
     assert by_method["tiny-draft"].n_blocks == 6
 
 
@@ -85,6 +85,15 @@ def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
         found = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
         methods_by_kind(found)
+
+
+def test_a_suite_in_which_some_prompts_are_tasks_has_no_tables_by_task(tmp_path: Path) -> None:
+    """As the tiny profile's suite B, which replaces two of its four prompts."""
+    made = blocks(MOE, prompts=("code", "reasoning", "translation", "rag"))
+    with Store.open(write(tmp_path / "b.sqlite", made), read_only=True) as store:
+        found = read_study(store)
+    with pytest.raises(AnalysisError, match="mlsd run E"):
+        kind_table(found, "speedup")
 
 
 def test_kinds_of_another_set_are_columns_of_their_own() -> None:

@@ -9,9 +9,10 @@ from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 def test_every_sd_trial_is_paired_with_the_ar_trial_of_its_block(tmp_path: Path) -> None:
     found = read_study(write_study(tmp_path / "s.sqlite", Study(noise=0.0)))
     assert len(found.pairs) == 3 * 4 * 3
-    for pair in found.pairs:
-        assert pair.speedup == pytest.approx(pair.mgl * pair.t_one_ms / pair.round_ms, rel=1e-6)
-        assert pair.t_one_ms == pytest.approx(10.06, rel=1e-6)
+    pairs = found.pairs
+    assert pairs["speedup"].tolist() == pytest.approx((pairs["mgl"] * pairs["t_one_ms"] / pairs["round_ms"]).tolist())
+    assert pairs["t_one_ms"].tolist() == pytest.approx([10.06] * len(pairs), rel=1e-6)
+    assert (pairs["draft_parameters"] == 100_000).all() and not pairs["mixture"].any() and not pairs["loops"].any()
 
 
 def test_an_invalid_baseline_makes_no_pair(tmp_path: Path) -> None:
@@ -21,4 +22,4 @@ def test_an_invalid_baseline_makes_no_pair(tmp_path: Path) -> None:
             "UPDATE trial SET status = 'invalid' WHERE case_id IN (SELECT id FROM \"case\" WHERE arm = 'ar')"
         )
     database.close()
-    assert read_study(path).pairs == ()
+    assert read_study(path).pairs.empty
