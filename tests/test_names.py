@@ -14,6 +14,7 @@ from mlsd.folders import asset_path
 from mlsd.names import clean, clean_json
 from mlsd.records import Environment, ModelFacts, ModelRef
 from mlsd.servers.endpoint import Server
+from mlsd.servers.programs import PROGRAMS
 from mlsd.store.store import Store
 from tests.cli.conftest import (
     Mlsd,
@@ -32,7 +33,7 @@ def test_a_name_that_xml_cannot_hold_is_another_one(name: str) -> None:
     for made in (
         ModelRef(id=text).id,
         ModelFacts(ref=ModelRef(id="m"), architecture=text, name=text).name,
-        Server(program="p", model=text).model,
+        Server(row=PROGRAMS[0], model=text).model,
         Environment(host="h", os=text, machine="m").os,
         msgspec.json.decode(clean_json(json.dumps(text)), type=str),
         msgspec.json.decode(clean_json(json.dumps(text, ensure_ascii=False)), type=str),
@@ -54,7 +55,7 @@ def test_a_server_with_such_a_name_is_reported_on(mlsd: Mlsd, tmp_path: Path) ->
     def renamed(path: str, value: object) -> object:
         return {**value, "data": [{"id": name}]} if "/models" in path and isinstance(value, dict) else value
 
-    with FakeServer("openai") as plain, FakeServer("openai", draft=True) as server:
+    with FakeServer("openai", token_s=0.004) as plain, FakeServer("openai", token_s=0.004) as server:
         plain.value = server.value = renamed
         ran = mlsd("server", server.url, "--against", plain.url, "--n-predict", "8", "--repeats", "2", "--db", database)
     assert ran.code == 0, ran.err

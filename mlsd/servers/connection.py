@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import msgspec
@@ -17,22 +17,21 @@ import msgspec
 from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
 from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, TOKEN_S, Limit
-from mlsd.outside import excerpt, has_field, parse
+from mlsd.outside import excerpt, parse
 from mlsd.redact import redact
-from mlsd.servers.protocols import Counters, Page, Reply, prometheus
 
-T = TypeVar("T")
-S = TypeVar("S", bound=Reply)
 Tell = Callable[[str], None]
+Tree = dict[str, Any]  # JSON, read by paths that say what stands there: `programs.read`
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
-_LOADING, _UNKNOWN, _NO_ENTRY = 503, (404, 405, 501), (401, 403)
 _EXAMPLE = (
     "Give one like http://127.0.0.1:8080. Ports by default: llama-server 9931 (8080 before b11524), "
     "mlx_lm.server 8080, Ollama 11434, LM Studio 1234."
 )
+_LOADING, _UNKNOWN, _NO_ENTRY = 503, (404, 405, 501), (401, 403)
 _CONNECT_S, _POLL_S, _TELL_S, _SHOWN = 5.0, 0.2, 10.0, 300
+_NO_ERROR: tuple[Any, ...] = (None, "", {}, [], False)
 
 
 def is_loopback(host: str) -> bool:
@@ -91,9 +90,12 @@ class _Deadline:
     def _watch(self) -> None:
         told = self._began
         while not self._over.wait(_POLL_S):
-            if self.error is None and self._left_s() <= 0:
-                what = f"sent nothing of use for {self._patience_s:g} s"
-                hint = "Give a longer --patience, or look at it."
+            left_s = min(self._sign + self._patience_s, self._began + ANSWER_S.most) - time.monotonic()
+            if self.error is None and left_s <= 0:
+                what, hint = (
+                    f"sent nothing of use for {self._patience_s:g} s",
+                    "Give a longer --patience, or look at it.",
+                )
                 if time.monotonic() - self._began >= ANSWER_S.most:
                     what, hint = f"taken {ANSWER_S.words}", ANSWER_S.hint
                 self.error = ServerError(f"{self._url} has {what}.", hint=hint)
@@ -103,10 +105,7 @@ class _Deadline:
             elif self._tell is not None and time.monotonic() - told >= _TELL_S:
                 told = time.monotonic()
                 with suppress(Exception):  # whoever listened may be gone, and the deadline holds
-                    self._tell(f"Waiting for {self._url}, for {self._left_s():.0f} s more.")
-
-    def _left_s(self) -> float:
-        return min(self._sign + self._patience_s, self._began + ANSWER_S.most) - time.monotonic()
+                    self._tell(f"Waiting for {self._url}, for {left_s:.0f} s more.")
 
     def __enter__(self) -> _Deadline:
         threading.Thread(target=self._watch, daemon=True).start()
@@ -139,37 +138,26 @@ class Connection:
             trust_env=False,
         )
 
-    def get(self, path: str, mark: str) -> Page | None:
-        """A page about the server; None where there is none, or one of another kind: without the field `mark`.
-
-        Raises: ServerError where it is of that kind and does not fit, and where a key is missing.
-        """
-        body = self._page("GET", path)
-        return None if body is None or not has_field(body, mark) else self._parse(body, Page, path)
-
-    def counters(self) -> Counters:
-        """What `/metrics` counts; nothing where the server has no such page. Raises: ServerError."""
-        body = self._page("GET", "/metrics") or b""
-        return prometheus(redact(body.decode("utf-8", "replace")), f"{self.url}/metrics")
-
-    def post(self, path: str, value: Any, kind: type[S]) -> S:
-        """The answer. Raises: ServerError, also where the server has no such page."""
-        body = self._page("POST", path, value)
-        if body is None:
-            raise ServerError(f"{self.url} has no {path}.", hint="Is it the server you mean?")
-        return self._parse(body, kind, path)
-
-    def _page(self, method: str, path: str, value: Any = None) -> bytes | None:
-        with self._open(method, path, value, self._patience_s) as (response, deadline):
+    def get(self, path: str) -> bytes:
+        """A page about the server; empty where there is none. Raises: ServerError, also where a key is missing."""
+        with self._open("GET", path, None, self._patience_s) as (response, deadline):
             body = b"".join(self._chunks(response, deadline, PAGE_BYTES))
-        if response.status_code in _UNKNOWN or (
-            method == "GET" and not response.is_success and response.status_code not in _NO_ENTRY
-        ):
-            return None
-        self._check(response, body)
-        return body
+        if response.is_success or response.status_code in _NO_ENTRY:
+            self._check(response, body)
+        return body if response.is_success else b""
 
-    def stream(self, path: str, value: Any, kind: type[S], prefill_s: float) -> Iterator[tuple[int, S | None]]:
+    def post(self, path: str, value: Tree) -> Tree:
+        """The answer. Raises: ServerError, also where the server has no such page."""
+        with self._open("POST", path, value, self._patience_s) as (response, deadline):
+            body = b"".join(self._chunks(response, deadline, PAGE_BYTES))
+        if response.status_code in _UNKNOWN:
+            raise ServerError(f"{self.url} has no {path}.", hint="Is it the server you mean?")
+        self._check(response, body)
+        return self._parse(body, path)
+
+    def stream(
+        self, path: str, value: Tree, prefill_s: float, adds: Callable[[Tree], object]
+    ) -> Iterator[tuple[int, Tree | None]]:
         """(clock in ns, event) of a stream, as it arrives, SSE or a value a line; the mark of its end, where there is
         one, is None. Only events that add to the output are signs of life; the first has at least `prefill_s`.
 
@@ -182,11 +170,8 @@ class Connection:
                 data = line.removeprefix(b"data:").strip()
                 if not data or line.startswith((b":", b"event:", b"id:", b"retry:")):
                     continue
-                if data == b"[DONE]":
-                    yield now_ns, None
-                    continue
-                event = self._parse(data, kind, path)
-                if event.added:
+                event = None if data == b"[DONE]" else self._parse(data, path)
+                if event is not None and adds(event):
                     deadline.token(min(self._patience_s, TOKEN_S.most))
                 yield now_ns, event
 
@@ -220,7 +205,7 @@ class Connection:
 
     @contextmanager
     def _open(
-        self, method: str, path: str, value: Any, patience_s: float
+        self, method: str, path: str, value: Tree | None, patience_s: float
     ) -> Iterator[tuple[httpx2.Response, _Deadline]]:
         """A response whose body is still to come, and its deadline; one that loads is asked again.
 
@@ -267,10 +252,10 @@ class Connection:
         hint = f"Give its key in the variable {KEY_VARIABLE}." if status in _NO_ENTRY else ""
         raise ServerError(f"{self.url} {what} ({status}): {excerpt(body)}", hint=hint)
 
-    def _parse(self, body: bytes, kind: type[T], path: str) -> T:
-        answer = parse(body, kind, f"The answer of {self.url}{path}", ServerError)
-        if isinstance(answer, Reply) and answer.failure is not None:
-            raise ServerError(f"{self.url} returned an error: {answer.failure}.")
+    def _parse(self, body: bytes, path: str) -> Tree:
+        answer: Tree = parse(body, dict[str, Any], f"The answer of {self.url}{path}", ServerError)
+        if (failure := answer.get("error")) not in _NO_ERROR:
+            raise ServerError(f"{self.url} returned an error: {excerpt(msgspec.json.encode(failure))}.")
         return answer
 
     def _too_much(self, limit: Limit) -> ServerError:

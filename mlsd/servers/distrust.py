@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable, Iterator
 
+from mlsd.servers.counters import Counters
 from mlsd.servers.endpoint import Request, ServerAnswer
-from mlsd.servers.protocols import Counters
 from mlsd.units import NS_PER_MS
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here

@@ -1,43 +1,50 @@
-"""What mlsd needs of a server, whatever its protocol: one request in, one answer out with its clocks and counts."""
+"""One request in, one answer out with its clocks and counts, whatever program serves: read as its row says."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
+from mlsd.engine.llama.chat import in_turn, render
 from mlsd.errors import ServerError
+from mlsd.outside import Count, Name, parse
 from mlsd.records import Named, Record, Round, Sampling
 from mlsd.redact import redact
-from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.protocols import Counters, Reply
+from mlsd.servers import programs
+from mlsd.servers.connection import CLOCK, Connection, Tell, Tree
+from mlsd.servers.counters import Counters, parse_counters
+from mlsd.servers.programs import PROGRAMS, Program, at, read
 
 _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
-_BREAKS_OFF = {"llama-cpp-python": "It does so where its speculation fails: look at its log."}
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
+_SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
+_START_S = 0.1
+_PARTS = {"draft_ns": 0, "verify_ns": 0, "rollback_ns": 0, "sample_ns": 0}  # of a round, which no server tells
 
 
 class Server(Named, frozen=True, kw_only=True):
     """What answers at a URL, as it describes itself."""
 
-    program: str  # "llama-server", "mlx_lm.server", ...
+    row: Program
     build: str = ""
     model: str = ""  # file name or id, never a folder
     n_vocab: int | None = None
     n_parameters: int | None = None
-    gives_tokens: bool = False  # else outputs are compared as text
-    gives_probabilities: bool = False  # else a difference is never a near tie
-    has_clock: bool = False  # it times its own decoding; else the client's clock stands in
-    forgets: bool = False  # it can be told to remember nothing of a prompt
-    switches: bool = False  # one request can leave drafting off
-    names_draft: bool = False  # a request drafts with the model that it names, and with none where it names none
     n_slots: int | None = None  # requests that it answers at once; further ones wait
-    chat_only: bool = False  # it takes conversations, no plain text
-    untested: bool = False  # written from recorded exchanges, never tried on a real one
+
+    @property
+    def program(self) -> str:
+        """Its name, like llama-server."""
+        return self.row.name
 
     @property
     def words(self) -> str:
         """Program and build."""
-        note = " (untested: from recorded exchanges)" if self.untested else ""
+        note = " (untested: from recorded exchanges)" if self.row.untested else ""
         return f"{self.program} {self.build}".strip() + note
 
 
@@ -67,7 +74,6 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     """What came back, and when; times that nobody measured are None."""
 
     tokens: tuple[int, ...] = ()  # empty where the server gives none
-    token_at: dict[int, int] = msgspec.field(default_factory=dict)  # token ids by place, where a stream lets some out
     text: str = ""
     n_tokens: int  # as the server counts; 0: not yet known
     n_prompt: int | None = None
@@ -82,88 +88,347 @@ class ServerAnswer(Record, frozen=True, kw_only=True):
     n_rounds: int | None = None  # verification steps
     by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
     rounds: tuple[Round, ...] = ()  # where the server reports each
-    candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
+    # Log-probabilities of each output token, the chosen one first; by token id, or by text where there are no ids.
+    candidates: tuple[dict[int | str, float], ...] = ()
 
 
 class Endpoint:
-    """A server at a URL, which answers with one kind of event. All raise ServerError; `server` says what it cannot."""
+    """A server at a URL, and the row that says how it is asked. All raise ServerError."""
 
-    server: Server
-    kind: type[Reply]
+    def __init__(
+        self, connection: Connection, server: Server, pages: Mapping[str, Tree], model: str, draft: str | None
+    ) -> None:
+        """`model` and `draft` are named in requests; `pages` are those it tells of itself."""
+        self.url, self.program, self.server = connection.url, server.row, server
+        self._connection, self._pages, self._model, self._draft = connection, pages, model, draft
+        self._whole: dict[object, ServerAnswer] = {}  # whole answers, by request and text
 
-    def __init__(self, connection: Connection) -> None:
-        self.url, self._connection = connection.url, connection
+    @property
+    def switches(self) -> bool:
+        """Whether one request can leave drafting off."""
+        return bool(self.program.plain) or (self.program.names_draft and self._draft is not None)
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        return ()
+    def _names_draft(self, request: Request) -> bool:
+        return self._draft is not None and request.draft and "draft" in self.program.asks
+
+    # --- prompts --------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> tuple[int, ...]:
+        """As the server would tokenize the text itself; nothing where it cannot tell."""
+        if self.program.tokenizes is None:
+            return ()
+        flags = (
+            {"add_special": bos, "parse_special": special} if self.program.takes_template else {"model": self._model}
+        )
+        return self._tokens_of({self.program.tokenizes: text, **flags})
 
     def chat(self, messages: tuple[str, ...]) -> Request:
         """A conversation as a prompt, the model's template put on exactly once: by the server, if not here."""
-        return Request(messages=messages)
+        if self.program.tokenizes is None:
+            return Request(messages=messages)
+        if not self.program.takes_template:
+            body = {"model": self._model, "messages": _as_chat(messages), "add_generation_prompt": True}
+            return Request(prompt=self._tokens_of(body))
+        props = self._pages["/props"]
+        template, bos, eos = (
+            read(props, name, str, self.url) or "" for name in ("chat_template", "bos_token", "eos_token")
+        )
+        if not template:
+            return Request(prompt=self.tokenize("\n\n".join(messages)))
+        text = render(template, in_turn(messages), bos=bos, eos=eos)  # the server's own clock would date it
+        # Most templates write the BOS token themselves, and the tokenizer must not repeat it.
+        return Request(prompt=self.tokenize(text, bos=not (bos and text.startswith(bos)), special=True))
+
+    def _tokens_of(self, body: Tree) -> tuple[int, ...]:
+        tokens: tuple[int, ...] | None = self._read(self._connection.post("/tokenize", body), "tokens", programs.Tokens)
+        return tokens or ()
+
+    # --- answers --------------------------------------------------------------------------------------------------
 
     def complete(self, request: Request) -> ServerAnswer:
-        """An answer as it streams in."""
+        """An answer as it streams in; at once where candidates are asked for, or nothing."""
+        if (request.n_probs or not request.n_predict) and self.program.takes_template:
+            return self.whole(request)
         path, body = self._body(request, stream=True)
-        sent_ns = CLOCK.now_ns()
-        first_ns, ended = None, False
-        events = list[Reply]()
+        first_ns, ended, events = None, False, list[Tree]()
         # How long a server may read so many tokens before its first one, whatever else it sends.
         prefill_s = min(_MOST_PREFILL_S, request.n_prompt / _SLOWEST_PREFILL_TOK_S)
-        for now_ns, event in self._connection.stream(path, body, self.kind, prefill_s):
-            ended = ended or event is None or bool(event.ended)
+        sent_ns = CLOCK.now_ns()
+        for now_ns, event in self._connection.stream(path, body, prefill_s, self._added):
+            ended = ended or event is None or any(at(event, over) for over in programs.OVER)
             if event is None:
                 continue
             events.append(event)
-            if event.added:
-                first_ns = first_ns or now_ns
+            if first_ns is None and self._added(event):
+                first_ns = now_ns - sent_ns
             if len(events) > _EVENTS_PER_TOKEN * request.n_predict + _MORE_EVENTS:
                 raise ServerError(
                     f"{self.url} sent {len(events)} events where {request.n_predict} tokens were asked for."
                 )
+        total_ns = CLOCK.now_ns() - sent_ns
         if not ended:
             raise ServerError(
-                f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
-                hint=_BREAKS_OFF.get(self.server.program, "Look at its log."),
+                f"The stream of {self.program.name} at {self.url} ended after {len(events)} pieces: half an answer.",
+                hint=self.program.breaks_off,
             )
-        return self._read(events, sent_ns, None if first_ns is None else first_ns - sent_ns)
+        return self._answer(events, first_ns, total_ns)
 
     def whole(self, request: Request) -> ServerAnswer:
         """An answer that comes at once, with all that only such a one tells."""
         path, body = self._body(request, stream=False)
         sent_ns = CLOCK.now_ns()
-        return self._read([self._connection.post(path, body, self.kind)], sent_ns, whole=True)
-
-    def _read(
-        self, events: Sequence[Reply], sent_ns: int, first_ns: int | None = None, *, whole: bool = False
-    ) -> ServerAnswer:
-        text, total_ns = redact("".join(event.text for event in events)), CLOCK.now_ns() - sent_ns
-        told = {"n_tokens": 0, **self._told(events, whole=whole)}
-        return ServerAnswer(text=text, first_ns=first_ns, total_ns=total_ns, **told)
-
-    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
-        """The answer with what its stream let out."""
+        event = self._connection.post(path, body)
+        answer = self._answer([event], None, CLOCK.now_ns() - sent_ns)
+        if not answer.n_tokens and request.n_predict:
+            raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         return answer
 
+    def settle(self, request: Request, answer: ServerAnswer) -> ServerAnswer:
+        """The answer with the ids and counts that its stream let out, as a whole one of the same text tells them.
+
+        Asked for once for each text, outside of what is timed. llama-server has no event for a token that ends inside
+        a character, and LM Studio's streams do not tell what was drafted.
+        """
+        by_ids = not self.program.gives_tokens or len(answer.tokens) == answer.n_tokens
+        if answer.n_tokens and by_ids and not self._names_draft(request):
+            return answer
+        key = (request.prompt, request.messages, request.n_predict, request.sampling, request.draft, answer.text)
+        if key not in self._whole:
+            again = self.whole(request)
+            if again.text != answer.text or (answer.n_tokens and again.n_tokens != answer.n_tokens):
+                raise ServerError("Asked again for what its stream let out, the server wrote something else.")
+            self._whole[key] = again
+        again = self._whole[key]
+        drafted = ("proposed", "accepted") if answer.accepted is None else ()
+        names = ("tokens", "n_tokens", "n_prompt", "ended", *drafted)
+        return replace(answer, **{name: getattr(again, name) for name in names})
+
     def counters(self) -> Counters | None:
-        return None
+        """What `/metrics` counts, once it has settled; None where nothing is counted."""
+        counted = None
+        for _ in range(_SETTLES if self.program.has_counters else 0):
+            before = counted
+            page = self._connection.get("/metrics")
+            counted = parse_counters(redact(page.decode("utf-8", "replace")), f"{self.url}/metrics")
+            if counted == before or self.program.counts_all:
+                break
+            time.sleep(_SETTLED_S)
+        nothing = counted is None or (counted.proposed is None and not self.program.counts_all) or counted == Counters()
+        return None if nothing else counted
 
     def close(self) -> None:
         self._connection.close()
 
-    def _body(self, request: Request, *, stream: bool) -> tuple[str, dict[str, Any]]:
+    # --- by the row -----------------------------------------------------------------------------------------------
+
+    def _body(self, request: Request, *, stream: bool) -> tuple[str, Tree]:
         """The path and what to send there."""
-        raise NotImplementedError
+        program, sampling = self.program, request.sampling
+        messages = request.messages or ((str(request.prompt),) if program.chat_only else ())
+        drawn = {} if sampling.greedy else {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0}
+        asked = {
+            "model": self._model,
+            **({"messages": _as_chat(messages)} if messages else {"prompt": request.prompt}),
+            "n_predict": request.n_predict,
+            "stream": stream,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed + request.nonce,
+            **drawn,
+            **({"draft": self._draft} if self._names_draft(request) else {}),
+            "ignore_eog": request.ignore_eog,
+            "keep": request.keep,
+            **({"n_probs": request.n_probs} if request.n_probs else {}),
+            # One of its own keeps a request from what a cache of beginnings remembers of others.
+            **({} if request.keep else {"salt": f"{request.nonce} {time.monotonic_ns()}"}),
+        }
+        body: Tree = {}
+        fixed = {**program.always, **(program.streamed if stream else program.whole)}
+        fixed |= {} if request.draft else program.plain
+        fixed |= {} if messages else program.raw
+        fixed |= program.with_candidates if request.n_probs else {}
+        for path, value in {
+            **fixed,
+            **{program.asks[name]: asked[name] for name in asked if name in program.asks},
+        }.items():
+            programs.put(body, path, value)
+        return (program.chats if messages else program.completions), body
 
-    def _told(self, events: Sequence[Any], *, whole: bool) -> dict[str, Any]:
-        """The fields of a `ServerAnswer` that the events of a stream, or a whole answer, tell."""
-        raise NotImplementedError
+    def _read(self, event: Tree, path: str, kind: Any) -> Any:
+        return read(event, path, kind, f"The answer of {self.url}{self.program.completions}")
+
+    def _added(self, event: Tree) -> object:
+        """What an event adds to the output, as a sign of life."""
+        ids = next((found for path in programs.TOKENS if (found := at(event, path)) is not None), None)
+        return self._text(event) if ids is None else ids
+
+    def _text(self, event: Tree) -> str:
+        texts = (self._read(event, path, str | None) for path in programs.TEXT)
+        return next((text for text in texts if text), "")
+
+    def _last(self, events: Sequence[Tree], path: str, kind: Any) -> Any:
+        """What the last event that has something at a path says there."""
+        found = (self._read(event, path, kind) for event in reversed(events))
+        return next((value for value in found if value is not None), None)
+
+    def _first(self, events: Sequence[Tree], paths: Sequence[str], kind: Any) -> Any:
+        """The same at the first path that has something."""
+        return next((found for path in paths if (found := self._last(events, path, kind)) is not None), None)
+
+    def _answer(self, events: Sequence[Tree], first_ns: int | None, total_ns: int) -> ServerAnswer:
+        counts = {name: _sum(self._first(events, paths, programs.Sum)) for name, paths in programs.COUNTS.items()}
+        if self.program.counts_all:
+            counts |= {name: counts[name] or 0 for name in ("proposed", "accepted")}
+        if counts["proposed"] is None and (rejected := counts.pop("rejected")) is not None:
+            counts["proposed"] = (counts["accepted"] or 0) + rejected
+        counts.pop("rejected", None)
+        n_cached, n_prompt = counts.pop("n_cached"), counts["n_prompt"]
+        processed = self._last(events, programs.PROCESSED, int) if self.program.counts_all else None
+        clocks = {}
+        for name, paths in programs.CLOCKS.items():
+            times = ((self._last(events, path, programs.Span), ns) for path, ns in paths)
+            clocks[name] = next((round(value * ns) for value, ns in times if value is not None), None)
+        n_tokens = counts.pop("n_tokens") or 0
+        return ServerAnswer(
+            text=redact("".join(map(self._text, events))),
+            tokens=tuple(token for event in events for token in self._ids(event)),
+            n_tokens=n_tokens,
+            n_processed=processed if n_cached is None or n_prompt is None else n_prompt - n_cached,
+            ended=self._first(events, programs.REASON, Name) in programs.BY_ITSELF,
+            first_ns=first_ns,
+            total_ns=total_ns,
+            by_accepted=self._last(events, programs.BY_ACCEPTED, tuple[Count, ...]) or (),
+            rounds=self._rounds(events, n_tokens, counts["proposed"] or 0, counts["accepted"] or 0),
+            candidates=tuple(row for event in events for row in self._candidates(event)),
+            **counts,
+            **clocks,
+        )
+
+    def _ids(self, event: Tree) -> tuple[int, ...]:
+        paths = programs.TOKENS if self.program.gives_tokens else ()
+        return next((found for path in paths if (found := self._read(event, path, programs.Tokens))), ())
+
+    def _candidates(self, event: Tree) -> list[dict[int | str, float]]:
+        paths = programs.PLACES if self.program.gives_probabilities else ()
+        places = next((found for path in paths if (found := self._read(event, path, tuple[programs.Place, ...]))), ())
+        return [place.candidates() for place in places]
+
+    def _rounds(self, events: Sequence[Tree], n_tokens: int, proposed: int, accepted: int) -> tuple[Round, ...]:
+        if not (self.program.counts_all and proposed and len(events) > 1):
+            return ()
+        steps = (self._read(event, "timings", programs.Timings) for event in events)
+        return rounds([step for step in steps if step is not None], n_tokens, proposed, accepted)
 
 
-def as_chat(messages: tuple[str, ...]) -> list[dict[str, str]]:
-    """A conversation as every protocol writes it."""
+def rounds(steps: Sequence[programs.Timings], n_tokens: int, n_proposed: int, n_accepted: int) -> tuple[Round, ...]:
+    """Each target pass from the running counts of a stream, or none where events are missing between two passes.
+
+    Tokens of one pass carry one time of the server's clock. Of a pass only its whole length is known: `other_ns`. After
+    a rejection a server that cannot roll back decodes the accepted tokens again, with the target's own behind them:
+    that is a second pass, which proposes nothing and commits one token more; its time stands with the first's.
+    """
+    made: list[Round] = []
+    before = programs.Timings(predicted_n=1)  # the first token is the prompt's
+    for now in {step.predicted_ms: step for step in steps}.values():
+        if now.predicted_n <= 1:
+            continue
+        committed, proposed, accepted = (
+            getattr(now, name) - getattr(before, name) for name in ("predicted_n", "draft_n", "draft_n_accepted")
+        )
+        wall_ns = round(1e6 * (now.predicted_ms - before.predicted_ms))
+        if min(wall_ns, proposed, accepted) < 0 or accepted > proposed:
+            return ()
+        replayed = committed == accepted + 2
+        last = now.predicted_n == n_tokens and 0 < committed <= accepted + 1
+        if not (replayed or last or committed == accepted + 1):
+            return ()
+        first = {"proposed": proposed, "accepted": accepted, "committed": committed - replayed, "rows": 1 + proposed}
+        made.append(Round(**first, other_ns=wall_ns, **_PARTS))
+        if replayed:
+            made.append(Round(proposed=0, accepted=0, committed=1, rows=1 + accepted + 1, other_ns=0, **_PARTS))
+        before = now
+    whole = sum(r.proposed for r in made), sum(r.accepted for r in made), sum(r.committed for r in made)
+    return tuple(made) if whole == (n_proposed, n_accepted, n_tokens - 1) else ()
+
+
+def _sum(value: Any) -> int | None:
+    """Of several counts the sum."""
+    value = tuple(value.values()) if isinstance(value, dict) else value
+    return sum(value) if isinstance(value, tuple) else value
+
+
+def _as_chat(messages: tuple[str, ...]) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
 
 
-def nanoseconds(ms: float | None) -> int | None:
-    """Of milliseconds."""
-    return None if ms is None else round(1e6 * ms)
+# --- which program it is ------------------------------------------------------------------------------------------
+
+
+def connect(url: str, patience_s: float, draft: str | None = None, tell: Tell | None = None) -> Endpoint:
+    """The server at a URL that `check_url` passed, asked what it is. `draft` names the draft model of requests.
+
+    Raises: ServerError when nothing answers, or in no protocol that is known.
+    """
+    connection = Connection(url, patience_s, tell)
+    try:
+        return _identify(connection, draft)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _identify(connection: Connection, draft: str | None) -> Endpoint:
+    pages: dict[str, Tree] = {}
+
+    def page(path: str) -> Tree:
+        if path not in pages:
+            body = connection.get(path)
+            is_json = body.lstrip().startswith(b"{")  # a page for people tells us nothing
+            pages[path] = parse(body, dict[str, Any], connection.url + path, ServerError) if is_json else {}
+        return pages[path]
+
+    for program in PROGRAMS:
+        found = at(page(program.page), program.path)
+        if found is None or (program.value is not None and found != program.value):
+            continue
+        listed: list[Any] = next(
+            (models for path in program.models for name in ("data", "models") if (models := at(page(path), name))), []
+        )
+        named = [read(page(path), field, Name, connection.url + path) for path, field in program.model]
+        named += programs.names_of(listed, connection.url)
+        names = [name for name in named if name]
+        if not names and program.sent_as is None:
+            raise ServerError(
+                f"{connection.url} has no model loaded that writes text.", hint="Load the one to measure."
+            )
+        model = names[0] if program.sent_as is None else _served(names)
+        facts = {
+            name: read(page(path), field, Name if name == "build" else Count, connection.url + path)
+            for name, (path, field) in program.facts.items()
+        }
+        facts = {name: value for name, value in facts.items() if value is not None}
+        server = Server(row=program, model=PurePath(model).name.removesuffix(".gguf"), **facts)
+        return Endpoint(connection, server, pages, program.sent_as or model, draft)
+    raise ServerError(
+        f"{connection.url} answers, but speaks no protocol that mlsd knows.",
+        hint=f"Known: {', '.join(program.name for program in PROGRAMS)}.",
+    )
+
+
+def _served(names: Sequence[str]) -> str:
+    """What mlx_lm.server serves: it lists what the machine has downloaded, and last the folder that it was given."""
+    return names[-1] if names and (len(names) == 1 or names[-1].startswith("/")) else "unnamed model"
+
+
+def wait_for(url: str, patience_s: float, alive: Callable[[], bool], tell: Tell | None = None) -> Endpoint:
+    """The server that is starting at `url`; `alive` tells whether its process still runs.
+
+    Raises: ServerError when it died or did not answer in time.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return connect(url, patience_s, tell=tell)
+        except ServerError as error:
+            if not alive() or time.monotonic() > deadline:
+                raise ServerError(f"The server did not come up: {error.message}", hint=error.hint) from error
+        time.sleep(_START_S)

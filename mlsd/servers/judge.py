@@ -1,13 +1,16 @@
 """Whether a server's speculative output is what it writes without speculation, by the rule of our own engine.
 
-Equal token ids are lossless. Else the plain server is led along the speculative output: what it would have chosen at
-each place, by which lead, and how much that lead moves when the place is computed in a pass as wide as a verification.
-Of a server that gives no log-probabilities a difference is not judged: a tie may explain it, or not.
+Equal token ids are lossless; without ids, equal texts of as many tokens. Else the plain server is led along the
+speculative output: what it would have chosen at each place, by which lead, and how much that lead moves when the place
+is computed in a pass as wide as a verification. Of a server that gives no log-probabilities a difference is not
+judged: a tie may explain it, or not. Nor is one of texts that is no near tie: how wide its passes were nobody knows.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from mlsd.engine.losslessness import explain, first_difference
 from mlsd.records import Losslessness
@@ -18,44 +21,66 @@ _FEWEST = 2  # a drafting server gives one, of tokens it drafted
 _NOISE_PLACES = 12  # where the noise of wide passes is measured
 _USUAL_WIDTH = 5  # of a verification pass, where the server does not tell
 
+Key = int | str  # a token by its id, or by its text
+Row = tuple[float, float, float]  # log-probability of the best, the second and the emitted token
+
 
 def judge(
     plain: Endpoint, prompt: tuple[int, ...] | str, answer: ServerAnswer, reference: ServerAnswer
 ) -> Losslessness:
     """Compare a greedy answer with the plain server's own `reference` to the same prompt. Raises: ServerError."""
-    if answer.tokens and reference.tokens:
-        index = first_difference(answer.tokens, reference.tokens)
-        if index is None:
-            return Losslessness(verdict="lossless")
-        if not plain.server.gives_probabilities or isinstance(prompt, str):
-            return Losslessness(verdict="not_judged", first_difference=index)
-        return _lead_along(plain, prompt, answer, reference.tokens)
-    same = answer.text == reference.text and answer.n_tokens == reference.n_tokens
-    return Losslessness(verdict="lossless" if same else "not_judged")
-
-
-def _lead_along(
-    plain: Endpoint, prompt: tuple[int, ...], answer: ServerAnswer, reference: Sequence[int]
-) -> Losslessness:
-    rows: list[tuple[float, float, float]] = []  # log-probability of the best, the second and the emitted token
-    tokens = answer.tokens
-    while len(rows) < len(tokens):
-        rest = len(tokens) - len(rows)
-        request = Request(prompt=prompt + tokens[: len(rows)], n_predict=rest, n_probs=_CANDIDATES)
-        probe = plain.complete(request)
-        if not probe.candidates or min(map(len, probe.candidates)) < _FEWEST:
-            return Losslessness(verdict="not_judged", first_difference=first_difference(tokens, reference))
-        for candidates, chosen, token in zip(probe.candidates, probe.tokens, tokens[len(rows) :], strict=False):
-            rows.append(_row(candidates, chosen, token))
-            if token != chosen:
-                break  # what follows continues another text
+    by_ids = bool(answer.tokens and reference.tokens)
+    index = first_difference(answer.tokens, reference.tokens) if by_ids else None
+    if index is None and (by_ids or (answer.text == reference.text and answer.n_tokens == reference.n_tokens)):
+        return Losslessness(verdict="lossless")
+    unjudged = Losslessness(verdict="not_judged", first_difference=index)
+    if not (plain.program.gives_probabilities and prompt) or isinstance(prompt, str) is by_ids:
+        return unjudged
+    written: Any = answer.tokens if by_ids else answer.text
+    steps = _lead_along(plain, prompt, written, answer.n_tokens)
+    if not steps:
+        return unjudged
+    keys, rows, _ = zip(*steps, strict=True)
     best, second, emitted = np.asarray(rows).T
     width = max((r.rows for r in answer.rounds), default=_USUAL_WIDTH)
-    noise = _noise(plain, prompt, tokens, rows, width)
-    return explain(tokens, reference, best, second, emitted, np.asarray(noise, dtype=np.float64))
+    noise = np.asarray(_noise(plain, prompt, written, steps, width), dtype=np.float64)
+    # What plain decoding writes, as far as it is told.
+    own = [key if row[0] <= row[2] else None for key, row in zip(keys, rows, strict=True)]
+    plainly: Any = reference.tokens if by_ids else own
+    found = explain(keys, plainly, best, second, emitted, noise)
+    return found if by_ids or found.verdict == "near_tie" else replace(found, verdict="not_judged")
 
 
-def _row(candidates: dict[int, float], chosen: int, token: int) -> tuple[float, float, float]:
+def _lead_along(plain: Endpoint, prompt: Any, written: Any, n_tokens: int) -> list[tuple[Key, Row, int]]:
+    """Of each token of an output its key, the log-probabilities there, and where it begins; or nothing."""
+    steps, at = list[tuple[Key, Row, int]](), 0
+    while at < len(written) and len(steps) < n_tokens:
+        probe = plain.complete(
+            Request(prompt=prompt + written[:at], n_predict=n_tokens - len(steps), n_probs=_CANDIDATES)
+        )
+        if not probe.candidates or min(map(len, probe.candidates)) < _FEWEST:
+            return []
+        for place, candidates in enumerate(probe.candidates):
+            if at >= len(written):
+                break
+            chosen = probe.tokens[place] if probe.tokens else next(iter(candidates))
+            key = written[at] if probe.tokens else _piece(candidates, str(chosen), written[at:])
+            if key is None:
+                return []
+            steps.append((key, _row(candidates, chosen, key), at))
+            at += len(key) if isinstance(key, str) else 1
+            if key != chosen:
+                break  # what follows continues another text
+    return steps
+
+
+def _piece(candidates: dict[Key, float], chosen: str, rest: str) -> str | None:
+    """The token that the rest of a text begins with: the chosen one, else the likeliest that fits."""
+    fitting = [key for key in candidates if isinstance(key, str) and key and rest.startswith(key)]
+    return chosen if chosen in fitting else max(fitting, key=lambda key: candidates[key], default=None)
+
+
+def _row(candidates: dict[Key, float], chosen: Key, key: Key) -> Row:
     """Log-probability of the best, the second and the emitted token.
 
     What is likelier than what the server chose itself is forbidden to it, like an end token that it must not write.
@@ -64,34 +89,37 @@ def _row(candidates: dict[int, float], chosen: int, token: int) -> tuple[float, 
     others = sorted((value for other, value in candidates.items() if other != chosen and value <= best), reverse=True)
     # One outside the candidates is less likely than all of them; how much less nobody says.
     least = min(candidates.values())
-    return best, others[0] if others else least, min(best, candidates.get(token, least))
+    return best, others[0] if others else least, min(best, candidates.get(key, least))
 
 
 def _noise(
-    plain: Endpoint,
-    prompt: tuple[int, ...],
-    tokens: tuple[int, ...],
-    rows: Sequence[tuple[float, float, float]],
-    width: int,
+    plain: Endpoint, prompt: Any, written: Any, steps: Sequence[tuple[Key, Row, int]], width: int
 ) -> list[float]:
     """How much a pass of `width` moves the lead, at the places where little decides.
 
     The server is made to remember a text all but `width` tokens, then given the whole: it computes those in one pass.
-    What it processed says whether it did; other passes tell nothing and do not count.
+    What it processed says whether it did; other passes tell nothing and do not count. Of texts that is not told.
     """
     found = []
-    leads = [best - (emitted if best > emitted else second) for best, second, emitted in rows]
-    places = sorted((i for i in range(len(rows)) if len(prompt) + i > width), key=leads.__getitem__)
+    leads = [best - (emitted if best > emitted else second) for _, (best, second, emitted), _ in steps]
+    before = len(prompt) if isinstance(prompt, tuple) else width  # a text of so many tokens may be in front
+    places = sorted((i for i in range(len(steps)) if before + i > width), key=leads.__getitem__)
     for place in sorted(places[:_NOISE_PLACES]):
-        text = prompt + tokens[:place]
-        plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
+        key, (best, _, emitted), start = steps[place]
+        text = prompt + written[:start]
+        if isinstance(text, tuple):
+            plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
         top = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
-        if not top.candidates or len(top.candidates[0]) < _FEWEST or not top.n_processed or top.n_processed == 1:
+        if not top.candidates or len(top.candidates[0]) < _FEWEST:
             continue
-        best, second, emitted = _row(top.candidates[0], top.tokens[0], tokens[place])
+        if top.tokens and (not top.n_processed or top.n_processed == 1):
+            continue
+        wide_best, wide_second, wide_emitted = _row(
+            top.candidates[0], top.tokens[0] if top.tokens else next(iter(top.candidates[0])), key
+        )
         # The same two tokens as before: a lead that turned around is a negative one.
-        was_best_emitted = rows[place][0] <= rows[place][2]
-        wide = (emitted - (second if best <= emitted else best)) if was_best_emitted else (best - emitted)
+        other = wide_second if wide_best <= wide_emitted else wide_best
+        wide = wide_emitted - other if best <= emitted else wide_best - wide_emitted
         found.append(abs(wide - leads[place]))
     return found
 

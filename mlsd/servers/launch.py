@@ -22,8 +22,7 @@ from mlsd.errors import InputError, ServerError
 from mlsd.records import EngineOptions
 from mlsd.redact import redact
 from mlsd.servers.connection import Tell
-from mlsd.servers.dialects import wait_for
-from mlsd.servers.endpoint import Endpoint
+from mlsd.servers.endpoint import Endpoint, wait_for
 from mlsd.servers.flags import Binary
 from mlsd.servers.guardian import DIED
 

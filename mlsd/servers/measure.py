@@ -40,12 +40,12 @@ from mlsd.records import (
     Sampling,
     Status,
     Trial,
-)
+)  # fmt: skip
+from mlsd.servers.counters import Counters
 from mlsd.servers.distrust import decode_ns_of, impossible, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
-from mlsd.servers.protocols import Counters
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
 from mlsd.store import sessions
@@ -59,13 +59,25 @@ SPECULATION = "speculation"  # the drafter of a server that was not launched: it
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
-_QUEUES = "{} answers {} request{} at once: of {} the others wait. Start it with --parallel {}."
+_SHOWN = 24  # characters around the first difference of two texts
+_QUEUES = "{0} answers {1} of {2} requests at once, the others wait. Start it with --parallel {2}."
 _NOT_TOLD = "The server does not tell of drafted tokens: that it drafts is taken on trust."
 _NOTHING_DRAFTED = (
     "No server reports drafted tokens: two plain servers are compared. In llama-server --model-draft alone drafts "
     "nothing, it needs --spec-type too."
 )
-_SHOWN = 24  # characters around the first difference of two texts
+_CARRIES = (
+    "{} carries what it drafted from into the next request: of a new prompt it accepts {} of {} tokens the first time "
+    "and {} of {} the second. {}"
+)
+_CONFUSED = (
+    "{} does not repeat itself (from token {} on): it writes another text when a prompt comes again, as a server does "
+    "that goes on from a faulty memory of the first time."
+)
+_OTHER_CLOCK = (
+    "{} claims another time for its decoding than passed here: such answers are timed by the clock of this program, "
+    "whole less one of a single token."
+)
 _FACTS = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
 
 Arm = int | None  # place of the server; None: our own loop
@@ -110,6 +122,10 @@ class ServerModels(Record, frozen=True, kw_only=True):
     drafts: tuple[LocalModel, ...] = ()
     together: bool = True  # memory holds all servers at once
 
+    @property
+    def files(self) -> tuple[LocalModel, ...]:
+        return tuple(model for model in (self.target, *self.drafts) if model is not None)
+
 
 class ServerResult(BenchResult, frozen=True, kw_only=True):
     """The same of servers, and what was found out about them."""
@@ -151,7 +167,7 @@ def measure(
             study: TrialRole = "study"
             planned = [[(case, case.id, study) for _, case in block] for block in blocks]
             slots = in_order(dict.fromkeys(range(first, last), planned), wanted.seed, turn=arm_of.__getitem__)
-            facts = tuple(model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None)
+            facts = tuple(model_facts(model.path, ref=model.ref) for model in models.files)
             decides = session.decides.count(cases.values())
             race = None if wanted.goal is None else Race(wanted.goal, plan=decides)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
@@ -166,9 +182,8 @@ def measure(
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
             store.add_warnings(outcome.run_id, noted)
-            files = tuple(model for model in (models.target, *models.drafts) if model is not None)
             own, done = sessions.of_run(store, outcome.run_id), (outcome, (*warnings, *noted))
-            found = result_of(store, path, done, own, models=files, race=race)
+            found = result_of(store, path, done, own, models=models.files, race=race)
     return ServerResult(
         **asdict(found),
         notes=tuple(session.notes),
@@ -202,19 +217,24 @@ class _Session:
             n_threads=threads_of(self._wanted.engine),
         )
 
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
     def _use(self, side: Side) -> Endpoint:
         """The side's server; others that lie in memory only while they work are ended first."""
-        if not self._models.together:
-            for other in self._sides:
-                if other is not side:
-                    other.stop()
+        for other in self._sides if not self._models.together else ():
+            if other is not side:
+                other.stop()
         return side.endpoint
 
     def _request(self, side: Side, name: str, nonce: int) -> Request:
         wanted = self._wanted
-        known = {"n_predict": wanted.n_predict, "sampling": wanted.sampling, "ignore_eog": wanted.ignore_eog}
         prompt = (side.prompts or self._sides[0].prompts)[name]
-        return replace(prompt, draft=side.draft, nonce=nonce, **known)
+        return replace(
+            prompt, draft=side.draft, nonce=nonce, n_predict=wanted.n_predict, sampling=wanted.sampling,
+            ignore_eog=wanted.ignore_eog,
+        )  # fmt: skip
 
     # --- before anything is timed ---------------------------------------------------------------------------------
 
@@ -222,8 +242,8 @@ class _Session:
         """Read the prompts, warm every server, and see what each does with the same request twice."""
         first = self._sides[0]
         endpoint = self._use(first)
-        if self._rivals and any(self._use(side).server.chat_only for side in self._sides):
-            self._prompts = {key: replace(one, chat=True) for key, one in self._prompts.items()}
+        if self._rivals and any(self._use(side).program.chat_only for side in self._sides):
+            self._prompts = {key: replace(prompt, chat=True) for key, prompt in self._prompts.items()}
         turns = {name: self._conversation(endpoint, prompt) for name, prompt in self._prompts.items()}
         for side in self._sides:
             try:
@@ -239,7 +259,7 @@ class _Session:
             except ServerError as error:  # its trials will fail with their reasons, and the others are measured
                 if side is first:
                     raise
-                self.notes.append(f"{side.spec.name}: {error}")
+                self._note(f"{side.spec.name}: {error}")
         self._note_servers()
 
     def _conversation(self, endpoint: Endpoint, prompt: Prompt) -> tuple[str, ...]:
@@ -272,19 +292,14 @@ class _Session:
         if side.prompts:
             side.references[name] = first
             self._check_repeats(side, first, second)
-        elif not self._rivals and (at := _apart(first, second)) is not None:
-            self.notes.append(
-                f"{side.spec.name} does not repeat itself (from token {at} on): it writes another text when a prompt "
-                "comes again, as a server does that goes on from a faulty memory of the first time."
-            )
-        side.carries = (first.proposed, first.accepted) != (second.proposed, second.accepted)
+        elif not self._rivals and (place := _apart(first, second)) is not None:
+            self._note(_CONFUSED.format(side.spec.name, place))
+        counts = [count for answer in (first, second) for count in (answer.accepted, answer.proposed)]
+        side.carries = counts[:2] != counts[2:]
         if side.carries:
             launched = isinstance(side.server, Launched)
-            self.notes.append(
-                f"{side.spec.name} carries what it drafted from into the next request: of a new prompt it accepts "
-                f"{_shares(first)} the first time and {_shares(second)} the second. "
-                + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
-            )
+            then = "It is started anew before each turn." if launched else "Below is a prompt that comes again."
+            self._note(_CARRIES.format(side.spec.name, *counts, then))
 
     def _check_repeats(self, side: Side, first: ServerAnswer, second: ServerAnswer) -> None:
         where = _apart(first, second)
@@ -292,29 +307,28 @@ class _Session:
             return
         place = f" (from token {where} on)" if first.tokens else ""
         if self._rivals:
-            self.notes.append(f"{self._target(self._sides.index(side)).id} does not repeat itself{place}.")
+            self._note(f"{self._target(self._sides.index(side)).id} does not repeat itself{place}.")
         else:
             self.deterministic = False
-            self.notes.append(f"The plain server does not repeat itself{place}: only speed can be judged.")
+            self._note(f"The plain server does not repeat itself{place}: only speed can be judged.")
 
     def _note_servers(self) -> None:
-        answers = [answer for side in self._sides[1:] for answer in side.earlier if not side.must_draft]
-        if answers and not self._rivals and not any(answer.proposed or answer.accepted for answer in answers):
-            told = any(answer.proposed is not None or answer.accepted is not None for answer in answers)
-            self.notes.append(_NOTHING_DRAFTED if told else _NOT_TOLD)
-        for server in dict.fromkeys(side.reported for side in (self._sides if self._rivals else self._sides[:1])):
+        counts = [(a.proposed, a.accepted) for side in self._sides[1:] if not side.must_draft for a in side.earlier]
+        if counts and not self._rivals and not any(map(any, counts)):
+            self._note(_NOT_TOLD if set(counts) == {(None, None)} else _NOTHING_DRAFTED)
+        for side in self._sides if self._rivals else self._sides[:1]:
+            server = side.reported
             if server is None:
                 continue
-            n_most, n_slots = max(self._wanted.parallel), server.n_slots
-            if n_slots is not None and n_slots < n_most:
-                self.notes.append(_QUEUES.format(server.program, n_slots, "s" * (n_slots > 1), n_most, n_most))
-            if server.untested:
-                self.notes.append(f"{server.words}: read its figures with care.")
-            if not server.gives_tokens and not self._rivals:
-                self.notes.append(f"{server.program} gives no token ids: outputs are compared as text.")
-            answers = [answer for side in self._sides if side.reported == server for answer in side.earlier]
-            if not server.has_clock and all(answer.decode_ns is None for answer in answers):
-                self.notes.append(
+            n_most = max(self._wanted.parallel)
+            if server.n_slots is not None and server.n_slots < n_most:
+                self._note(_QUEUES.format(server.program, server.n_slots, n_most))
+            if server.row.untested:
+                self._note(f"{server.words}: read its figures with care.")
+            if not server.row.gives_tokens and not self._rivals:
+                self._note(f"{server.program} gives no token ids: outputs are compared as text.")
+            if all(a.decode_ns is None for other in self._sides if other.reported == server for a in other.earlier):
+                self._note(
                     f"{server.program} tells no times in its streams: every tok/s is of whole answers, by our clock."
                 )
 
@@ -339,22 +353,21 @@ class _Session:
         return made
 
     def _cases(self, arm: Arm, prompt: Prompt, suite: str) -> Iterator[Case]:
+        wanted = self._wanted
         plain = Case(
             suite=suite,
             target=self._target(arm),
             prompt=prompt.ref,
-            n_predict=self._wanted.n_predict,
-            sampling=Sampling() if self._wanted.sampling.greedy else self._wanted.sampling,
-            engine=self._wanted.engine,
-            ignore_eog=self._wanted.ignore_eog,
+            n_predict=wanted.n_predict,
+            sampling=Sampling() if wanted.sampling.greedy else wanted.sampling,
+            engine=wanted.engine,
+            ignore_eog=wanted.ignore_eog,
         )
         if arm is None:
-            yield plain
-            for side in (side for side in self._sides[1:] if side.spec.name in METHODS):
-                yield replace(plain, drafter=side.spec, gamma=side.gamma)
+            drafting = [side for side in self._sides[1:] if side.spec.name in METHODS]
+            yield from (plain, *(replace(plain, drafter=side.spec, gamma=side.gamma) for side in drafting))
             return
-        side = self._sides[arm]
-        words = f"{self._server(arm).words} {self._wanted.flags}".strip()
+        side, words = self._sides[arm], f"{self._server(arm).words} {wanted.flags}".strip()
         yield replace(plain, drafter=side.spec, gamma=side.gamma, server=words)
 
     def _server(self, arm: int) -> Server:
@@ -371,8 +384,7 @@ class _Session:
         # Another name than our own engine's target, so that no table and no export can take one for the other.
         known = ModelRef(id=host.model) if local is None else local.ref
         twins = self._rivals and [self._server(place).words for place in range(len(self._sides))].count(host.words) > 1
-        which = f" {arm + 1}" if twins else ""
-        return replace(known, id=f"{known.id} @ {host.program}{which}")
+        return replace(known, id=f"{known.id} @ {host.program}{f' {arm + 1}' if twins else ''}")
 
     def job(self, slots: tuple[Slot, ...]) -> Job:
         """All blocks as one job."""
@@ -472,9 +484,7 @@ class _Session:
         decode_ns, rounds = decode_ns_of(answer, prefill), answer.rounds
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
             timed["server_decode_ns"], rounds = answer.decode_ns, ()  # rounds are of the same clock
-            note = f"{endpoint.server.program} claims another time for its decoding than passed here: "
-            note += "such answers are timed by the clock of this program, whole less one of a single token."
-            self.notes += [] if note in self.notes else [note]
+            self._note(_OTHER_CLOCK.format(endpoint.program.name))
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
             status=Status.VALID if reason is None else Status.INVALID,
@@ -498,7 +508,7 @@ class _Session:
             return None
         plain = self._sides[0]
         reference = plain.references[slot.case.prompt.key]
-        if slot.case.arm == "ar" and slot.case.suite == SERVERS and _output(answer) != _output(reference):
+        if slot.case.arm == "ar" and slot.case.suite == SERVERS and _apart(reference, answer) is not None:
             self._check_repeats(plain, reference, answer)
             return None
         return judge(self._use(plain), request.prompt, answer, reference)
@@ -515,7 +525,7 @@ class _Session:
             pairs = {name: (first.references[name], side.references[name]) for name in names}
             parted = {name: _parted(one.text, other.text) for name, (one, other) in pairs.items()}
             n_same = sum(words is None for words in parted.values())
-            yield (f"{self._target(arm).id} writes what {self._target(0).id} does on {n_same} of {len(pairs)} prompts.")
+            yield f"{self._target(arm).id} writes what {self._target(0).id} does on {n_same} of {len(pairs)} prompts."
             yield from (f"{name}: {words}" for name, words in parted.items() if words is not None)
             facts = _differing(self._server(0), self._server(arm))
             why = [f"{_FACTS[name]} ({one} and {other})" for name, one, other in facts]
@@ -536,7 +546,7 @@ def _read(endpoint: Endpoint, prompt: Prompt, chat: tuple[str, ...]) -> Request:
     tokens = endpoint.tokenize(prompt.text)
     if prompt.n_tokens is not None and len(tokens) < prompt.n_tokens:
         raise InputError(
-            f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
+            f"{endpoint.program.name} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
             hint="Give a shorter one, or a whole text.",
         )
     return Request(prompt=tokens[: prompt.n_tokens] or prompt.text)
@@ -560,7 +570,7 @@ def _warm(endpoint: Endpoint, request: Request) -> None:
     Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed.
     """
     request = replace(request, nonce=time.monotonic_ns() % 10**6)
-    if not endpoint.server.forgets:
+    if not endpoint.program.forgets:
         endpoint.complete(replace(request, n_predict=1))
         return
     words = request.prompt[: _WARM_TOKENS if isinstance(request.prompt, tuple) else 20] or "Hello"
@@ -603,23 +613,15 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
     return None
 
 
-def _output(answer: ServerAnswer) -> object:
-    return answer.tokens or (answer.text, answer.n_tokens)
-
-
 def _apart(one: ServerAnswer, two: ServerAnswer) -> int | None:
     """The first token that differs, or character where there are no tokens; None where all are the same."""
     return first_difference(one.tokens, two.tokens) if one.tokens else first_difference(one.text, two.text)
 
 
-def _shares(answer: ServerAnswer) -> str:
-    return f"{answer.accepted} of {answer.proposed} tokens"
-
-
 def _parted(one: str, other: str) -> str | None:
     """Where two texts part; None where they are the same."""
-    if one == other:
+    place = first_difference(one, other)
+    if place is None:
         return None
-    place = first_difference(one, other) or 0
     ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
     return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"

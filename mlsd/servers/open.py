@@ -19,8 +19,7 @@ from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, PromptRef, Sampling
 from mlsd.servers.connection import Tell, check_url
-from mlsd.servers.dialects import connect
-from mlsd.servers.endpoint import Endpoint, Request
+from mlsd.servers.endpoint import Endpoint, Request, connect
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation, type_of
 from mlsd.servers.launch import Launched, find_program, server_flags
 from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
@@ -95,14 +94,14 @@ def _given(request: ServerRequest, stack: ExitStack, tell: Tell | None) -> list[
         names = [UNREPORTED if not isinstance(one, bool) else SPECULATION if one else NO_DRAFTER for one in told]
         return [Side(DrafterSpec(name=name), 0, end) for name, end in zip(names, ends, strict=True)]
     if len(ends) == 1:
-        if ends[0].server.names_draft and draft is None:
+        if ends[0].program.names_draft and draft is None:
             raise InputError(
-                f"{ends[0].server.program} drafts with the model that a request names, and none was named.",
+                f"{ends[0].program.name} drafts with the model that a request names, and none was named.",
                 hint="Name it as the server lists it: --draft NAME. Then this one server is both arms.",
             )
-        if not ends[0].server.switches:
+        if not ends[0].switches:
             raise InputError(
-                f"{ends[0].server.program} cannot leave drafting off in a request, so one server cannot be both arms.",
+                f"{ends[0].program.name} cannot leave drafting off in a request, so one server cannot be both arms.",
                 hint="Start a second one without speculation, and name it with --against.",
             )
         return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])]

@@ -128,6 +128,9 @@ class FakeServer:
             tops = [[{"id": token + k, "logprob": -0.1 - 5 * k} for k in range(n_top)] for token in tokens if n_top]
             probabilities = [{"id": top[0]["id"], "logprob": -0.1, "top_logprobs": top} for top in tops]
             return {**last, "tokens": tokens, "content": _text(n), "completion_probabilities": probabilities}
+        if self.dialect == "ollama":
+            *_, last = self._events(path, sent)
+            return {**last, "response": _text(sent["options"]["num_predict"])}
         n = sent["max_tokens"]
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"content": _text(n)}} if "chat" in path else {"text": _text(n)}

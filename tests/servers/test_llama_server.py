@@ -68,9 +68,7 @@ def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
     answer = plain.complete(request)
     whole = plain.settle(request, answer)
     assert len(whole.tokens) == answer.n_tokens == 64
-    for place, token in answer.token_at.items():
-        assert whole.tokens[place] == token
-    assert plain.settle(request, replace(answer, token_at={})).tokens == whole.tokens
+    assert plain.settle(request, replace(answer, tokens=answer.tokens[:-1])).tokens == whole.tokens
 
 
 def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:

@@ -14,8 +14,7 @@ from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.servers.dialects import wait_for
-from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
+from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer, wait_for
 from mlsd.servers.judge import judge
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
@@ -80,7 +79,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
         assert one.valid == (one.text == plain_text and one.status != "failed")
     assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
     notes = "\n".join(result.notes)
-    assert "compared as text" in notes and "of whole answers, by ours" in notes
+    assert "compared as text" in notes and "of whole answers, by our clock" in notes
     for one in (one.trial for one in result.trials if one.trial.status != "failed"):
         assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
@@ -136,7 +135,7 @@ def mlx_server(run: Run, weights: Path) -> tuple[Endpoint, Endpoint]:
 
 def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, Endpoint], tmp_path: Path) -> None:
     plain, drafting = mlx_server
-    assert plain.server.program == "mlx_lm.server" and plain.server.gives_tokens
+    assert plain.server.program == "mlx_lm.server" and plain.program.gives_tokens
     result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
     assert not reasons(result, "ar")
     for one in result.trials:

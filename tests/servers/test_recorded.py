@@ -19,9 +19,8 @@ import pytest
 from mlsd.analysis.results.server_arms import rival, row_name
 from mlsd.cli import main
 from mlsd.errors import MlsdError
-from mlsd.servers.dialects import connect
 from mlsd.servers.distrust import impossible
-from mlsd.servers.endpoint import Request, Server, ServerAnswer
+from mlsd.servers.endpoint import Request, Server, ServerAnswer, connect
 from mlsd.servers.open import UNREPORTED, serve
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
@@ -135,7 +134,7 @@ def test_ollama_is_read_and_its_drafting_switched_off_by_request_and_templates_l
     server = Replay("ollama", OLLAMA, OLLAMA_LINES)
     chat = Request(messages=("Why?", "Because.", "Really?"), n_predict=3)
     about, (answer, _, _) = answered(server, WHY, PLAIN, chat)
-    assert (about.program, about.model, about.untested) == ("Ollama", "qwen3:4b", True)
+    assert (about.program, about.model, about.row.untested) == ("Ollama", "qwen3:4b", True)
     assert (answer.text, answer.n_tokens, answer.n_prompt, answer.decode_ns) == ("The sky is", 3, 5, 30000)
     assert answer.first_ns is not None and answer.proposed is None
     drafting, plain, templated = server.requests
@@ -148,9 +147,9 @@ def test_ollama_is_read_and_its_drafting_switched_off_by_request_and_templates_l
 def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
     server = Replay("lm-studio", LM_STUDIO, LM_STUDIO_STREAM, LM_STUDIO_WHOLE)
     about, answers = answered(server, WHY, PLAIN, draft="qwen3-0.6b")
-    assert (about.program, about.model, about.untested) == ("LM Studio", "qwen3-4b", True)
+    assert (about.program, about.model, about.row.untested) == ("LM Studio", "qwen3-4b", True)
     assert [(a.proposed, a.accepted) for a in answers] == [(4, 2), (None, None)]
-    assert ["draft_model" in one for one in server.requests] == [True, True, False, False]
+    assert ["draft_model" in one for one in server.requests] == [True, True, False]
     assert answers[0].n_tokens == 3
 
 
@@ -198,7 +197,7 @@ def test_what_each_tells_of_drafting_is_read(
         Request(prompt="Why", n_predict=n),
     )
     about, (answer,) = answered(server, request)
-    assert (about.program, about.untested) == (program, program != "OpenAI-compatible")
+    assert (about.program, about.row.untested) == (program, program != "OpenAI-compatible")
     assert (answer.proposed, answer.accepted, answer.n_rounds) == counted and answer.n_tokens == n
     assert impossible(request, answer, 0) is None
     (sent,) = server.requests

@@ -13,9 +13,8 @@ from mlsd.errors import InputError, ServerError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.report.tables.arms import category_table
 from mlsd.servers.connection import check_url
-from mlsd.servers.dialects import connect
 from mlsd.servers.distrust import impossible
-from mlsd.servers.endpoint import Request, ServerAnswer
+from mlsd.servers.endpoint import Request, ServerAnswer, connect
 from mlsd.servers.flags import Binary, advice
 from mlsd.servers.launch import by_hand, find_program
 from mlsd.servers.open import serve
@@ -115,7 +114,9 @@ def test_a_server_with_fewer_slots_than_requests_is_named_and_their_rows_are_tol
     given = {**SHORT, "prompts": ("code", "factual"), "parallel": (1, 2)}
     with FakeServer() as plain, FakeServer(draft=True) as other:
         result = serve(ServerRequest(url=other.url, against=plain.url, **given), tmp_path / "s.sqlite")
-    assert any("llama-server answers 1 request at once" in note and "--parallel 2" in note for note in result.notes)
+    assert any(
+        "llama-server answers 1 of 2 requests at once" in note and "--parallel 2" in note for note in result.notes
+    )
     names = [row_name(arm) for arm in result.results]
     assert len(set(names)) == len(names) and "speculation, 2 at once" in names
     drafting = [arm for arm in result.results if by_category(arm)]

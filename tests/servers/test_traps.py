@@ -13,8 +13,7 @@ from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.records import Sampling
 from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
-from mlsd.servers.dialects import connect
-from mlsd.servers.endpoint import Request
+from mlsd.servers.endpoint import Request, connect
 from mlsd.servers.measure import ServerResult
 from tests.servers.fake import FakeServer, Send, head, whole
 from tests.servers.measured import pair, reasons, verdicts
@@ -290,4 +289,4 @@ def test_a_url_of_this_machine_and_that_of_a_clients_settings_are_taken(host: st
 
 def test_a_server_that_is_not_there_is_one_message() -> None:
     with closing(Connection("http://127.0.0.1:9", 1.0)) as end, pytest.raises(MlsdError, match="No server answers"):
-        end.get("/health", "status")
+        end.get("/health")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mlsd.records import Status, Trial
+from mlsd.records import NO_DRAFTER, Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
@@ -152,7 +152,7 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
             if rate is not None
         ]
         mgl = "" if arm.mgl is None else f", {arm.mgl:.2f} tokens a round"
-        untold = "drafts nothing" if arm.is_plain else "does not report drafted tokens"
+        untold = "drafts nothing" if arm.case.drafter.name == NO_DRAFTER else "does not report drafted tokens"
         drafted = f"accepts {' and '.join(parts)}{mgl}" if parts else untold
         lines.append(f"{row_name(arm)} {drafted}.")
     return tuple(lines)
