@@ -170,7 +170,9 @@ class MacArms:
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
 
-    def run(self, slot: Slot, *, conditions: Conditions, on_round: Callable[[int], None], warm: bool) -> Trial:
+    def measure(
+        self, slot: Slot, *, conditions: Conditions, on_round: Callable[[int], None], warm: bool
+    ) -> Callable[[], Trial]:
         mac = self._mac
         mac.begin_trial()
         mac.order.append("trial")
@@ -191,7 +193,7 @@ class MacArms:
         run = generate(session, drafter, rollback, PROMPT, limits, mac.clock, on_round=on_round, warm=warm_up)
         asleep_ns = 1_800_000_000_000 if mac.falls_asleep() else 0  # the parent sleeps as well, and so does its clock
         mac.measured.append((slot.block, slot.repeat, mac.is_hot or asleep_ns > 0))
-        return trial_of(
+        trial = trial_of(
             slot, status=Status.VALID, n_prompt=len(PROMPT), tokens=run.tokens, prefill_ns=run.prefill_ns,
             draft_prefill_ns=run.draft_prefill_ns if slot.case.gamma else None, decode_ns=run.decode_ns + asleep_ns,
             rounds=_late(run.rounds, asleep_ns), rollback_target="trim" if slot.case.gamma else None,
@@ -200,6 +202,7 @@ class MacArms:
                 conditions, generation_ns=mac.clock.now_ns() - began_ns + asleep_ns, processor_ns=1_000_000
             ),
         )  # fmt: skip
+        return lambda: trial
 
 
 def _late(rounds: tuple, span_ns: int) -> tuple:  # type: ignore[type-arg]

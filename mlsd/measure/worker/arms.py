@@ -150,25 +150,6 @@ class _Prefill(NamedTuple):
 
     target_ns: int | None
     draft_ns: int | None
-    taken: dict[str, int]  # as fields of `Conditions`
-
-
-class _Stopwatch:
-    """What passes from now on: wall time, processor time of this process, and that of the machine."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._machine_ns = machine_ns()
-        self._began_ns = clock.now_ns()
-        self._processor_ns = time.process_time_ns()
-
-    def conditions(self) -> dict[str, int]:
-        """As fields of `Conditions`."""
-        return {
-            "generation_ns": self._clock.now_ns() - self._began_ns,
-            "processor_ns": time.process_time_ns() - self._processor_ns,
-            "machine_ns": machine_ns() - self._machine_ns,
-        }
 
 
 class Arms:
@@ -306,13 +287,11 @@ class Arms:
         """Read a prompt anew for its time, once for each arm and text; generations go on from copies."""
         if arm.context.options.kind != "plain" or case.id in self._timed_prefills:
             return  # what is read for its rows is read and timed each time
-        spent = _Stopwatch(self._clock)
         with self._saved.anew():
             run = self._decode(arm, prompt, GenerationLimits(n_predict=1, gamma=case.gamma), sampling=case.sampling)
-        taken = spent.conditions()
         self._saved.keep(arm.context, prompt)
         self._timed_prefills.add(case.id)
-        self._prefills[case.id, prompt] = _Prefill(run.prefill_ns, run.draft_prefill_ns, taken)
+        self._prefills[case.id, prompt] = _Prefill(run.prefill_ns, run.draft_prefill_ns)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -391,15 +370,22 @@ class Arms:
             self._references[prompt, case.n_predict] = run.tokens
         return plain
 
-    def run(
+    def run(self, slot: Slot, **how: Any) -> Trial:
+        """Measure one trial and judge it at once."""
+        return self.measure(slot, **how)()
+
+    def measure(
         self,
         slot: Slot,
         *,
         conditions: Conditions | None = None,
         on_round: Callable[[int], None] | None = None,
         warm: bool = False,
-    ) -> Trial:
-        """Measure one trial, on a device that is warm. Raises what the engine raises; the next starts anew then."""
+    ) -> Callable[[], Trial]:
+        """Measure one trial, on a device that is warm; what is returned judges it, before the arm runs again.
+
+        Raises, as judging does, what the engine raises; the next trial of the arm starts anew then.
+        """
         case = slot.case
         with self._using(case) as arm:
             given = self._prompts.of(case, slot.repeat)
@@ -407,8 +393,7 @@ class Arms:
             failures_before = arm.failed_native_calls
             with self.stages.of("prefill"):
                 self._time_prefill(case, arm, given.tokens)
-                prefill = self._prefills.pop((case.id, given.tokens), None)
-                spent = _Stopwatch(self._clock)
+                busy_ns, began_ns, processor_ns = machine_ns(), self._clock.now_ns(), time.process_time_ns()
                 run = self._decode(
                     arm,
                     given.tokens,
@@ -418,38 +403,43 @@ class Arms:
                     on_round=on_round,
                     warm=partial(self._begin_rounds, warm=warm),
                 )
-            taken = spent.conditions()
-            if prefill is None:
-                prefill = _Prefill(run.prefill_ns, run.draft_prefill_ns, dict.fromkeys(taken, 0))
-            taken = {name: span + prefill.taken[name] for name, span in taken.items()}
-            conditions = msgspec.structs.replace(conditions or Conditions(), **taken)
-            failed = arm.failed_native_calls - failures_before
-            with self.stages.of("judging"):
-                verdict = self._verdict(case, arm, given.tokens, run)
-            reason = invalid_reason(case, arm.target_strategy, failed, verdict)
-            return trial_of(
-                slot,
-                status=Status.VALID if reason is None else Status.INVALID,
-                reason=reason,
-                started_at=started_at,
-                n_prompt=len(given.tokens),
-                prompt_sha256=given.sha256,
-                tokens=run.tokens,
-                text=self._text(case, run.tokens),
-                prefill_ns=prefill.target_ns,
-                draft_prefill_ns=prefill.draft_ns if case.arm == "sd" else None,
-                decode_ns=run.decode_ns,
-                rounds=run.rounds,
-                rollback_target=arm.rollback.name if case.arm == "sd" else None,
-                rollback_draft=arm.drafter.rollback_name,
-                fell_back=arm.drafter.fell_back,
-                failed_native_calls=failed,
-                losslessness=verdict,
-                peak_rss_bytes=peak_rss_bytes(),
-                stats=arm.drafter.stats(),
-                earlier=given.earlier,
-                conditions=conditions,
+            conditions = msgspec.structs.replace(
+                conditions or Conditions(),
+                generation_ns=self._clock.now_ns() - began_ns,
+                processor_ns=time.process_time_ns() - processor_ns,
+                machine_ns=machine_ns() - busy_ns,
             )
+            prefill = _Prefill(run.prefill_ns, run.draft_prefill_ns)
+            prefill = self._prefills.pop((case.id, given.tokens), prefill)
+            failed = arm.failed_native_calls - failures_before
+            measured = {
+                "started_at": started_at,
+                "n_prompt": len(given.tokens),
+                "prompt_sha256": given.sha256,
+                "tokens": run.tokens,
+                "text": self._text(case, run.tokens),
+                "prefill_ns": prefill.target_ns,
+                "draft_prefill_ns": prefill.draft_ns if case.arm == "sd" else None,
+                "decode_ns": run.decode_ns,
+                "rounds": run.rounds,
+                "rollback_target": arm.rollback.name if case.arm == "sd" else None,
+                "rollback_draft": arm.drafter.rollback_name,
+                "fell_back": arm.drafter.fell_back,
+                "failed_native_calls": failed,
+                "stats": arm.drafter.stats(),
+                "earlier": given.earlier,
+                "conditions": conditions,
+            }
+
+        def judge() -> Trial:
+            with self._using(case) as judged, self.stages.of("judging"):
+                verdict = self._verdict(case, judged, given.tokens, run)
+            reason = invalid_reason(case, arm.target_strategy, failed, verdict)
+            status = Status.VALID if reason is None else Status.INVALID
+            verdict_of = {"status": status, "reason": reason, "losslessness": verdict}
+            return trial_of(slot, **measured, **verdict_of, peak_rss_bytes=peak_rss_bytes())
+
+        return judge
 
     def _text(self, case: Case, tokens: Sequence[int]) -> str:
         return self.target.detokenize(tokens) if case.ignore_eog else answer_text(self.target, tokens)

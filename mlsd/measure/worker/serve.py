@@ -11,8 +11,9 @@ import signal
 import traceback
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -32,8 +33,10 @@ from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.footprints import check_memory
 from mlsd.measure.worker.stages import StageClock
-from mlsd.planning.job import Job, ModelFile
-from mlsd.records import Anchors, Conditions, EngineOptions, Trial
+from mlsd.planning.job import Job, ModelFile, Slot
+from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
+
+T = TypeVar("T")
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
 
@@ -155,36 +158,70 @@ class _BlockRunner:
         stages = self._arms.stages
         with stages.of("resting"):
             self._begin()
-        trials = tuple(map(self._run, turn))
+        trials = self._trials(turn)
         with stages.of("resting"):
             heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
         return messages.BlockMeasured(
             slots=tuple(turn), trials=trials, process=self._process, heat=heat, stages=stages.take()
         )
 
-    def _run(self, index: int) -> Trial:
+    def _trials(self, turn: Sequence[int]) -> tuple[Trial, ...]:
+        """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before."""
+        slots = [self._job.slots[index] for index in turn]
+        arms = [arm_key(slot.case) for slot in slots]
+        done = list[Trial | Callable[[], Trial]]()
+        for place, (index, slot) in enumerate(zip(turn, slots, strict=True)):
+            at_once = self._job.one_arm or arms[place] in arms[place + 1 :]
+            judge = self._or_failed(slot, partial(self._measure, index, at_once=at_once))
+            done.append(self._judged(slot, judge) if at_once else judge)
+        for place in sorted(range(len(done)), key=lambda place: slots[place].case.arm != "ar"):
+            done[place] = self._judged(slots[place], done[place])
+        trials = [trial for trial in done if isinstance(trial, Trial)]
+        first = next((place for place, trial in enumerate(trials) if trial.status is not Status.FAILED), None)
+        if first is not None:
+            trials[first] = msgspec.structs.replace(trials[first], load_ns=self._load_ns)
+            self._load_ns = None
+        return tuple(trials)
+
+    def _measure(self, index: int, *, at_once: bool) -> Callable[[], Trial]:
         slot = self._job.slots[index]
         self._send(messages.Started(index=index))
         arm, on_round = arm_key(slot.case), self._progress(index)
         conditions = self._conditions()  # takes a while, in which a GPU gets cold: before what warms it
+        if at_once:
+            self._refer(slot)  # which may close this arm, where memory holds one
+        if arm not in self._warm or not self._arms.is_open(slot.case):
+            self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
+            self._is_ready(arm)
+        conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
+        return self._arms.measure(slot, conditions=conditions, on_round=on_round, warm=self._is_device)
+
+    def _judged(self, slot: Slot, judge: Trial | Callable[[], Trial]) -> Trial:
+        """The trial of what was measured; where no plain output is known, that is written first."""
+        if isinstance(judge, Trial):
+            return judge
+
+        def work() -> Trial:
+            self._refer(slot)
+            return judge()
+
+        return self._or_failed(slot, work)
+
+    def _refer(self, slot: Slot) -> None:
+        if (ready := self._arms.refer(slot)) is not None:
+            self._is_ready(arm_key(ready))
+
+    def _or_failed(self, slot: Slot, work: Callable[[], T]) -> T | Trial:
+        """What the work gives, or a failed trial with the reason why it gave nothing."""
         try:
-            ready = self._arms.refer(slot, on_round)
-            if ready is not None:
-                self._is_ready(arm_key(ready))
-            if arm not in self._warm or not self._arms.is_open(slot.case):
-                self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
-                self._is_ready(arm)
-            conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
-            trial = self._arms.run(slot, conditions=conditions, on_round=on_round, warm=self._is_device)
-            load_ns, self._load_ns = self._load_ns, None
-            return msgspec.structs.replace(trial, load_ns=load_ns)
+            return work()
         except MlsdError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
             traceback.print_exc()
             reason = in_one_line(error)
-        self._warm.discard(arm)  # its contexts may be new ones
-        self._compiled.discard(arm)
+        self._warm.discard(arm_key(slot.case))  # its contexts may be new ones
+        self._compiled.discard(arm_key(slot.case))
         return failed_trial(slot, reason)
 
     def _is_ready(self, arm: bytes) -> None:

@@ -19,7 +19,7 @@ from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import measure_slots
 from mlsd.planning.job import Job, Slot
-from mlsd.records import Case
+from mlsd.records import Trial
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_context import fail_device_at
 from tests.engine.sabotage import RunsAhead
@@ -90,21 +90,33 @@ def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(
     assert list(written.values()) == [trials[1].tokens]
 
 
-def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_trial_of_a_block_is_the_reference_of_what_ran_before_it(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = make_jobs(tiny)[0]
     plain, drafted = pair(job)
-    warmed, warm_up = list[str](), Arms.warm_up
+    job, decoded, decode = msgspec.structs.replace(job, slots=(drafted, plain)), list[str](), Arms._decode
 
-    def counted(arms: Arms, case: Case, **options: object) -> None:
-        warmed.append(case.arm)
-        warm_up(arms, case, **options)  # type: ignore[arg-type]
+    def counted(arms: Arms, arm: Any, prompt: Any, limits: Any, **how: Any) -> Any:
+        if limits.n_predict == plain.case.n_predict:
+            decoded.append("ar" if arm.target_strategy is None else "sd")
+        return decode(arms, arm, prompt, limits, **how)
 
-    monkeypatch.setattr(Arms, "warm_up", counted)
-    for slots, turns in (((drafted, plain), [(0, 1)]), ((plain, drafted), [(0,), (1,)])):
-        ordered, clock = msgspec.structs.replace(job, slots=slots), MonotonicClock()
-        with Arms(ordered, clock, ProbeCache()) as arms:
-            measure_slots(ordered, lambda event: None, turns, arms, clock)
-    assert warmed == ["sd", "ar", "sd"]
+    def run(job: Job, turns: list[tuple[int, ...]]) -> list[Trial]:
+        events = list[Any]()
+        with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+            measure_slots(job, events.append, turns, arms, MonotonicClock())
+        return [trial for event in events for trial in getattr(event, "trials", ())]
+
+    monkeypatch.setattr(Arms, "_decode", counted)
+    whole = run(job, [(0, 1)])
+    assert decoded == ["sd", "ar"] and all(trial.valid for trial in whole)
+    decoded.clear()
+    assert all(trial.valid for trial in run(job, [(0,)])), "without a plain trial in its block it is written first"
+    assert decoded == ["sd", "ar"]
+    decoded.clear()
+    assert all(trial.valid for trial in run(msgspec.structs.replace(job, one_arm=True), [(0, 1)]))
+    assert decoded == ["ar", "sd", "ar"], "where memory holds one arm at a time nothing waits for another's output"
 
 
 def test_anchors_are_passes_of_one_token_and_of_a_whole_draft(tiny: Path) -> None:
