@@ -27,9 +27,9 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import library
+from mlsd.engine.llama.native import backend_info, library
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import probe
+from mlsd.engine.probe import Role, first_exact
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.folders import asset_path, cache_dir
 from tools.native_builds import source as fetched
@@ -118,6 +118,13 @@ def compared(
     yield Result(f"{name}, ours over theirs", value, pairs[cut - 1], pairs[-cut], "ratio", bar, passed)
 
 
+def exact_strategy(model: LlamaModel, options: ContextOptions, role: Role, gamma: int) -> str:
+    """What an arm of mlsd takes."""
+    found = first_exact(partial(open_context, model), options, role, gamma, recurrent=model.is_recurrent)
+    assert found is not None, f"nothing is exact for {model.path.name} as a {role}"
+    return found
+
+
 def plain(program: Path, path: Path) -> Iterator[Result]:
     """Plain decoding at a depth, over llama-bench, which reads no token from what it computes."""
     arguments: list[str | Path] = [program, "-m", path, "-p", "0", "-n", str(N_PLAIN), "-d", str(DEPTH)]
@@ -128,7 +135,7 @@ def plain(program: Path, path: Path) -> Iterator[Result]:
 
     with LlamaModel(path) as model:
         base = ContextOptions(n_ctx=-(-(DEPTH + N_PLAIN + 1) // 256) * 256, n_threads=1)
-        on_device = probe(partial(open_context, model), base).samples_on_device
+        on_device = backend_info().backend != "CPU"
         text = asset_path("prompts/long.txt").read_text(encoding="utf-8")
         prompt = model.tokenize(text)[:DEPTH]
         with open_context(model, msgspec.structs.replace(base, device_sampling=on_device)) as context:
@@ -184,15 +191,15 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
     with ExitStack() as stack:
         target, draft = (stack.enter_context(LlamaModel(path)) for path in (target_path, draft_path))
         base = ContextOptions(n_ctx=1024, n_threads=1)
-        found = probe(partial(open_context, target), base)
-        ways = found.best("target", gamma), probe(partial(open_context, draft), base).best("draft", gamma)
-        plain_options = msgspec.structs.replace(base, device_sampling=found.samples_on_device)
-        wide = rollback_options(ways[0], msgspec.structs.replace(plain_options, max_outputs=gamma + 1), gamma)
+        of_target = exact_strategy(target, base, "target", gamma)
+        of_draft = exact_strategy(draft, base, "draft", gamma)
+        plain_options = msgspec.structs.replace(base, device_sampling=backend_info().backend != "CPU")
+        wide = rollback_options(of_target, msgspec.structs.replace(plain_options, max_outputs=gamma + 1), gamma)
         context = stack.enter_context(open_context(target, wide))
-        second = stack.enter_context(open_context(draft, rollback_options(ways[1], plain_options, gamma - 1)))
+        second = stack.enter_context(open_context(draft, rollback_options(of_draft, plain_options, gamma - 1)))
         rollback, drafter = (
-            make_rollback(ways[0] or "", context),
-            ChainDrafter(OwnMemory(second, make_rollback(ways[1] or "", second), CLOCK), Chain(CLOCK)),
+            make_rollback(of_target, context),
+            ChainDrafter(OwnMemory(second, make_rollback(of_draft, second), CLOCK), Chain(CLOCK)),
         )
         prompt = target.tokenize(PROMPT)
 
@@ -209,7 +216,7 @@ def speculative(program: Path, gamma: int) -> Iterator[Result]:
             return (len(reference) - 1) * 1e9 / made[-1].decode_ns
 
         made: list[Generation] = []
-        yield from compared(f"tiny pair at gamma {gamma} ({' and '.join(map(str, ways))})", ours, theirs, 1.0)
+        yield from compared(f"tiny pair at gamma {gamma} ({of_target} and {of_draft})", ours, theirs, 1.0)
     rounds = made[-1].rounds
     yield of_samples("... ours that equal plain decoding", [sum(lossless) / len(lossless)], "share", at_least=1)
     yield of_samples("... our acceptance", [sum(r.accepted for r in rounds) / sum(r.proposed for r in rounds)], "share")

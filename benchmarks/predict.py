@@ -92,7 +92,7 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
         least_repeats=3,
         seed=part,
     )
-    with closing(Calibration(job, CLOCK, ProbeCache())) as calibration:
+    with closing(Calibration(job, CLOCK)) as calibration:
         return [point for repeat in calibration.repeats() for point in repeat.points]
 
 

@@ -39,13 +39,12 @@ from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
-from mlsd.engine.probe import StrategyResult
 from mlsd.formats.tables import COLUMNS
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
 from mlsd.lab.suites import LabStudyResult
-from mlsd.measure.messages import LayersFound, Spent
+from mlsd.measure.messages import LayersFound, Probed, Spent
 from mlsd.measure.parent.builds import BuildVerdict
 from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
 from mlsd.measure.parent.forecast import Forecast
@@ -59,7 +58,6 @@ from mlsd.records import (
     Environment,
     Losslessness,
     ModelFacts,
-    ModelRef,
     OptionValue,
     QualityWarning,
     Round,
@@ -183,11 +181,6 @@ Audited = _object(
     "Audited", "The verdicts on a table.",
     source=str, counts=dict[str, int], notes=list[str], rows=list[AuditedRow],
 )  # fmt: skip
-Probe = _object(
-    "Probe", "Which rollback strategies are exact.",
-    model=ModelRef, backend=str, device=str, strategies=list[StrategyResult], kernel_noise=float, tolerance=float,
-    control_diff=float, device_round_ns=int, host_round_ns=int, target=str | None, draft=str | None,
-)  # fmt: skip
 Calibrated = _object(
     "Calibrated", "T(k), other costs, experts.",
     database=str, model=ModelFacts, draft=ModelFacts | None, half_width=float | None,
@@ -245,7 +238,7 @@ Failed = _object("Failed", "What any command prints in place of its answer when 
 
 _FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
-    "doctor": (Diagnosis, SelfCheck, Probe, list[BuildVerdict]),
+    "doctor": (Diagnosis, SelfCheck, Probed, list[BuildVerdict]),
     "bench": (Bench, Tuned),
     "server": Server,
     "advise": Advise,

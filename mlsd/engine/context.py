@@ -126,7 +126,6 @@ class Context(Protocol):
     n_ctx: int  # positions that fit into memory
     last_width: int  # tokens of the last micro-batch; rollback by snapshots is exact only inside them
     n_snapshots: int  # recurrent snapshots the engine really keeps (0: none)
-    window: int  # positions that layers with a sliding window see (0: no layer has one)
     failed_native_calls: int  # that were ignored; always 0 in a checked context
 
     @property

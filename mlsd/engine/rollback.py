@@ -1,7 +1,7 @@
 """Rollback strategies: how a context forgets the positions that verification rejected; and the target that uses them.
 
 Each round `mark` comes before speculative tokens go in, `step` before each of them that goes in alone (a draft's), and
-`rewind` once it is known how many stay. What is exact where, and what it costs, is measured (`probe`):
+`rewind` once it is known how many stay. What is exact where is checked (`probe`):
 
     trim           attention only; cuts the memory at any position
     snapshots      recurrent and hybrid; exact only inside the last decoded batch, so for a target, never for a draft

@@ -13,7 +13,7 @@ import msgspec
 from mlsd import errors
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.build.loaded import LoadedLibraries
-from mlsd.engine.probe import ProbeReport
+from mlsd.engine.probe import Role, RollbackCheck
 from mlsd.errors import MlsdError, NativeError
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, ModelRef, Record, Status, Trial
@@ -47,13 +47,24 @@ def alive(doing: str) -> None:
     heard_by.get()(doing)
 
 
+class ChosenRollback(Record, frozen=True, kw_only=True):
+    """The strategy that an arm gets, None where none is exact."""
+
+    role: Role
+    gamma: int
+    strategy: str | None
+
+
 class Probed(Record, frozen=True, kw_only=True):
-    """What the test of a model's rollback strategies found."""
+    """Which rollback strategies are exact for a model, and which one arms get."""
 
     model: ModelRef
     backend: str
     device: str
-    report: ProbeReport
+    n_ctx: int  # positions of the contexts that were tried
+    kernel_noise: float  # largest logit difference between batched and one-by-one decoding of the same tokens
+    checks: tuple[RollbackCheck, ...]
+    chosen: tuple[ChosenRollback, ...]
 
 
 class PairJob(Record, frozen=True, kw_only=True):
@@ -102,8 +113,7 @@ class Covered(Record, frozen=True, kw_only=True, tag=True):
 class Spent(Record, frozen=True, kw_only=True, tag=True):
     """What the parts of a calibration took."""
 
-    seconds: dict[str, float]  # by part: load, prefill, passes, rollback, probe, draft, coverage
-    rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
+    seconds: dict[str, float]  # by part: load, prefill, passes, rollback, draft, coverage
 
 
 class DistanceJob(PairJob, frozen=True, kw_only=True):

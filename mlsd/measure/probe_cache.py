@@ -1,10 +1,9 @@
-"""What was found of a file, kept between runs: the same file on the same build and device need not be tested twice."""
+"""What was found of a file, kept between runs: the same file on the same build and device is not checked twice."""
 
 import contextlib
 import hashlib
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
 
 import msgspec
 
@@ -13,66 +12,47 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import ProbeReport, Question, StrategyResult, check, probe
+from mlsd.engine.probe import RollbackCheck, RollbackUse, check_rollback
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import alive
 from mlsd.records import BackendInfo, ModelRef
 
-_FORMAT = 5  # raise it when the probe changes what it tests
-
-
-_Found = TypeVar("_Found", ProbeReport, StrategyResult)
+_FORMAT = 6  # raise it when the probe changes what it tests
 
 
 class ProbeCache:
-    """One small file for a question to a model, a build, a device and all options of a context."""
+    """One small file for each use of a rollback strategy with a model, a build, a device and a context's options."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = (folder or cache_dir()) / "probe"
         # Here too: no file holds anything of a model that is made on the spot, and arms are opened again.
-        self._answers: dict[tuple[Path, ContextOptions, Question | None], ProbeReport | StrategyResult] = {}
+        self._checks: dict[tuple[Path, ContextOptions, RollbackUse], RollbackCheck] = {}
 
-    def get(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, *, fresh: bool = False) -> ProbeReport:
-        """The stored report, or that of a probe now, which is then stored if the model has a hash."""
-        return self._answer(ProbeReport, ref, options, model, fresh=fresh)
+    def check(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, use: RollbackUse) -> RollbackCheck:
+        """The check that is kept, or one made now, which is then kept.
 
-    def check(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, question: Question) -> StrategyResult:
-        """The same for one strategy in an arm's context, whose length matters only to a text that fills it."""
-        return self._answer(StrategyResult, ref, options, model, question)
-
-    def known(self, ref: ModelRef, options: ContextOptions) -> ProbeReport | None:
-        """The stored report, if there is one."""
-        return _read(self._path(ref, options), ProbeReport)
-
-    def _answer(
-        self,
-        kind: type[_Found],
-        ref: ModelRef,
-        options: ContextOptions,
-        model: LlamaModel,
-        question: Question | None = None,
-        *,
-        fresh: bool = False,
-    ) -> _Found:
-        key, path = (model.path, options, question), self._path(ref, options, question)
-        known = None if fresh else self._answers.get(key) or _read(path, kind)
-        if known is None:
-            ask = probe if question is None else partial(check, question=question)
-            known = ask(partial(open_heard, f"trying how {model.path.stem} rolls back", model), options)
-            if path is not None:
+        Not between runs where the model has no hash, or the engine refused: memory may suffice another time.
+        """
+        if use.behind != "long text":  # of a context only its kernels matter, not its length
+            options = msgspec.structs.replace(options, n_ctx=0)
+        key, path = (model.path, options, use), self._path(ref, options, use)
+        kept = self._checks.get(key) or _read(path)
+        if kept is None:
+            kept = check_rollback(
+                partial(open_heard, f"checking how {model.path.stem} rolls back", model), options, use
+            )
+            if path is not None and kept.max_logit_diff is not None:
                 with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
-                    write_atomically(path, msgspec.json.encode(known).decode())
-        self._answers[key] = known
-        return cast("_Found", known)
+                    write_atomically(path, msgspec.json.encode(kept).decode())
+        self._checks[key] = kept
+        return kept
 
-    def _path(self, ref: ModelRef, options: ContextOptions, question: Question | None = None) -> Path | None:
-        """Where an answer is kept; None for a model without a hash."""
+    def _path(self, ref: ModelRef, options: ContextOptions, use: RollbackUse) -> Path | None:
+        """Where a check is kept; nowhere for a model without a hash."""
         if ref.sha256 is None:
             return None
-        is_long = question is not None and question.where == "long text"
-        kernels = options if is_long else msgspec.structs.replace(options, n_ctx=0)
-        return answer_path(self._folder, backend_info(options.n_gpu_layers), _FORMAT, ref.sha256, kernels, question)
+        return answer_path(self._folder, backend_info(options.n_gpu_layers), _FORMAT, ref.sha256, options, use)
 
 
 def answer_path(folder: Path, backend: BackendInfo, *of: object) -> Path:
@@ -88,9 +68,9 @@ def open_heard(doing: str, model: LlamaModel, options: ContextOptions) -> LlamaC
     return context
 
 
-def _read(path: Path | None, kind: type[_Found]) -> _Found | None:
+def _read(path: Path | None) -> RollbackCheck | None:
     try:
-        return None if path is None else msgspec.json.decode(path.read_bytes(), type=kind)
+        return None if path is None else msgspec.json.decode(path.read_bytes(), type=RollbackCheck)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -29,7 +29,7 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, EngineOptions, Record, Sampling
+from mlsd.records import DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, EngineOptions, Record, Sampling
 
 LOOK_UPS = ("pld", "ngram-cache")
 _DRAFT = "draft"  # the role of the manifest
@@ -78,7 +78,6 @@ def _same_tokenizer(*files: Path) -> bool:
 
 MOST_BLOCKS = 100  # of a session that nothing decides
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
-_GAMMAS = (1, 2, 4, 8, 16)
 _MOST_TEMPERATURE = 1_000
 _MOST_SEED = (1 << 31) - 1
 
@@ -375,7 +374,7 @@ def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator
     for given in specs:
         preset = preset_gamma(given)
         if numbers or not gammas:
-            yield resolve_spec(given), numbers or (_GAMMAS if preset is None else (preset,))
+            yield resolve_spec(given), numbers or (GAMMAS if preset is None else (preset,))
         if ADAPTIVE in gammas:
             options = {ADAPTIVE: LEAST, **given.options}
             yield resolve_spec(replace(given, options=options)), (MOST,)

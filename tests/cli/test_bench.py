@@ -107,14 +107,17 @@ def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> 
 def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
     result = mlsd("doctor", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
     answer = json.loads(result.out)
-    assert answer["target"] in ("snapshots", "checkpoint") and answer["draft"] in OF_HYBRID_DRAFTS
-    assert all((row["round_ns"] is not None) == row["exact"] for row in answer["strategies"]), answer["strategies"]
-    exact = {(row["name"], row["history"]): row["exact"] for row in answer["strategies"]}
-    assert exact["snapshots", "batch"] is True
-    assert exact["snapshots", "single"] is False
+    assert [row["gamma"] for row in answer["chosen"]] == 2 * [1, 2, 4, 8, 16], "those of bench"
+    assert {(row["role"], row["strategy"]) for row in answer["chosen"]} == {
+        ("target", "snapshots"),
+        ("draft", "ladder"),
+    }
+    tried = {(row["role"], row["strategy"]) for row in answer["checks"] if row["exact"]}
+    assert tried == {("target", "snapshots"), ("target", "checkpoint"), *(("draft", name) for name in OF_HYBRID_DRAFTS)}
     assert answer["kernel_noise"] >= 0
-    table = mlsd("doctor", tiny / "qwen35.gguf", "--n-threads", 1).out
-    assert "accepted by the engine, but logits are off by" in table
+    shown = mlsd("doctor", tiny / "falcon-h1.gguf", "--n-threads", 1, "--gamma", "2,8").out
+    assert "the engine keeps no snapshots" in shown
+    assert "As a target: checkpoint.  As a draft: ladder." in shown
 
 
 def test_several_drafts_methods_and_prompts_are_one_bench_in_one_table(mlsd: Mlsd, tmp_path: Path) -> None:

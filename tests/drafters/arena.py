@@ -22,13 +22,12 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import ProbeReport, kernel_noise, probe
+from mlsd.engine.probe import Role, first_exact, kernel_noise
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Case, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
 from mlsd.trials.identities import broken
-from tests.engine.fake import FakeClock
 
 CLOCK = MonotonicClock()
 WIDEST = 33  # rows of a pass whose counts are compared; from 64 on the CPU's attention rounds otherwise
@@ -105,7 +104,7 @@ class Arena:
     def __init__(self, files: dict[str, Path], n_ctx: int = 256) -> None:
         self._files, self._stack = files, ExitStack()
         self._models: dict[tuple[Path, int | None], LlamaModel] = {}
-        self._reports: dict[Path, ProbeReport] = {}
+        self._strategies: dict[tuple[Path, Role], str] = {}
         self._noise: dict[str, float] = {}
         self._plain: dict[Any, Generation] = {}
         self._judges: dict[str, Judge] = {}
@@ -128,10 +127,13 @@ class Arena:
         """A context of its own that gives logits."""
         return open_context(self.open(path, n_experts), msgspec.structs.replace(self.options, device_sampling=False))
 
-    def report(self, path: Path) -> ProbeReport:
-        if path not in self._reports:
-            self._reports[path] = probe(partial(open_context, self.open(path)), self.options, FakeClock())
-        return self._reports[path]
+    def strategy(self, path: Path, role: Role) -> str:
+        """The first that is exact for a model, at a gamma above those of most tests."""
+        if (path, role) not in self._strategies:
+            model = self.open(path)
+            found = first_exact(partial(open_context, model), self.options, role, 8, recurrent=model.is_recurrent)
+            self._strategies[path, role] = found or ""
+        return self._strategies[path, role]
 
     def noise(self, name: str) -> float:
         """The largest difference of logits between passes of up to `WIDEST` rows and single tokens."""
@@ -180,7 +182,7 @@ class Arena:
         draft, sampling = opening.get("draft"), opening.get("sampling")
         with self.opened(name, method, gamma, **opening) as (context, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
-            rollback = make_rollback(self.report(self._files[name]).target or "", context)
+            rollback = make_rollback(self.strategy(self._files[name], "target"), context)
             result = generate(context, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
             verdict = None
             if sampling is None or sampling.greedy:
@@ -208,9 +210,9 @@ class Arena:
         case = _case(method, gamma, draft, sampling=sampling or Sampling())
         path, given = self._files[name], None if draft is None else self._files[draft]
         second = second_file(case.drafter, path, given)
-        strategy = self.report(path).target or ""
+        strategy = self.strategy(path, "target")
         opening = opening_of(
-            case, self.options, strategy, lambda: draft_rollback or self.report(second or path).draft or ""
+            case, self.options, strategy, lambda: draft_rollback or self.strategy(second or path, "draft")
         )
         contexts = recipe(opening)
         context = open_context(self.open(path), contexts[0].options)

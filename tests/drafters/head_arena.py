@@ -123,7 +123,7 @@ def mixed_run(arena: Arena, name: str, context: LlamaContext, drafter: Drafter, 
     """A generation in which each round accepts what was mixed in; its output is plain decoding's, token for token."""
     prompt = arena.clear_prompt(name, gamma, N_PREDICT)
     mixed = Mixed(drafter, arena.plain(name, prompt, N_PREDICT))
-    rollback = make_rollback(arena.report(arena.path(name)).target or "", context)
+    rollback = make_rollback(arena.strategy(arena.path(name), "target"), context)
     limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
     result = generate(context, mixed, rollback, prompt, limits, CLOCK)
     assert result.tokens == mixed.known

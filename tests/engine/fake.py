@@ -75,7 +75,6 @@ class FakeContext:
 
     tokenizer = FakeTokenizer()
     n_vocab = tokenizer.vocabulary.n_tokens
-    window = 0
     model_key = None
 
     def __init__(

@@ -20,7 +20,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import ReadTap, TappedContext
-from mlsd.engine.probe import probe
+from mlsd.engine.probe import RollbackUse, check_rollback
 from mlsd.errors import EngineError, ModelFileError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
@@ -90,7 +90,8 @@ def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, sti
 
 def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> None:
     with LlamaModel(tiny / "falcon-h1.gguf") as model:
-        probe(partial(open_context, model), OPTIONS)
+        use = RollbackUse(strategy="trim", role="target", gamma=4)
+        assert check_rollback(partial(open_context, model), OPTIONS, use).exact
         assert still_open["llama_init_from_model"] == 0
     assert not any(still_open.values())
 

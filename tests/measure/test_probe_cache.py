@@ -9,6 +9,7 @@ import pytest
 import mlsd.measure.probe_cache
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.probe import RollbackUse
 from mlsd.errors import ModelFileError
 from mlsd.measure.messages import heard_by
 from mlsd.measure.probe_cache import ProbeCache, check_weights
@@ -45,21 +46,39 @@ def test_a_file_with_a_hash_is_looked_at_once(tiny: Path, monkeypatch: pytest.Mo
     assert len(looked) == 3
 
 
-def test_what_was_found_holds_for_one_model_build_and_every_option_of_a_context(tmp_path: Path) -> None:
-    cache, options = ProbeCache(tmp_path), ContextOptions(n_ctx=256, n_threads=1)
+USE = RollbackUse(strategy="trim", role="target", gamma=4)
+OPTIONS = ContextOptions(n_ctx=256, n_threads=1)
+
+
+def test_what_was_found_holds_for_one_model_build_use_and_every_option_of_a_context(tmp_path: Path) -> None:
+    cache = ProbeCache(tmp_path)
     others = (
         {"kv_type": "q8_0"}, {"n_batch": 64}, {"n_ubatch": 64}, {"flash_attention": "off"}, {"n_threads": 2},
-        {"n_snapshots": 3}, {"tree": "keep"}, {"n_gpu_layers": 0},
+        {"tree": "keep"}, {"n_gpu_layers": 0},
     )  # fmt: skip
-    paths = {cache._path(NAMED, msgspec.structs.replace(options, **other)) for other in ({}, *others)}
-    assert len(paths) == 1 + len(others)
-    assert cache._path(NAMED, msgspec.structs.replace(options, n_ctx=512)) in paths
+    paths = {cache._path(NAMED, msgspec.structs.replace(OPTIONS, **other), USE) for other in ({}, *others)}
+    paths.add(cache._path(NAMED, OPTIONS, msgspec.structs.replace(USE, gamma=8)))
+    assert len(paths) == 2 + len(others)
 
 
-def test_a_probe_gives_signs_of_life(tiny: Path, tmp_path: Path) -> None:
+def test_a_check_is_made_once_with_signs_of_life_and_only_a_long_text_asks_for_the_contexts_length(
+    tiny: Path, tmp_path: Path
+) -> None:
     heard = list[str]()
     token = heard_by.set(heard.append)
+    longer = msgspec.structs.replace(OPTIONS, n_ctx=512)
     with LlamaModel(tiny / "llama.gguf") as model:
-        ProbeCache(tmp_path).get(NAMED, ContextOptions(n_ctx=256, n_threads=1), model)
+        found = ProbeCache(tmp_path).check(NAMED, OPTIONS, model, USE)
+        n_passes = len(heard)
+        assert ProbeCache(tmp_path).check(NAMED, longer, model, USE) == found
+        assert len(heard) == n_passes > 10 and set(heard) == {"checking how llama rolls back"}
+        ProbeCache(tmp_path).check(NAMED, longer, model, msgspec.structs.replace(USE, behind="long text"))
+        assert len(heard) > n_passes
     heard_by.reset(token)
-    assert len(heard) > 10 and set(heard) == {"trying how llama rolls back"}
+
+
+def test_what_the_engine_refused_is_tried_again_in_the_next_session(tiny: Path, tmp_path: Path) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model:
+        refused = msgspec.structs.replace(USE, strategy="snapshots")
+        assert not ProbeCache(tmp_path).check(NAMED, OPTIONS, model, refused).exact
+    assert not list(tmp_path.rglob("*.json"))

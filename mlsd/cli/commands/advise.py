@@ -13,7 +13,7 @@ from mlsd.cli.answers import answer_object
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
-from mlsd.records import DRAFT_MODEL
+from mlsd.records import DRAFT_MODEL, GAMMAS
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
 from mlsd.store.newest import study_databases
@@ -45,7 +45,6 @@ def _rate(text: str) -> float:
 
 
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
-_GAMMAS = (1, 2, 4, 8, 16)
 _MACS_GIB = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
@@ -55,7 +54,7 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @shared.draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
 @shared.drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
-@shared.gammas_option("[default: 1,2,4,8,16]", default=_GAMMAS)
+@shared.gammas_option("[default: 1,2,4,8,16]", default=GAMMAS)
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",

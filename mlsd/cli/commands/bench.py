@@ -66,7 +66,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
     metavar="STRATEGY",
     default="auto",
     show_default=True,
-    help=f"How rejected tokens are removed: auto (the fastest that is exact here), {', '.join(STRATEGIES)}.",
+    help=f"How rejected tokens are removed: auto (the usual one of its memory, if exact), {', '.join(STRATEGIES)}.",
 )
 @shared.stop_at_eog_option
 @db_option("results/bench.sqlite")

@@ -173,8 +173,6 @@ def _summary(result: CalibrationResult) -> str:
     load = seconds.pop("load", 0.0)
     parts = ", ".join(f"{part} {value:.1f} s" for part, value in seconds.items())
     text += f" Measuring took {sum(seconds.values()):.1f} s ({parts}), loading {load:.1f} s."
-    if result.spent.rollback_assumed:
-        text += " How states are rolled back was assumed, not tested: `mlsd doctor MODEL` tests it."
     return text
 
 

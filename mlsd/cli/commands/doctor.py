@@ -12,13 +12,13 @@ from mlsd.cli import options as shared
 from mlsd.cli.options import json_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.hardware import darwin
-from mlsd.records import EngineOptions
+from mlsd.records import GAMMAS, EngineOptions
 from mlsd.report.render.table import Table, Tone, table, text, words
 from mlsd.report.tables.records import checks_table, machine_rows
-from mlsd.units import NS_PER_MS, format_bytes
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
-    from mlsd.engine.probe import ProbeReport, Role
+    from mlsd.engine.probe import Role
     from mlsd.measure.messages import Probed
     from mlsd.measure.parent.builds import BuildVerdict
     from mlsd.measure.parent.doctor import Diagnosis, ProfileFit
@@ -40,6 +40,7 @@ _TONES: dict[str, Tone] = {
 @shared.build_option
 @json_option
 @shared.engine_options
+@shared.gammas_option("[default: as bench, 1,2,4,8,16]", default=GAMMAS)
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -50,11 +51,13 @@ def doctor(
     output: Path | None,
     as_json: bool,
     engine: EngineOptions,
+    gammas: tuple[int, ...],
 ) -> None:
     """Show this machine, the build, what could not be read and why, and which profiles fit.
 
-    With MODEL, a path or an id, it is rolled back in every way and its logits compared with a fresh decode of the same
-    tokens; the engine picks its strategies by this test. Exits with 1 if a check of --self-check fails.
+    With MODEL, a path or an id, it is rolled back in every way, and its logits are compared with those of the same
+    tokens from which nothing was taken back: what arms of bench get at each gamma. Exits with 1 if a check of
+    --self-check fails.
 
     With --builds the words are builds, as --build takes them: `.` (this environment), another environment or its
     interpreter, a wheel, a folder with libllama, or a Homebrew or conda prefix. Whether one fits is decided by trying:
@@ -63,13 +66,14 @@ def doctor(
     if builds + checks + bool(names and not builds) > 1 or (len(names) > 1 and not builds):
         raise click.UsageError("Give one MODEL, or --builds with builds to try, or --self-check.")
     refuse(ctx, ("output",), not checks, "--self-check")
-    refuse(ctx, ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention"), builds or checks or not names, "a MODEL")
+    of_model = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "gammas")
+    refuse(ctx, of_model, builds or checks or not names, "a MODEL")
     if builds:
         _builds(ctx, names, as_json)
     elif checks:
         _self_check(output, as_json)
     elif names:
-        _probe(names[0], engine, as_json)
+        _probe(names[0], engine, gammas, as_json)
     else:
         _machine(as_json)
 
@@ -147,43 +151,32 @@ def _to_get(fit: ProfileFit) -> str:
 # --- a model's rollbacks ------------------------------------------------------------------------------------------
 
 
-def _probe(target: str, engine: EngineOptions, as_json: bool) -> None:
+def _probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json: bool) -> None:
     shared.check_models(target)
+    from mlsd.engine.probe import NOISE_WIDTHS
     from mlsd.measure.process import call
     from mlsd.measure.worker.serve import probe_model
-
-    with working(f"Rolling {target} back in every way"):
-        result = call(partial(probe_model, shared.model_file(target), engine), doing="probing a model")
-    if as_json:
-        figures = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
-        of_report = {name: getattr(result.report, name) for name in (*figures, "target", "draft")}
-        print_json({"model": result.model, "backend": result.backend, "device": result.device, **of_report})
-    else:
-        _print_probe(result)
-
-
-def _print_probe(result: Probed) -> None:
-    from mlsd.engine.probe import NOISE_WIDTHS
     from mlsd.report.tables.records import probe_table
 
-    report = result.report
+    with working(f"Rolling {target} back in every way"):
+        result = call(partial(probe_model, shared.model_file(target), engine, gammas), doing="probing a model")
+    if as_json:
+        print_json(result)
+        return
     print_table(probe_table(result))
     say(
         f"Kernel noise of passes up to {max(NOISE_WIDTHS)} wide (largest logit difference from single-token passes): "
-        f"{report.kernel_noise:.3g}"
+        f"{result.kernel_noise:.3g}"
     )
-    say(f"Without rollback the same logits differ by: {report.control_diff:.6f}")
-    place = "from the graph" if report.samples_on_device else "from the logits"
-    in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
-    say(f"Greedy tokens come {place}: plain rounds of {in_graph:.3f} ms with the graph, {by_hand:.3f} ms without.")
-    say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
+    say(f"As a target: {_chosen(result, 'target')}.  As a draft: {_chosen(result, 'draft')}.")
 
 
-def _chosen(report: ProbeReport, role: Role) -> str:
-    found = {gamma: report.best(role, gamma) or "no exact strategy" for gamma in (2, 4, 8, 16)}
-    if len(set(found.values())) == 1:
-        return found[4]
-    return ", ".join(f"{name} at gamma {gamma}" for gamma, name in found.items())
+def _chosen(result: Probed, role: Role) -> str:
+    """What arms get, once where it is the same at every gamma."""
+    by_gamma = {each.gamma: each.strategy or "nothing is exact" for each in result.chosen if each.role == role}
+    if len(set(by_gamma.values())) == 1:
+        return next(iter(by_gamma.values()))
+    return ", ".join(f"{name} at gamma {gamma}" for gamma, name in by_gamma.items())
 
 
 # --- builds of llama.cpp ------------------------------------------------------------------------------------------

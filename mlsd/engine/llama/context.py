@@ -72,7 +72,6 @@ class LlamaContext:
         self._most_rows, self._most_outputs = options.n_batch, options.max_outputs
         self._on_device = options.device_sampling
         self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
-        self.window = int(self._native.llama_model_n_swa(model.handle))
 
     # --- opening and closing ------------------------------------------------------------------------------------
 

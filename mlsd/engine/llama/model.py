@@ -86,6 +86,7 @@ class LlamaModel:
             adds_bos=bool(native.llama_vocab_get_add_bos(self.vocab)),
             adds_eos=bool(native.llama_vocab_get_add_eos(self.vocab)),
         )
+        self.window = int(native.llama_model_n_swa(self.handle))  # positions that some layers see (0: all see all)
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
         self.is_recurrent = bool(
             native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)

@@ -1,7 +1,7 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
-head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the two in
+head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the one in
 which a rollback is tried before its arm opens, while others are open; with the weights a draft that is cut out of its
 target. What mlsd itself keeps is not counted (a search index, the target's rows for a head).
 """
@@ -18,7 +18,7 @@ from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.losslessness import judge_options
-from mlsd.engine.probe import Role, assumed_strategy, probe_contexts
+from mlsd.engine.probe import Role, candidates, checked_options
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shape import FULL
@@ -66,7 +66,9 @@ class Sized(Record, frozen=True, kw_only=True):
         else:
             shape = FULL[self.shape or ""]
             architecture, states = shape.architecture, any(map(shape.is_recurrent, range(shape.n_layers)))
-        return assumed_strategy(role, recurrent=states, snapshots=architecture.startswith(_SNAPSHOTS))
+        names = candidates(role, recurrent=states)
+        keeps_snapshots = architecture.startswith(_SNAPSHOTS)
+        return next(name for name in names if name != "snapshots" or keeps_snapshots)
 
 
 class ArmMemory(Record, frozen=True, kw_only=True):
@@ -239,8 +241,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
             options = msgspec.structs.replace(one.options, kind="plain")
             opened.append(_Opened(of, options, "states" if one.saves else "nothing"))
             if one.rollback in STRATEGIES and case.arm == "sd":
-                clean, tried = probe_contexts(options, one.rollback, case.gamma)
-                found.append(("probing", [_Opened(of, clean), _Opened(of, tried, "all")]))
+                found.append(("probing", [_Opened(of, checked_options(options, one.rollback, case.gamma), "all")]))
         found.append((arm_of(case).setting, opened))
         of = _wanted(models, target)
         judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []

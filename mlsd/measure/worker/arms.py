@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +28,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import ProbeReport, Role, StrategyResult, choose_strategy, questions
-from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
+from mlsd.engine.probe import Role, RollbackCheck, candidates, choose_strategy, uses
+from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.verify import Outputs
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.source import Source
@@ -83,44 +83,46 @@ class Models:
 
 
 class Strategies:
-    """What the probe found of each model, from the cache or made now."""
+    """The rollback strategy of each arm: the first candidate that is exact in contexts such as it opens."""
 
-    def __init__(self, models: Models, options: ContextOptions, cache: ProbeCache, *, is_sd: bool) -> None:
-        self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
-
-    def report(self, path: Path) -> ProbeReport:
-        return self._cache.get(self._models.ref(path), self._options, self._models.open(path))
-
-    @cached_property
-    def samples_on_device(self) -> bool:
-        """As the probe found it for the target; without one where the device is not the host itself."""
-        path = self._models.path
-        report = self.report(path) if self._is_sd else self._cache.known(self._models.ref(path), self._options)
-        return self._models.backend.backend != "CPU" if report is None else report.samples_on_device
+    def __init__(self, models: Models, options: ContextOptions, cache: ProbeCache) -> None:
+        self._models, self._options, self._cache = models, options, cache
 
     def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
-        def check(name: str) -> StrategyResult:
-            options = rollback_options(name, self._options, gamma)
-            return self._check(path, options, name, role, gamma)
-
-        return choose_strategy(path.name, role, gamma, wanted, lambda: self.report(path), check)
+        """Raises: EngineError where none is exact, or not the one that is wanted."""
+        model = self._models.open(path)
+        names = candidates(role, recurrent=model.is_recurrent, backend=self._models.backend.backend)
+        check = partial(self._check, path, self._options, role=role, gamma=gamma)
+        return choose_strategy(path.name, role, gamma, wanted, names, check)
 
     def check_tree(self, options: ContextOptions, gamma: int) -> None:
         """Try the trees of a target's context. Raises: EngineError where a path that is kept is not exact."""
-        found = self._check(self._models.path, options, "trim", "target", gamma)
-        if not found.exact:
+        check = self._check(self._models.path, options, "trim", role="target", gamma=gamma)
+        if not check.exact:
             raise EngineError(
-                f"Trees are not exact for {self._models.path.name} on this backend: {found.reason}.",
+                f"Trees are not exact for {self._models.path.name} on this backend: {check.reason}.",
                 hint="Draft single chains, or give the option commit=redecode.",
             )
 
-    def _check(self, path: Path, options: ContextOptions, name: str, role: Role, gamma: int) -> StrategyResult:
-        """Every question about a strategy, up to the first that it does not stand."""
-        for question in questions(options, name, role, gamma):
-            found = self._cache.check(self._models.ref(path), options, self._models.open(path), question)
-            if not found.exact:
-                break
-        return found
+    def _check(self, path: Path, options: ContextOptions, strategy: str, *, role: Role, gamma: int) -> RollbackCheck:
+        return check_uses(self._cache, self._models.ref(path), options, self._models.open(path), strategy, role, gamma)
+
+
+def check_uses(
+    cache: ProbeCache,
+    ref: ModelRef,
+    options: ContextOptions,
+    model: LlamaModel,
+    strategy: str,
+    role: Role,
+    gamma: int,
+) -> RollbackCheck:
+    """Every use that an arm makes of a strategy, up to the first that is not exact."""
+    for use in uses(options, model.window, strategy, role, gamma):
+        check = cache.check(ref, options, model, use)
+        if not check.exact:
+            break
+    return check
 
 
 _LEAST_WIDTH = 5  # of the wide passes that show heat
@@ -181,8 +183,7 @@ class Arms:
         self._options = context_options(job.engine, n_ctx)
         self._warmer: LlamaContext | None = None
         self._first = self.target.tokenize("a")[:1]
-        is_sd = any(case.arm == "sd" for case in job.cases.values())
-        self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
+        self.strategies = Strategies(self._models, self._options, cache)
         self._judge = Judge(partial(open_heard, "judging", self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
@@ -192,6 +193,11 @@ class Arms:
     @property
     def backend(self) -> BackendInfo:
         return self._models.backend
+
+    @property
+    def _samples_on_device(self) -> bool:
+        """Where the device is the host itself, a row of logits is there already."""
+        return self.backend.backend != "CPU"
 
     # --- arms -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +237,7 @@ class Arms:
             self._options,
             strategy,
             lambda: choose(self._models.second(case) or path, case.rollback, "draft", case.gamma),
-            device_sampling=self.strategies.samples_on_device,
+            device_sampling=self._samples_on_device,
         )
         contexts = recipe(opening)
         if contexts[0].options.tree != "off":
@@ -265,7 +271,7 @@ class Arms:
         """The target's plain greedy output, from a trial of plain decoding or written now in a context of its own."""
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
-            options = msgspec.structs.replace(self._options, device_sampling=self.strategies.samples_on_device)
+            options = msgspec.structs.replace(self._options, device_sampling=self._samples_on_device)
             with self.stages.of("reference"), open_context(self.target, options) as context, ExitStack() as opened:
                 arm = _Arm(context, NoDrafter(), make_rollback("trim", context), None, opened)
                 self._references[tuple(prompt), limits.n_predict] = self._decode(arm, prompt, limits).tokens

@@ -19,7 +19,6 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import BreakdownJob, alive
-from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.timing import PassBench, check_room
 from mlsd.store.rows import PassShares
 
@@ -33,21 +32,17 @@ def break_down(job: BreakdownJob) -> tuple[PassShares, ...]:
     """
     # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
     os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"
-    clock, cache = MonotonicClock(), ProbeCache()
+    clock = MonotonicClock()
     found: list[PassShares] = []
     with ExitStack() as stack:
         target = _open(stack, job.target.path, job)
         text = target.tokenize(job.text)
         widest = max(job.rows)
         check_room(len(text), target, job.depth, widest)
-        snapshots = False
-        if target.is_recurrent and widest > 1:
-            report = cache.get(job.target.ref, context_options(job.engine, 1), target)
-            snapshots = report.target == "snapshots"
         key = job.target.ref.key
         for rows in job.rows:
             alive("profiling passes")
-            found.append(_profile(target, job, clock, text, rows, snapshots=snapshots, key=key))
+            found.append(_profile(target, job, clock, text, rows, snapshots=target.is_recurrent, key=key))
         network = _draft_network(job)
         if network is not None:
             path, key, part = network

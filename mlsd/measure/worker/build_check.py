@@ -15,7 +15,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, library, sequence_state_version
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
-from mlsd.engine.probe import PROBE_TEXT, probe
+from mlsd.engine.probe import PROBE_TEXT, RollbackUse, check_rollback
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
@@ -27,6 +27,7 @@ from mlsd.planning.job import Job
 from mlsd.records import EngineOptions
 
 _TOP = 50  # tokens whose logits are read at each place: the rest of a vocabulary is never chosen
+_GAMMA = 8  # of the rollback that is tried
 _N_KNOWN = 8  # tokens of the known text
 # Logits of the embedded tiny-dense after that text, for every 64th token. Its kernels round alike to 1e-7 of the spread
 # with AVX-512, AVX2 and no vectors at all; half precision on a GPU is coarser, a shifted structure is nowhere near.
@@ -90,10 +91,11 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
                     f"This build does not keep memory as mlsd reads it: {error.message}",
                     hint="Rollback and self-drafting live by it; use another build.",
                 ) from error
-        report = probe(open_model, _reading(engine, 1))
-    if report.target is None:
-        raise NativeError("This build cannot go back: no rollback strategy is exact for the embedded model.")
-    return distance, report.target
+        use = RollbackUse(strategy="trim", role="target", gamma=_GAMMA)
+        check = check_rollback(open_model, _reading(engine, 1), use)
+    if not check.exact:
+        raise NativeError(f"This build cannot go back: a cut is not exact for the embedded model ({check.reason}).")
+    return distance, use.strategy
 
 
 def known_logits(context: LlamaContext) -> Logits:

@@ -21,13 +21,12 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import ProbeReport, assumed_strategy, check_model
+from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import EngineError
 from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, alive
-from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.timing import PassBench, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
@@ -46,13 +45,11 @@ _DRAFT_ROUND = 5  # tokens that a draft takes back where that is timed
 _DRAFT_SHARE = 0.25  # of the first repeat
 _BURST_SHARE = 0.06
 _ROLLBACK_SHARE = 0.15
-_PROBE_SHARE = 0.15
-_PROBE_PASSES = 400  # single-token passes that take about as long as the probe
 
 
 def calibrate(job: CalibrateJob) -> Iterator[Passes | Covered | Spent]:
     """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
-    with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
+    with closing(Calibration(job, MonotonicClock())) as calibration:
         yield from calibration.repeats()
         if job.windows and job.n_experts:
             yield calibration.coverage()
@@ -62,12 +59,11 @@ def calibrate(job: CalibrateJob) -> Iterator[Passes | Covered | Spent]:
 class Calibration:
     """One target and perhaps a draft, open for timing. Close it after use."""
 
-    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache) -> None:
-        self._job, self._clock, self._cache = job, clock, cache
-        self._spent_ns, self._assumed = collections.Counter[str](), False
+    def __init__(self, job: CalibrateJob, clock: Clock) -> None:
+        self._job, self._clock = job, clock
+        self._spent_ns = collections.Counter[str]()
         self.options = context_options(job.engine, max(job.depths) + 3 * max(job.rows) + _ROOM)
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
-        self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
         self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
         self._t_one_ns = 0
         with ExitStack() as opening:
@@ -127,7 +123,7 @@ class Calibration:
 
     def spent(self) -> Spent:
         """What each part took so far."""
-        return Spent(seconds={part: ns / 1e9 for part, ns in self._spent_ns.items()}, rollback_assumed=self._assumed)
+        return Spent(seconds={part: ns / 1e9 for part, ns in self._spent_ns.items()})
 
     def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
         visits = collections.deque(self._visits(None if repeat == 0 else rng))
@@ -173,11 +169,11 @@ class Calibration:
         """
         job, widest, n_done = self._job, max(widths), 0
         # Plain decoding rolls nothing back, so it needs no strategy.
-        strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
+        strategy = self._strategy(self.target, "target") if widest > 1 else None
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=widest), widest)
         with open_context(self.target, options) as context:
             if strategy == "snapshots" and not context.n_snapshots:
-                strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
+                strategy = "checkpoint"  # this engine keeps no snapshots of this architecture
             bench, filled = self._bench(context, job.target, depth, repeat, budget)
             for width in widths if filled else ():
                 if n_done and share.is_over:
@@ -198,7 +194,7 @@ class Calibration:
     def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> list[CalibrationPoint]:
         job, draft = self._job, self.draft
         assert draft is not None and job.draft is not None
-        strategy = self._strategy(job.draft, draft, budget)
+        strategy = self._strategy(draft, "draft")
         if repeat == 0:
             budget = budget.part(_DRAFT_SHARE)
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
@@ -211,7 +207,7 @@ class Calibration:
                         bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
                     for rows in _DRAFT_WIDTHS[1:]:
                         bench.draft_step(rows)
-                if strategy is not None and not budget.is_over:
+                if not budget.is_over:
                     bench.rollback(strategy, _DRAFT_ROUND, singly=True)
                 if filled and strategy == "checkpoint":  # which says that accepted tokens are taken in again
                     bench.checkpoint()
@@ -232,21 +228,10 @@ class Calibration:
             self._fill_ns[depth, file is self._job.draft] = point.span_ns
         return bench, filled
 
-    # --- rollback -------------------------------------------------------------------------------------------------
-
-    def _strategy(self, file: ModelFile, model: LlamaModel, budget: TimeBudget) -> str | None:
-        """How a model is rolled back: as a probe found, or as its kind is known to be where a probe takes too long."""
-        is_target = model is self.target
-        report = self._reports.get(is_target) or self._cache.known(file.ref, self.options)
-        affordable = _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
-        if report is None and affordable:
-            with self._booked("probe"):
-                report = self._cache.get(file.ref, self.options, model)
-        if report is not None:
-            self._reports[is_target] = report
-            return report.target if is_target else report.draft
-        self._assumed = True
-        return assumed_strategy("target" if is_target else "draft", recurrent=model.is_recurrent)
+    def _strategy(self, model: LlamaModel, role: Role) -> str:
+        """The usual one of its kind of memory: here it is timed, and arms see whether it is exact."""
+        backend = backend_info(self._job.engine.n_gpu_layers).backend
+        return candidates(role, recurrent=model.is_recurrent, backend=backend)[0]
 
     # --- experts --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import ctypes
 import statistics
 import tempfile
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import TappedContext, TensorValue
-from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, kernel_noise, probe
+from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, Role, first_exact, kernel_noise
 from mlsd.errors import EngineError, ModelFileError, NativeError
 from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
@@ -40,6 +41,7 @@ LARGE_VOCABULARY = msgspec.structs.replace(TINY["qwen35"], n_vocab=REAL_VOCABULA
 _WORK_WIDTHS = (256, 1024)
 _REPEATS = 5
 _GAMMAS = (1, 4, 16)
+_ROLLBACK_GAMMA = 8
 _N_GREEDY = 48
 MEMORY_TOLERANCE = 0.05
 # Four times the work takes at least this much longer, unless the clock was read before the device was done.
@@ -132,9 +134,13 @@ def _spans(context: Context, tokens: Sequence[int]) -> list[int]:
 
 
 def _rollback(model: LlamaModel) -> Answer:
-    report = probe(partial(open_context, model), _options())
-    exact = report.target is not None and report.draft is not None
-    return exact, f"as a target {report.target or 'none'}, as a draft {report.draft or 'none'}", {}
+    """The first candidate that is exact, at a gamma that most use."""
+    find = partial(first_exact, recurrent=model.is_recurrent, backend=backend_info().backend)
+    target, draft = (
+        find(partial(open_context, model), _options(), role, _ROLLBACK_GAMMA) for role in typing.get_args(Role)
+    )
+    answer = f"as a target {target or 'none'}, as a draft {draft or 'none'}"
+    return target is not None and draft is not None, answer, {}
 
 
 def _sampling(model: LlamaModel) -> Answer:

@@ -5,6 +5,7 @@ closes.
 """
 
 import importlib
+import itertools
 import os
 import secrets
 import signal
@@ -23,6 +24,8 @@ from mlsd.drafters import own
 from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
+from mlsd.engine.llama.open import open_context
+from mlsd.engine.probe import Role, RollbackCheck, candidates, kernel_noise
 from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
@@ -30,7 +33,7 @@ from mlsd.measure import messages
 from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.measure.probe_cache import ProbeCache, check_weights
-from mlsd.measure.worker.arms import Arms, arm_key
+from mlsd.measure.worker.arms import Arms, arm_key, check_uses
 from mlsd.measure.worker.footprints import check_memory
 from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
@@ -39,6 +42,7 @@ from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
 T = TypeVar("T")
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
+_PROBED_POSITIONS = 1024  # of contexts in which strategies are tried before any arm is known
 
 
 def main() -> None:
@@ -115,8 +119,7 @@ def measure_slots(
 ) -> None:
     """Measure a job block by block, each a turn; a slot that fails becomes a failed trial."""
     if job.strict:
-        for case in job.cases.values():
-            arms.check(case)
+        check_arms(job, arms)
     arms.stages.switch("other")
     blocks = _BlockRunner(job, arms, send, clock, conditions)
     send(messages.Loaded())
@@ -125,12 +128,47 @@ def measure_slots(
     send(messages.Finished())
 
 
-def probe_model(model: ModelFile, engine: EngineOptions) -> messages.Probed:
-    """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
+def check_arms(job: Job, arms: Arms) -> None:
+    """Open every arm. One that cannot run leaves failed trials with its reason beside the others.
+
+    Raises: MlsdError of the first, where plain decoding cannot run, or nothing that is drafted.
+    """
+    problems, n_drafted = list[MlsdError](), sum(case.arm == "sd" for case in job.cases.values())
+    for case in job.cases.values():
+        try:
+            arms.check(case)
+        except MlsdError as error:
+            if case.arm == "ar":
+                raise
+            problems.append(error)
+    if problems and len(problems) == n_drafted:
+        raise problems[0]
+
+
+def probe_model(model: ModelFile, engine: EngineOptions, gammas: tuple[int, ...]) -> messages.Probed:
+    """Try every rollback strategy at these gammas, as arms with contexts of that length would; and what they get."""
+    checks, chosen = list[RollbackCheck](), list[messages.ChosenRollback]()
+    cache, info = ProbeCache(), backend_info(engine.n_gpu_layers)
+    options = context_options(engine, _PROBED_POSITIONS)
     with LlamaModel(Path(model.path), n_gpu_layers=engine.n_gpu_layers) as loaded:
-        report = ProbeCache().get(model.ref, context_options(engine, 1), loaded, fresh=True)
-    info = backend_info(engine.n_gpu_layers)
-    return messages.Probed(model=model.ref, backend=info.backend, device=info.device, report=report)
+        for role, gamma in itertools.product(typing.get_args(Role), gammas):
+            exact: str | None = None
+            for name in candidates(role, recurrent=loaded.is_recurrent, backend=info.backend):
+                checks.append(check_uses(cache, model.ref, options, loaded, name, role, gamma))
+                exact = exact or (name if checks[-1].exact else None)
+                if exact == "trim":
+                    break  # a cut is free, so no other one is worth trying
+            chosen.append(messages.ChosenRollback(role=role, gamma=gamma, strategy=exact))
+        noise = max(kernel_noise(partial(open_context, loaded), options).values())
+    return messages.Probed(
+        model=model.ref,
+        backend=info.backend,
+        device=info.device,
+        n_ctx=options.n_ctx,
+        kernel_noise=noise,
+        checks=tuple(checks),
+        chosen=tuple(chosen),
+    )
 
 
 class _BlockRunner:

@@ -220,16 +220,16 @@ def _real(value: object) -> float | None:
 
 
 def probe_table(found: Probed) -> Table:
-    """Rollback strategies as they were tested on a model."""
+    """Rollback strategies as they were tried on a model."""
     return table(
-        f"{found.model.id} on {found.device} ({found.backend})",
-        found.report.strategies,
-        words("strategy", lambda row: row.name),
-        words("after", lambda row: "one batch" if row.history == "batch" else "single tokens"),
+        f"{found.model.id} on {found.device} ({found.backend}), contexts of {found.n_ctx:,} positions",
+        found.checks,
+        words("as a", lambda row: row.role),
+        words("strategy", lambda row: row.strategy),
+        numbers("gamma", lambda row: number(row.gamma, 0)),
         words("exact", lambda row: "yes" if row.exact else "no"),
         numbers("max logit difference", lambda row: number(row.max_logit_diff, 6)),
-        numbers("ms a round of gamma 2", lambda row: number(row.round_ns[2] / NS_PER_MS if row.round_ns else None, 3)),
-        numbers("of 8", lambda row: number(row.round_ns[8] / NS_PER_MS if row.round_ns else None, 3)),
+        numbers("rounding", lambda row: number(row.tolerance, 6)),
         words("", lambda row: row.reason or ""),
     )
 

@@ -91,7 +91,7 @@ def skip_tap(cut: CutDraft) -> SkipTap:
 
 
 def run_in_place(arena: Arena, name: str, tap: SkipTap, gamma: int = 3, seed: int = 3, n_predict: int = 40) -> Run:
-    strategy = arena.report(arena.path(name)).target or ""
+    strategy = arena.strategy(arena.path(name), "target")
     options = rollback_options(strategy, arena.options, gamma)
     options = msgspec.structs.replace(options, device_sampling=False, max_outputs=gamma + 1)
     with TappedContext(arena.model(name), options) as context:

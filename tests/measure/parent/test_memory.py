@@ -13,7 +13,7 @@ from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import check, probe_contexts, questions
+from mlsd.engine.probe import check_rollback, checked_options, uses
 from mlsd.engine.rollback import rollback_options
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
@@ -195,8 +195,8 @@ def test_what_is_open_while_a_rollback_is_tried_is_counted(tiny: Path, name: str
             context.close = closed  # type: ignore[method-assign]
             return context
 
-        for question in questions(options, strategy, "target", 4):
-            assert check(opened, options, question).exact
-        counted = sum(one.total_bytes for one in footprints(model, probe_contexts(options, strategy, 4)))
+        for use in uses(options, 0, strategy, "target", 8):
+            assert check_rollback(opened, options, use).exact
+        counted = sum(one.total_bytes for one in footprints(model, (checked_options(options, strategy, 8),)))
         most = max(sum(one.total_bytes for one in footprints(model, tuple(own))) for own in together)
     assert not now_open and most == counted

@@ -96,7 +96,7 @@ def opened(request: BenchRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Strategies, "choose", strategy)
     monkeypatch.setattr(Strategies, "check_tree", lambda *asked: None)
-    monkeypatch.setattr(Strategies, "samples_on_device", True)
+    monkeypatch.setattr(Arms, "_samples_on_device", True)
     (load,) = plan_bench(request).loads
     with Arms(load, MonotonicClock(), ProbeCache(cache)) as arms:
         monkeypatch.setattr(LlamaContext, "__init__", context)
