@@ -164,6 +164,9 @@ def _probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json:
         print_json(result)
         return
     print_table(probe_table(result))
+    reasons = (f"{one.strategy} as a {one.role}: {one.reason}" for one in result.checks if one.reason is not None)
+    for reason in dict.fromkeys(reasons):
+        say(reason)
     say(
         f"Kernel noise of passes up to {max(NOISE_WIDTHS)} wide (largest logit difference from single-token passes): "
         f"{result.kernel_noise:.3g}"

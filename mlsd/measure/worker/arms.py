@@ -117,12 +117,13 @@ def check_uses(
     role: Role,
     gamma: int,
 ) -> RollbackCheck:
-    """Every use that an arm makes of a strategy, up to the first that is not exact."""
+    """The first use that an arm makes of a strategy and that is not exact, or else the one that is off by most."""
+    checks = list[RollbackCheck]()
     for use in uses(options, model.window, strategy, role, gamma):
-        check = cache.check(ref, options, model, use)
-        if not check.exact:
-            break
-    return check
+        checks.append(cache.check(ref, options, model, use))
+        if not checks[-1].exact:
+            return msgspec.structs.replace(checks[-1], gamma=gamma)
+    return msgspec.structs.replace(max(checks, key=lambda check: check.max_logit_diff or 0.0), gamma=gamma)
 
 
 _LEAST_WIDTH = 5  # of the wide passes that show heat

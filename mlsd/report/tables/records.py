@@ -228,9 +228,8 @@ def probe_table(found: Probed) -> Table:
         words("strategy", lambda row: row.strategy),
         numbers("gamma", lambda row: number(row.gamma, 0)),
         words("exact", lambda row: "yes" if row.exact else "no"),
-        numbers("max logit difference", lambda row: number(row.max_logit_diff, 6)),
-        numbers("rounding", lambda row: number(row.tolerance, 6)),
-        words("", lambda row: row.reason or ""),
+        numbers("logits off by", lambda row: number(row.max_logit_diff, 6)),
+        numbers("rounding explains", lambda row: number(row.tolerance, 6)),
     )
 
 
