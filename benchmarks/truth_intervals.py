@@ -6,17 +6,19 @@ that what is judged is what is printed.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from benchmarks.harness import Result, percent
+from mlsd.analysis import frames
 from mlsd.analysis.claims.claim_tests import TESTS
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.study_fits import fit_curve
-from mlsd.analysis.pairs import PairedTrials, with_facts
+from mlsd.analysis.pairs import PairedTrials
 from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
 from mlsd.stats import Interval, mean_over, smallest_effect
 
@@ -107,8 +109,26 @@ def _paired(
     models: Mapping[str, ModelFacts] | None = None,
     ratios: Mapping[int, float] | None = None,
 ) -> PairedTrials:
-    pairs = with_facts(rows, models or {}, ratios or {})
-    return PairedTrials(pairs=pairs, plain=pairs.iloc[:0], models=models or {})
+    facts = models or {}
+
+    def complete(row: dict[str, Any]) -> dict[str, Any]:
+        target, draft = facts.get(row["target"]), facts.get(row["draft"] or "")
+        return {
+            **row,
+            "round_ms": row["draft_ms"] + row["verify_ms"] + row["rest_ms"],
+            "mixture": bool(target and target.n_experts),
+            "parameters": target.n_parameters if target else 0,
+            "active": target.n_parameters_active if target else 0,
+            "weight_bytes": target.weight_bytes if target else 0,
+            "architecture": target.architecture if target else "",
+            "shape": target.architecture if target else "",
+            "draft_parameters": draft.n_parameters if draft else None,
+            "perplexity_ratio": (ratios or {}).get(row["trial_id"]),
+        }
+
+    by_name = [field._replace(get=itemgetter(field.name)) for field in frames.PAIRS]
+    pairs = frames.made(map(complete, rows), by_name)
+    return PairedTrials(pairs=pairs, plain=pairs.iloc[:0], models=facts)
 
 
 def _pair(rng: np.random.Generator, text: float, **changes: Any) -> dict[str, Any]:

@@ -5,15 +5,17 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from mlsd.analysis.results import frames
-from mlsd.analysis.study import study_frames
+from mlsd.analysis import frames
 from mlsd.measure.parent.checks import WARNINGS
 from mlsd.records import Status
 from mlsd.report.tables import arms
 from mlsd.trials.fields import Field
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
-_TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boolean": "yes or no", "object": "by name"}
+_TYPES = {
+    "string": "text", "Int64": "whole number", "int64": "whole number", "float64": "number", "boolean": "yes or no",
+    "bool": "yes or no", "object": "by name",
+}  # fmt: skip
 
 
 def tables() -> dict[str, str]:
@@ -23,9 +25,7 @@ def tables() -> dict[str, str]:
         "shown": _rows(("column", "meaning"), arms.MEANINGS.items()),
         "warnings": _rows(("code", "meaning"), WARNINGS.items()),
         "statuses": _rows(("status", "meaning"), ((one.value, statuses[one.name]) for one in Status)),
-        "trials": _columns(frames.TRIALS),
-        "outcomes": _columns(frames.OUTCOMES),
-        **{name: _columns(columns) for name, columns in study_frames.FRAMES.items()},
+        **{name: _columns(columns) for name, columns in frames.FRAMES.items()},
     }
 
 

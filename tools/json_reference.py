@@ -32,8 +32,8 @@ from mlsd.analysis.experts.coverage import CoverageTable
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
+from mlsd.analysis.frames import TRIALS
 from mlsd.analysis.predict.prediction_error import Validation
-from mlsd.analysis.results.frames import TRIALS
 from mlsd.analysis.results.round_split import RoundSplit
 from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader

@@ -13,7 +13,8 @@ from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
 
 Get = Callable[[Any], Any]  # of a row
-Kind = Literal["string", "Int64", "float64", "boolean", "object"]  # as pandas calls the types of columns
+# As pandas calls the types of columns.
+Kind = Literal["string", "Int64", "int64", "float64", "boolean", "bool", "object"]
 
 
 class Field(NamedTuple):

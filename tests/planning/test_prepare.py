@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.results.frames import TRIALS
+from mlsd.analysis.frames import TRIALS
 from mlsd.errors import InputError, SuiteError
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.plan import plan_bench, prepare_study

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import mlsd
+from mlsd.analysis import frames
 from mlsd.analysis.claims.claims import decide_all
-from mlsd.analysis.pairs import PairedTrials, pair_frame
+from mlsd.analysis.pairs import PairedTrials
 from mlsd.analysis.study.study import Study
 from mlsd.cli import main
 from mlsd.cli.commands.report import report as command
@@ -57,7 +58,10 @@ def written(page: Page) -> str:
 
 def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: Page, written: str) -> None:
     assert page.scoreboard is not None and len(page.scoreboard.rows) == 14
-    assert page.verdict.startswith("The study's 14 claims: ")
+    assert page.verdict.startswith("The study's 14 claims on other models: ")
+    assert "Not the study's models: tiny-dense, tiny-draft, tiny-moe-q4_0." in page.scoreboard.note
+    of = [head.label for head in page.scoreboard.heads].index("of")
+    assert {row[of].text for row in page.scoreboard.rows} >= {"4 texts, 3 repeats", "6 texts, 3 repeats"}
     assert {"holds here", "does not hold here"} & {row[1].text for row in page.scoreboard.rows}
     assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
@@ -90,7 +94,7 @@ def test_the_next_command_measures_a_claim_that_was_not_measured_if_it_can_here(
 ) -> None:
     made = [one for suite in suites for one in blocks(MOE, suite, repeats=1, prompts=("code",), gammas=(4,))]
     study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
-    nothing = PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {}))
+    nothing = PairedTrials(pairs=frames.pairs((), {}), plain=frames.pairs((), {}))
     (open_,) = [one for one in decide_all(nothing) if one.claim.id == unmeasured]
     assert next_step(study, [open_]) == (command and f"{command} --profile tiny --db {tmp_path / 's.sqlite'}")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mlsd.analysis import frames
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.trials import database_context, refuted
 from mlsd.analysis.predict.known import read_known
-from mlsd.analysis.results import frames
 from mlsd.analysis.study.study import read_study
 from mlsd.cli.main import cli
 from mlsd.formats.record import write_record

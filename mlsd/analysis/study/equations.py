@@ -12,8 +12,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from mlsd.analysis import frames
 from mlsd.analysis.fits.calibration import TargetCurve
-from mlsd.analysis.pairs import pair_frame, units_of
+from mlsd.analysis.pairs import units_of
 from mlsd.analysis.predict.costs import Costs
 from mlsd.records import DRAFT_MODEL, ModelFacts, Record
 from mlsd.stats import Interval, mean_over
@@ -121,7 +122,7 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
             continue
         if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None:
             continue
-        pairs = pair_frame((one for one in arm.pairs if one.own.whole.proposed), {})
+        pairs = frames.pairs((one for one in arm.pairs if one.own.whole.proposed), {})
         if pairs.empty:
             continue
         found.append(_of_times(arm, pairs, "rounds"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mlsd.analysis import frames
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit, AuditContext
 from mlsd.analysis.audit.trials import refuted_in, trials_context
@@ -22,9 +23,8 @@ from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.analysis.pairs import PairedTrials, pair_trials
 from mlsd.analysis.predict.prediction_error import Validation, validate
-from mlsd.analysis.results import comparability, frames
+from mlsd.analysis.results import comparability
 from mlsd.analysis.results import distances as predictors
-from mlsd.analysis.study import study_frames
 from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
@@ -210,6 +210,19 @@ class Study:
         return frames.trials(self.judged, self.runs)
 
     @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """Every round of the valid trials; only now they are read."""
+        valid = {one.id for one in self.judged if one.trial.valid}
+        with Store.open(Path(self.source), create=False, read_only=True) as store:
+            return frames.rounds(store, valid)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Each speculative trial beside plain decoding of its block, with what the models' files say."""
+        found, _ = attempt(lambda: self.paired)
+        return frames.pairs((), {}) if found is None else found.pairs
+
+    @cached_property
     def outcomes(self) -> pd.DataFrame:
         """Rounds of valid trials by how many tokens they proposed and accepted; only now they are read."""
         valid = {one.id for one in self.judged if one.trial.valid}
@@ -226,29 +239,29 @@ class Study:
     def passes(self) -> pd.DataFrame:
         """T(k) and every other pass that was timed."""
         timed = {self.machine.name_of(key): pass_times(points) for key, points in self.machine.timed.items()}
-        return study_frames.of_passes(timed)
+        return frames.of_passes(timed)
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """What each pass reads, how fast, and what memory gave."""
-        return frames.made(self.read_passes, study_frames.BANDWIDTH)
+        return frames.made(self.read_passes, frames.BANDWIDTH)
 
     @cached_property
     def experts(self) -> pd.DataFrame:
         """Experts counted in windows of k tokens, beside what theories expect."""
         mixtures, _ = attempt(lambda: self.machine.mixtures)
-        return study_frames.of_mixtures(mixtures or ())
+        return frames.of_mixtures(mixtures or ())
 
     @cached_property
     def claims(self) -> pd.DataFrame:
         """Every published claim with its decision here."""
         verdicts, _ = attempt(lambda: self.verdicts)
-        return frames.made(verdicts or (), study_frames.CLAIMS)
+        return frames.made(verdicts or (), frames.CLAIMS)
 
     @cached_property
     def equations(self) -> pd.DataFrame:
         """Speedups that the study's equations give with measured inputs, beside measured ones."""
-        return frames.made(self.predictions, study_frames.EQUATIONS)
+        return frames.made(self.predictions, frames.EQUATIONS)
 
     @cached_property
     def audit(self) -> Audit:

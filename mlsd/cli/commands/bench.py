@@ -178,7 +178,7 @@ def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replay
 
 def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
     from mlsd.drafters.options import parse_drafter
-    from mlsd.trials.on_or_off import times
+    from mlsd.trials.decisions import times
 
     words = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}
     for arm in result.results:

@@ -226,7 +226,7 @@ def _say_claim(verdict: ClaimVerdict) -> None:
 
 def _fits(study: Study, target: str | None, as_json: bool) -> None:
     """The study's equations with measured inputs, then cost models and T(k): which predicts held-out data best."""
-    from mlsd.analysis.study.study_frames import EQUATIONS
+    from mlsd.analysis.frames import EQUATIONS
     from mlsd.report.tables.equations import equation_table
     from mlsd.report.tables.results import model_table
     from mlsd.trials.fields import arm_object, row_of

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mlsd.analysis import frames
 from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.coverage import Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
-from mlsd.analysis.study import study_frames
 from mlsd.errors import AnalysisError
 from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.report.figures import draw
@@ -32,7 +32,7 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
     times = [p.ms.value for curve in curves.values() for p in curve.passes]
     figure, parts = plot.panels(curves, 2)
     for (left, right), own in parts:
-        frame = study_frames.of_passes({name: curve.passes for name, curve in own})
+        frame = frames.of_passes({name: curve.passes for name, curve in own})
         draw.passes(frame, left)
         draw.efficiency(frame, right)
         for i, (_, curve) in enumerate(own):
@@ -84,7 +84,7 @@ def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
     plot.left_out(figure, len(mixtures) - len(shown), "mixtures")
     for ax, found in zip(axes, shown, strict=False):
         table = found.coverage
-        draw.experts(study_frames.of_mixtures([found]), ax)
+        draw.experts(frames.of_mixtures([found]), ax)
         ax.set(title=f"{found.name}: {table.n_used} of {table.n_experts} experts, r = {table.correlation:.2f}")
     for ax in axes[len(shown) :]:
         ax.set_visible(False)

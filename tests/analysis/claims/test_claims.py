@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mlsd.analysis import frames
 from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
-from mlsd.analysis.pairs import PairedTrials, pair_frame
+from mlsd.analysis.pairs import PairedTrials
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.models.manifest import load_manifest
 from mlsd.records import Case, DrafterSpec, ModelRef, OptionValue
@@ -31,7 +32,7 @@ def test_every_claim_has_a_test_of_its_own_and_a_source() -> None:
 
 def test_an_empty_study_measures_no_claim() -> None:
     assert {
-        found.decision for found in decide_all(PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {})))
+        found.decision for found in decide_all(PairedTrials(pairs=frames.pairs((), {}), plain=frames.pairs((), {})))
     } == {"not measured"}
 
 

@@ -5,9 +5,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from mlsd.analysis import frames
 from mlsd.analysis.fits.fit import observations
 from mlsd.analysis.fits.study_fits import expected_rounds, expert_shape, fit_curves, fit_pairs
-from mlsd.analysis.pairs import PairedTrials, pair_frame
+from mlsd.analysis.pairs import PairedTrials
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef
 from mlsd.report.tables.results import model_table
@@ -125,4 +126,4 @@ def test_expert_bytes_follow_from_all_and_active_weights() -> None:
 
 def test_a_study_without_pairs_says_what_to_run() -> None:
     with pytest.raises(AnalysisError, match="mlsd run"):
-        fit_pairs(PairedTrials(pairs=pair_frame((), {}), plain=pair_frame((), {})))
+        fit_pairs(PairedTrials(pairs=frames.pairs((), {}), plain=frames.pairs((), {})))

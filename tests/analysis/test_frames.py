@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mlsd.analysis.results import frames
+import mlsd
+from mlsd.analysis import frames
 from mlsd.store.store import Store
 from mlsd.trials.sums import speed, sums
 from tests.analysis.studies import MOE, case, failed, whole_study, write
@@ -70,3 +71,14 @@ def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) 
     assert (outcomes["proposed"] * outcomes["rounds"]).sum() == sum(r.proposed for r in every)
     assert (outcomes["accepted"] * outcomes["rounds"]).sum() == sum(r.accepted for r in every)
     assert outcomes["verify_ns"].sum() == sum(r.verify_ns for r in every)
+
+
+def test_every_frame_of_a_study_has_exactly_the_columns_that_are_declared(tmp_path: Path) -> None:
+    study = mlsd.open_study(whole_study(tmp_path / "s.sqlite"))
+    for name, fields in frames.FRAMES.items():
+        found = getattr(study, name)
+        assert list(found.columns) == [field.name for field in fields], name
+        assert {str(kind) for kind in found.dtypes} <= {field.dtype for field in fields} | {"str"}, name
+    assert len(study.rounds) == study.trials.loc[study.trials["valid"], "rounds"].sum()
+    assert set(study.pairs["trial_id"]) <= set(study.trials["trial_id"])
+    assert study.pairs["speedup"].notna().all() and (study.pairs["drafter"] == "draft-model").all()
