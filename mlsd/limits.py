@@ -38,12 +38,6 @@ class Limit(Record, frozen=True, kw_only=True):
 
 _MIB = 1 << 20
 
-# What a server may answer. A page is read whole into memory, a stream event by event.
-PAGE_BYTES = Limit(name="PAGE_BYTES", usual=16 * _MIB, what="bytes for one answer of a server")
-STREAM_BYTES = Limit(name="STREAM_BYTES", usual=32 * _MIB, what="bytes for one stream of a server")
-EVENT_BYTES = Limit(name="EVENT_BYTES", usual=4 * _MIB, what="bytes for one event of a stream")
-ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a server")
-TOKEN_S = Limit(name="TOKEN_S", usual=60, what="seconds between two tokens of a stream")
 # What a person may hand over.
 FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
 PROGRAM_BYTES = Limit(name="PROGRAM_BYTES", usual=1 * _MIB, what="bytes for what a program prints")
@@ -51,6 +45,6 @@ RECORD_BYTES = Limit(name="RECORD_BYTES", usual=128 * _MIB, what="bytes for an u
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
 LOCK_S = Limit(name="LOCK_S", usual=30, what="seconds for another program's lock on a database")
 LIMITS = (
-    PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, TOKEN_S, FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES,
+    FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES,
     PLAN_TRIALS, LOCK_S,
 )  # fmt: skip

@@ -16,7 +16,6 @@ import msgspec
 
 from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
-from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, TOKEN_S, Limit
 from mlsd.outside import excerpt, parse
 from mlsd.redact import redact
 
@@ -31,6 +30,8 @@ _EXAMPLE = (
 )
 _LOADING, _UNKNOWN, _NO_ENTRY = 503, (404, 405, 501), (401, 403)
 _CONNECT_S, _POLL_S, _TELL_S, _SHOWN = 5.0, 0.2, 10.0, 300
+_ANSWER_S, _TOKEN_S = 3_600.0, 60.0  # the most for one answer, and between two tokens of a stream
+_EVENT_BYTES, _PAGE_BYTES, _STREAM_BYTES = 4 << 20, 16 << 20, 32 << 20  # the most of one event, answer and stream
 _NO_ERROR: tuple[Any, ...] = (None, "", {}, [], False)
 
 
@@ -90,15 +91,11 @@ class _Deadline:
     def _watch(self) -> None:
         told = self._began
         while not self._over.wait(_POLL_S):
-            left_s = min(self._sign + self._patience_s, self._began + ANSWER_S.most) - time.monotonic()
+            left_s = min(self._sign + self._patience_s, self._began + _ANSWER_S) - time.monotonic()
             if self.error is None and left_s <= 0:
-                what, hint = (
-                    f"sent nothing of use for {self._patience_s:g} s",
-                    "Give a longer --patience, or look at it.",
-                )
-                if time.monotonic() - self._began >= ANSWER_S.most:
-                    what, hint = f"taken {ANSWER_S.words}", ANSWER_S.hint
-                self.error = ServerError(f"{self._url} has {what}.", hint=hint)
+                late = time.monotonic() - self._began >= _ANSWER_S
+                what = f"not ended in {_ANSWER_S:g} s" if late else f"sent nothing of use for {self._patience_s:g} s"
+                self.error = ServerError(f"{self._url} has {what}.", hint="Give a longer --patience, or look at it.")
             if self.error is not None and self._socket is not None:
                 with suppress(OSError):
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -141,7 +138,7 @@ class Connection:
     def get(self, path: str) -> bytes:
         """A page about the server; empty where there is none. Raises: ServerError, also where a key is missing."""
         with self._open("GET", path, None, self._patience_s) as (response, deadline):
-            body = b"".join(self._chunks(response, deadline, PAGE_BYTES))
+            body = b"".join(self._chunks(response, deadline, _PAGE_BYTES))
         if response.is_success or response.status_code in _NO_ENTRY:
             self._check(response, body)
         return body if response.is_success else b""
@@ -149,7 +146,7 @@ class Connection:
     def post(self, path: str, value: Tree) -> Tree:
         """The answer. Raises: ServerError, also where the server has no such page."""
         with self._open("POST", path, value, self._patience_s) as (response, deadline):
-            body = b"".join(self._chunks(response, deadline, PAGE_BYTES))
+            body = b"".join(self._chunks(response, deadline, _PAGE_BYTES))
         if response.status_code in _UNKNOWN:
             raise ServerError(f"{self.url} has no {path}.", hint="Is it the server you mean?")
         self._check(response, body)
@@ -165,40 +162,40 @@ class Connection:
         """
         with self._open("POST", path, value, max(prefill_s, self._patience_s)) as (response, deadline):
             if not response.is_success:
-                self._check(response, b"".join(self._chunks(response, deadline, PAGE_BYTES)))
+                self._check(response, b"".join(self._chunks(response, deadline, _PAGE_BYTES)))
             for now_ns, line in self._lines(response, deadline):
                 data = line.removeprefix(b"data:").strip()
                 if not data or line.startswith((b":", b"event:", b"id:", b"retry:")):
                     continue
                 event = None if data == b"[DONE]" else self._parse(data, path)
                 if event is not None and adds(event):
-                    deadline.token(min(self._patience_s, TOKEN_S.most))
+                    deadline.token(min(self._patience_s, _TOKEN_S))
                 yield now_ns, event
 
     def _lines(self, response: httpx2.Response, deadline: _Deadline) -> Iterator[tuple[int, bytes]]:
         """Lines, each with the time at which its end arrived."""
         begun, now_ns = bytearray(), 0
-        for chunk in self._chunks(response, deadline, STREAM_BYTES):
+        for chunk in self._chunks(response, deadline, _STREAM_BYTES):
             now_ns = CLOCK.now_ns()
             for part in chunk.splitlines(keepends=True):
                 begun += part
-                if len(begun) > EVENT_BYTES.most:
-                    raise self._too_much(EVENT_BYTES)
+                if len(begun) > _EVENT_BYTES:
+                    raise ServerError(f"{self.url} sent an event of more than {_EVENT_BYTES:,} bytes.")
                 if part.endswith((b"\n", b"\r")):
                     yield now_ns, bytes(begun)
                     begun.clear()
         if begun:
             yield now_ns, bytes(begun)
 
-    def _chunks(self, response: httpx2.Response, deadline: _Deadline, most: Limit) -> Iterator[bytes]:
+    def _chunks(self, response: httpx2.Response, deadline: _Deadline, most_bytes: int) -> Iterator[bytes]:
         packed = response.headers.get("Content-Encoding", "identity")
         if packed != "identity":
             raise ServerError(f"{self.url} compressed its answer ({packed[:40]!r}), which it was asked not to do.")
         n_bytes = 0
         for chunk in response.iter_raw():
             n_bytes += len(chunk)
-            if n_bytes > most.most:
-                raise self._too_much(most)
+            if n_bytes > most_bytes:
+                raise ServerError(f"{self.url} sent more than {most_bytes:,} bytes for one answer.")
             if deadline.error is not None:  # many small pieces may all lie here already
                 return
             yield chunk
@@ -257,9 +254,6 @@ class Connection:
         if (failure := answer.get("error")) not in _NO_ERROR:
             raise ServerError(f"{self.url} returned an error: {excerpt(msgspec.json.encode(failure))}.")
         return answer
-
-    def _too_much(self, limit: Limit) -> ServerError:
-        return ServerError(f"{self.url} sent more than {limit.words}.", hint=limit.hint)
 
     def close(self) -> None:
         self._client.close()

@@ -258,59 +258,50 @@ class Endpoint:
 
     def _added(self, event: Tree) -> object:
         """What an event adds to the output, as a sign of life."""
-        ids = next((found for path in programs.TOKENS if (found := at(event, path)) is not None), None)
-        return self._text(event) if ids is None else ids
+        ids = [at(event, path) for path in programs.TOKENS if at(event, path) is not None]
+        return ids[0] if ids else self._any(event, programs.TEXT, str)
 
-    def _text(self, event: Tree) -> str:
-        texts = (self._read(event, path, str | None) for path in programs.TEXT)
-        return next((text for text in texts if text), "")
+    def _any(self, event: Tree, paths: Sequence[str], kind: Any) -> Any:
+        """What stands at the first of these paths that has anything in it."""
+        values = (self._read(event, path, kind) for path in paths)
+        return next((value for value in values if value), None)
 
-    def _last(self, events: Sequence[Tree], path: str, kind: Any) -> Any:
-        """What the last event that has something at a path says there."""
-        found = (self._read(event, path, kind) for event in reversed(events))
-        return next((value for value in found if value is not None), None)
-
-    def _first(self, events: Sequence[Tree], paths: Sequence[str], kind: Any) -> Any:
-        """The same at the first path that has something."""
-        return next((found for path in paths if (found := self._last(events, path, kind)) is not None), None)
+    def _last(self, events: Sequence[Tree], paths: Sequence[str], kind: Any) -> Any:
+        """What the last event that has any of these paths says at the first of them."""
+        values = (self._read(event, path, kind) for path in paths for event in reversed(events))
+        return next((value for value in values if value is not None), None)
 
     def _answer(self, events: Sequence[Tree], first_ns: int | None, total_ns: int) -> ServerAnswer:
-        counts = {name: _sum(self._first(events, paths, programs.Sum)) for name, paths in programs.COUNTS.items()}
+        counts = {name: _sum(self._last(events, paths, programs.Sum)) for name, paths in programs.COUNTS.items()}
+        n_tokens, n_cached, rejected = (counts.pop(name) for name in ("n_tokens", "n_cached", "rejected"))
         if self.program.counts_all:
             counts |= {name: counts[name] or 0 for name in ("proposed", "accepted")}
-        if counts["proposed"] is None and (rejected := counts.pop("rejected")) is not None:
+        if counts["proposed"] is None and rejected is not None:
             counts["proposed"] = (counts["accepted"] or 0) + rejected
-        counts.pop("rejected", None)
-        n_cached, n_prompt = counts.pop("n_cached"), counts["n_prompt"]
-        processed = self._last(events, programs.PROCESSED, int) if self.program.counts_all else None
+        processed = self._last(events, (programs.PROCESSED,), int) if self.program.counts_all else None
+        if n_cached is not None and counts["n_prompt"] is not None:
+            processed = counts["n_prompt"] - n_cached
         clocks = {}
-        for name, paths in programs.CLOCKS.items():
-            times = ((self._last(events, path, programs.Span), ns) for path, ns in paths)
+        for name, units in programs.CLOCKS.items():
+            times = ((self._last(events, (path,), programs.Span), ns) for path, ns in units)
             clocks[name] = next((round(value * ns) for value, ns in times if value is not None), None)
-        n_tokens = counts.pop("n_tokens") or 0
+        ids = programs.TOKENS if self.program.gives_tokens else ()
+        places = programs.PLACES if self.program.gives_probabilities else ()
+        listed = (self._any(event, places, tuple[programs.Place, ...]) or () for event in events)
         return ServerAnswer(
-            text=redact("".join(map(self._text, events))),
-            tokens=tuple(token for event in events for token in self._ids(event)),
-            n_tokens=n_tokens,
-            n_processed=processed if n_cached is None or n_prompt is None else n_prompt - n_cached,
-            ended=self._first(events, programs.REASON, Name) in programs.BY_ITSELF,
+            text=redact("".join(self._any(event, programs.TEXT, str) or "" for event in events)),
+            tokens=tuple(token for event in events for token in self._any(event, ids, programs.Tokens) or ()),
+            n_tokens=n_tokens or 0,
+            n_processed=processed,
+            ended=self._last(events, programs.REASON, Name) in programs.BY_ITSELF,
             first_ns=first_ns,
             total_ns=total_ns,
-            by_accepted=self._last(events, programs.BY_ACCEPTED, tuple[Count, ...]) or (),
-            rounds=self._rounds(events, n_tokens, counts["proposed"] or 0, counts["accepted"] or 0),
-            candidates=tuple(row for event in events for row in self._candidates(event)),
+            by_accepted=self._last(events, (programs.BY_ACCEPTED,), tuple[Count, ...]) or (),
+            rounds=self._rounds(events, n_tokens or 0, counts["proposed"] or 0, counts["accepted"] or 0),
+            candidates=tuple(place.candidates() for event in listed for place in event),
             **counts,
             **clocks,
         )
-
-    def _ids(self, event: Tree) -> tuple[int, ...]:
-        paths = programs.TOKENS if self.program.gives_tokens else ()
-        return next((found for path in paths if (found := self._read(event, path, programs.Tokens))), ())
-
-    def _candidates(self, event: Tree) -> list[dict[int | str, float]]:
-        paths = programs.PLACES if self.program.gives_probabilities else ()
-        places = next((found for path in paths if (found := self._read(event, path, tuple[programs.Place, ...]))), ())
-        return [place.candidates() for place in places]
 
     def _rounds(self, events: Sequence[Tree], n_tokens: int, proposed: int, accepted: int) -> tuple[Round, ...]:
         if not (self.program.counts_all and proposed and len(events) > 1):
@@ -326,7 +317,7 @@ def rounds(steps: Sequence[programs.Timings], n_tokens: int, n_proposed: int, n_
     a rejection a server that cannot roll back decodes the accepted tokens again, with the target's own behind them:
     that is a second pass, which proposes nothing and commits one token more; its time stands with the first's.
     """
-    made: list[Round] = []
+    passes: list[Round] = []
     before = programs.Timings(predicted_n=1)  # the first token is the prompt's
     for now in {step.predicted_ms: step for step in steps}.values():
         if now.predicted_n <= 1:
@@ -342,12 +333,12 @@ def rounds(steps: Sequence[programs.Timings], n_tokens: int, n_proposed: int, n_
         if not (replayed or last or committed == accepted + 1):
             return ()
         first = {"proposed": proposed, "accepted": accepted, "committed": committed - replayed, "rows": 1 + proposed}
-        made.append(Round(**first, other_ns=wall_ns, **_PARTS))
+        passes.append(Round(**first, other_ns=wall_ns, **_PARTS))
         if replayed:
-            made.append(Round(proposed=0, accepted=0, committed=1, rows=1 + accepted + 1, other_ns=0, **_PARTS))
+            passes.append(Round(proposed=0, accepted=0, committed=1, rows=1 + accepted + 1, other_ns=0, **_PARTS))
         before = now
-    whole = sum(r.proposed for r in made), sum(r.accepted for r in made), sum(r.committed for r in made)
-    return tuple(made) if whole == (n_proposed, n_accepted, n_tokens - 1) else ()
+    whole = sum(r.proposed for r in passes), sum(r.accepted for r in passes), sum(r.committed for r in passes)
+    return tuple(passes) if whole == (n_proposed, n_accepted, n_tokens - 1) else ()
 
 
 def _sum(value: Any) -> int | None:
@@ -387,8 +378,8 @@ def _identify(connection: Connection, draft: str | None) -> Endpoint:
         return pages[path]
 
     for program in PROGRAMS:
-        found = at(page(program.page), program.path)
-        if found is None or (program.value is not None and found != program.value):
+        value = at(page(program.page), program.path)
+        if value is None or (program.value is not None and value != program.value):
             continue
         listed: list[Any] = next(
             (models for path in program.models for name in ("data", "models") if (models := at(page(path), name))), []

@@ -45,10 +45,10 @@ def judge(
     width = max((r.rows for r in answer.rounds), default=_USUAL_WIDTH)
     noise = np.asarray(_noise(plain, prompt, written, steps, width), dtype=np.float64)
     # What plain decoding writes, as far as it is told.
-    own = [key if row[0] <= row[2] else None for key, row in zip(keys, rows, strict=True)]
-    plainly: Any = reference.tokens if by_ids else own
-    found = explain(keys, plainly, best, second, emitted, noise)
-    return found if by_ids or found.verdict == "near_tie" else replace(found, verdict="not_judged")
+    chosen = [key if row[0] <= row[2] else None for key, row in zip(keys, rows, strict=True)]
+    plainly: Any = reference.tokens if by_ids else chosen
+    verdict = explain(keys, plainly, best, second, emitted, noise)
+    return verdict if by_ids or verdict.verdict == "near_tie" else replace(verdict, verdict="not_judged")
 
 
 def _lead_along(plain: Endpoint, prompt: Any, written: Any, n_tokens: int) -> list[tuple[Key, Row, int]]:
@@ -100,7 +100,7 @@ def _noise(
     The server is made to remember a text all but `width` tokens, then given the whole: it computes those in one pass.
     What it processed says whether it did; other passes tell nothing and do not count. Of texts that is not told.
     """
-    found = []
+    noise = []
     leads = [best - (emitted if best > emitted else second) for _, (best, second, emitted), _ in steps]
     before = len(prompt) if isinstance(prompt, tuple) else width  # a text of so many tokens may be in front
     places = sorted((i for i in range(len(steps)) if before + i > width), key=leads.__getitem__)
@@ -120,8 +120,8 @@ def _noise(
         # The same two tokens as before: a lead that turned around is a negative one.
         other = wide_second if wide_best <= wide_emitted else wide_best
         wide = wide_emitted - other if best <= emitted else wide_best - wide_emitted
-        found.append(abs(wide - leads[place]))
-    return found
+        noise.append(abs(wide - leads[place]))
+    return noise
 
 
 def margin(worst: Losslessness | None) -> str:

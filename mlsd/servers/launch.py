@@ -29,7 +29,7 @@ from mlsd.servers.guardian import DIED
 _HOST = "127.0.0.1"
 _LOG_BYTES, _SEARCHED_BYTES, _STOP_S = 1_500, 1 << 20, 10.0
 _COMPLAINT = re.compile(r"(?i)(?=.*(?:specul|draft))(?:fail|must match|compatible|unsupported|\berror)")
-_LOG_PREFIX = re.compile(r"^[\d.]+ [A-Z] +")
+_LOG_PREFIX = re.compile(r"^(?:[\d.]+ [A-Z] +)?(?:\w+ +\w+: )?")
 
 
 def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:

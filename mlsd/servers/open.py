@@ -22,8 +22,9 @@ from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.endpoint import Endpoint, Request, connect
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation, type_of
 from mlsd.servers.launch import Launched, find_program, server_flags
-from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
+from mlsd.servers.measure import ServerResult, measure
 from mlsd.servers.request import SERVERS, ServerRequest
+from mlsd.servers.sides import SPECULATION, ServerModels, Side
 
 UNREPORTED = "drafting not reported"  # the drafter of a rival that does not say whether it has one
 _TEMPLATE_TOKENS = 256

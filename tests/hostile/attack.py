@@ -277,8 +277,8 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
         other = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
         settings = ("--n-predict", "4", "--repeats", "1", "--patience", "0.3", "--db", str(database))
-        limits = {"MLSD_SERVER_KEY": SECRET, "MLSD_MOST_ANSWER_S": "2", "MLSD_MOST_STREAM_BYTES": str(4 << 20)}
-        with mock.patch.dict(os.environ, limits):
+        limits = mock.patch.multiple("mlsd.servers.connection", _ANSWER_S=2.0, _STREAM_BYTES=4 << 20)
+        with mock.patch.dict(os.environ, {"MLSD_SERVER_KEY": SECRET}), limits:
             yield Shot(("server", server.url, *other, *settings), wanted=judge)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.servers.endpoint import Endpoint
-from mlsd.servers.measure import SPECULATION, ServerModels, ServerResult, Side, measure
+from mlsd.servers.measure import ServerResult, measure
 from mlsd.servers.request import ServerRequest
+from mlsd.servers.sides import SPECULATION, ServerModels, Side
 
 ONE_THREAD = EngineOptions(n_threads=1)
 

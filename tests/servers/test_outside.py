@@ -113,8 +113,8 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
 @pytest.mark.parametrize("page", ["/completion", "/tokenize"])
 @pytest.mark.parametrize("attack", ENDLESS)
 def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.ANSWER_S.variable, "1")
-    monkeypatch.setenv(limits.STREAM_BYTES.variable, str(4 << 20))
+    monkeypatch.setattr("mlsd.servers.connection._ANSWER_S", 1.0)
+    monkeypatch.setattr("mlsd.servers.connection._STREAM_BYTES", 4 << 20)
 
     def raw(path: str, send: Send) -> bool:
         if path == page:
@@ -134,7 +134,7 @@ def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monke
 def test_what_is_no_token_is_no_life_and_a_silent_server_is_given_up(
     nothing: bytes, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(limits.TOKEN_S.variable, "1")
+    monkeypatch.setattr("mlsd.servers.connection._TOKEN_S", 1.0)
     sent = []
 
     def raw(path: str, send: Send) -> bool:
@@ -162,17 +162,20 @@ def test_a_server_that_holds_its_stream_back_is_not_faster(held: float, tmp_path
     assert row.ratio is not None and 1 / 3 < row.ratio.value < 3  # 48 tokens sent at once would be 4.7 times as fast
 
 
-def test_a_limit_says_its_name_and_how_to_raise_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.EVENT_BYTES.variable, "100")
+def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlsd.servers.connection._EVENT_BYTES", 100)
     with FakeServer() as server:
         server.value = lambda path, value: {**value, "more": "x" * 200} if path == "/completion" else value
-        with pytest.raises(ServerError, match=r"limit of 100 bytes for one event.*MLSD_MOST_EVENT_BYTES"):
+        with pytest.raises(ServerError, match="an event of more than 100 bytes"):
             ask_everything(server.url)
-        monkeypatch.setenv(limits.EVENT_BYTES.variable, "10000")
+        monkeypatch.setattr("mlsd.servers.connection._EVENT_BYTES", 10_000)
         ask_everything(server.url)
-        monkeypatch.setenv(limits.EVENT_BYTES.variable, "-1")
-        with pytest.raises(InputError, match="not a whole number"):
-            ask_everything(server.url)
+
+
+def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.FILE_BYTES.variable, "-1")
+    with pytest.raises(InputError, match="not a whole number"):
+        assert limits.FILE_BYTES.most
 
 
 def test_every_limit_stands_on_the_page_about_servers() -> None:
