@@ -196,6 +196,7 @@ def _use_build(ctx: click.Context, parameter: click.Parameter, name: str | None)
         return
     from mlsd.measure.parent.builds import use_build
 
+    ctx.meta["build"] = name
     before = dict(os.environ)
 
     def leave() -> None:
@@ -279,6 +280,17 @@ def same_command(ctx: click.Context, without: Container[str] = (), **changes: An
             for one in value if parameter.multiple else (value,):
                 words += [max(parameter.opts, key=len), _typed(parameter.type, one)]
     return shlex.join([*words, *last])
+
+
+def given_options(ctx: click.Context, names: Container[str]) -> dict[str, tuple[str, ...]]:
+    """Those of these parameters that somebody typed or named in the environment, as options of the command."""
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = (p for p in ctx.command.params if p.name in names and ctx.get_parameter_source(p.name) in sources)
+    found = dict[str, tuple[str, ...]]()
+    for parameter in given:
+        value = ctx.params[parameter.name] if parameter.expose_value else ctx.meta[parameter.name]
+        found[max(parameter.opts, key=len)] = (_typed(parameter.type, value),)
+    return found
 
 
 def _typed(kind: click.ParamType[Any], value: Any) -> str:

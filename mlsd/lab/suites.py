@@ -1,6 +1,6 @@
 """Suites on the machines of a lab, from request to result."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from mlsd.measure.parent.blocks import Experiment, RunSettings, Watcher
 from mlsd.measure.parent.requests import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.process import run_info
 from mlsd.planning.plan import prepare_study
+from mlsd.planning.question import Asked
 from mlsd.planning.request import StudyRequest
 from mlsd.records import QualityWarning, Record
 from mlsd.stats import grouped
@@ -38,7 +39,7 @@ def run_lab_study(
     *,
     settings: RunSettings,
     watcher: Watcher | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Asked | None = None,
     patience_s: float = 600.0,
 ) -> LabStudyResult:
     """Run suites on the machines of a lab, each of which measures everything.
@@ -60,7 +61,9 @@ def run_lab_study(
         plan = Experiment(
             loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
             environment=environment,
-            record=plan_record(prepared.plan, options or {}, suite_session(request, prepared.plan)),
+            record=plan_record(
+                prepared.plan, {**request.asked, **(options or {})}, suite_session(request, prepared.plan)
+            ),
             facts=tuple(one for id_, one in facts.items() if id_ in used),
         )
         with Store.open(path) as store:

@@ -12,6 +12,7 @@ from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, OptionValue, Reco
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
     from mlsd.planning.prompts import Prompt
+    from mlsd.planning.request import Overrides
     from mlsd.trials.results import ArmResult
 
 _BREAKING = ("unchecked", "sabotage")  # rollbacks after which no trial counts: asking again so would not help
@@ -62,6 +63,38 @@ class Question(Record, frozen=True, kw_only=True):
 
     def _called(self, model: ModelRef) -> str:
         return self.models.get(model.id, model.id)
+
+
+Asked = Mapping[str, Sequence[str]]  # what `mlsd run` was asked: values by option, suites under no name
+
+
+def study_asked(
+    suites: Iterable[str], profile: str, models: Mapping[str, str], overrides: Overrides
+) -> dict[str, tuple[str, ...]]:
+    """What a run of suites is asked, as every command that goes on from it says it again."""
+    counts = ("n_predict", "repeats", "limit", "seed")
+    found: dict[str, Sequence[object]] = {
+        "": tuple(suites),
+        "--profile": (profile,),
+        "--model": [f"{role}={model}" for role, model in models.items()],
+        "--gamma": [",".join(map(str, overrides.gammas))] if overrides.gammas else (),
+        "--draft": overrides.drafts or (),
+        "--prompt": overrides.prompts or (),
+        **{f"--{name.replace('_', '-')}": [value] for name in counts if (value := getattr(overrides, name))},
+        "--temperature": [overrides.sampling.temperature] if overrides.sampling.temperature else (),
+    }
+    words = options_of(overrides.engine)
+    engine = dict(zip(words[::2], ([value] for value in words[1::2]), strict=True))
+    return {name: tuple(map(str, values)) for name, values in {**found, **engine}.items() if values}
+
+
+def run_command(asked: Asked, **changes: Sequence[str]) -> str:
+    """The command that asks this, with other suites or options (`n_predict` is --n-predict)."""
+    named = {f"--{name.replace('_', '-')}": values for name, values in changes.items() if name != "suites"}
+    changed = {**asked, **({"": changes["suites"]} if "suites" in changes else {}), **named}
+    suites = changed.pop("", ())
+    words = [word for option, values in changed.items() for value in values for word in (option, value)]
+    return shlex.join(["mlsd", "run", *suites, *words])
 
 
 def _settings(arm: ArmResult) -> list[str]:

@@ -17,6 +17,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
+from mlsd.planning.question import study_asked
 from mlsd.planning.suite import (
     MOST_GAMMA,
     MOST_REPEATS,
@@ -150,6 +151,7 @@ class StudyRequest(Record, frozen=True, kw_only=True):
     overrides: Overrides
     prompts: dict[str, Prompt]  # in place of the suites'; empty: none
     models: dict[str, str]  # role -> id or path, as they were given
+    asked: dict[str, tuple[str, ...]]  # what made it, as options of `mlsd run`: `study_asked`
 
 
 class Goal(Record, frozen=True, kw_only=True):
@@ -205,6 +207,9 @@ def study_request(
     Raises: SuiteError, PromptError, ManifestError, ModelFileError, InputError, UnsupportedError.
     """
     named, texts = tuple(suites), dict[str, Prompt]()
+    if here:
+        overrides = replace(overrides, engine=_on_threads(overrides.engine))
+    given_overrides = overrides
     load_suites(named)  # a wrong name is answered before models are looked for
     if prompts := task_prompts(tasks):
         if overrides.prompts is not None:
@@ -215,8 +220,6 @@ def study_request(
         texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
     if texts:
         overrides = replace(overrides, prompts=tuple(texts))
-    if here:
-        overrides = replace(overrides, engine=_on_threads(overrides.engine))
     library, profiles, given = Library(), load_profiles(), dict(models or {})
     if profile:
         found = find_profile(profile, profiles)
@@ -241,6 +244,7 @@ def study_request(
         overrides=overrides,
         prompts=texts,
         models=given,
+        asked=study_asked(named, profile or found.name, given, given_overrides),
     )
 
 

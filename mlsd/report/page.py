@@ -39,19 +39,22 @@ from mlsd.servers.flags import flags_of
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import Answer, first_line
 from mlsd.trials.stages import stage_line
-from mlsd.units import counted, quoted
+from mlsd.units import counted, format_duration, quoted
 from mlsd.version import __version__
 
 
 def build(study: Study) -> Page:
     """The report of a study."""
     answers = [] if study.trials.empty else study.answers
+    claims = of_the_study(study)
+    step = next_step(study, claims) if claims else None
     sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
         title=f"Speculative decoding measured: {Path(study.source).name}",
-        verdict=verdict_line(claims) if (claims := of_the_study(study)) else "",
+        verdict=verdict_line(claims) if claims else "",
         scoreboard=scoreboard(claims) if claims else None,
-        next=next_step(study, claims) if claims else None,
+        next=None if step is None else step.command,
+        next_time="" if step is None or step.seconds is None else f"about {format_duration(step.seconds)}",
         answer=first_line(answers),
         chart=picture(study, ANSWER_FIGURE),
         advice=_advice(answers),

@@ -1,7 +1,11 @@
 """Every command that a surface prints runs as it stands, and goes on from what was asked: nothing is dropped."""
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from tests.servers.fake import FakeServer
 
 pytestmark = pytest.mark.heavy
 _COMMAND = re.compile(rf"(?=\bmlsd (?:{'|'.join(COMMANDS)})\b)")
-_BEHIND = re.compile(r" decides it\.| \(|, or $|, $|\.? *$|[`;\n]|: real|, and |\. ")
+_BEHIND = re.compile(r"\)| decides it\.| \(|, or $|, $|\.? *$|[`;\n]|: real|, and |\. ")
 # Options at which every default is left, on files whose paths hold a space.
 ASKED = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--n-ctx", 512, "--flash-attention", "off", "--seed", 3)
 
@@ -92,6 +96,44 @@ def test_what_runs_records_and_reports_print_runs(mlsd: Mlsd, tmp_path: Path) ->
     run_all(mlsd, mlsd("record", db, "-o", tmp_path / "a study.record.gz"))
     run_all(mlsd, mlsd("record", tmp_path / "a study.record.gz", "--into", tmp_path / "their study.sqlite"))
     run_all(mlsd, mlsd("calibrate", "tiny-dense", "--parts", "--repeats", 1, "--n-threads", 1, "--db", db))
+
+
+def child(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a shell does with a line that was printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    return subprocess.run(
+        ["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_what_a_page_prints_as_next_goes_on_with_the_data_that_printed_it(mlsd: Mlsd) -> None:
+    """It measured everything anew: without --n-threads each case was another one."""
+    Path("my files").mkdir()
+    Path("my files/a draft.gguf").write_bytes(asset_path("tiny/tiny-draft.gguf").read_bytes())
+    few = ("--n-predict", 48, "--repeats", 1, "--n-threads", 1, "--gamma", "2,4", "--prompt", "factual")
+    own = ("--profile", "tiny", "--model", "draft-small=my files/a draft.gguf")
+    assert mlsd("run", "B", *own, *few, "--db", "s.sqlite").code == 0
+    ran = mlsd("report", "--db", "s.sqlite", "-o", "page")
+    (line,) = [line.removeprefix("Next: ") for line in ran.err.splitlines() if line.startswith("Next: ")]
+    done = child(line, Path.cwd())
+    assert done.returncode == 0, (line, done.stderr)
+    (measured, before) = re.search(r"(\d+) trials measured.*, (\d+) done before", done.stderr).groups()  # type: ignore
+    assert int(before) > 0 and int(measured) == int(before), (line, "as many blocks again, and nothing anew")
+
+
+def test_what_decides_a_bench_goes_on_with_its_blocks_and_decides_or_says_why_not(mlsd: Mlsd) -> None:
+    asked = ("tiny-dense", "--drafter", "pld", "--drafter", "ngram-cache", "--gamma", "2,4", "--n-predict", 48)
+    ran = mlsd("bench", *asked, "--repeats", 1, "--n-threads", 1, "--json")
+    (answer,) = json.loads(ran.out)["answers"]
+    assert answer["use"] == "not decided yet" and answer["next_s"] > 0, "of one block nothing is known"
+    done = child(f"{answer['next']} --json", Path.cwd())
+    assert done.returncode == 0, (answer, done.stderr)
+    found = json.loads(done.stdout)
+    arms = [row for row in found["summary"] if row["setting"] != "plain"]
+    assert len(arms) == 4 and max(row["n_blocks"] for row in arms) >= 3, "the first block, and blocks enough for a word"
+    (again,) = found["answers"]
+    assert again["use"] in ("on", "off") or (found["stopped"] in ("budget", "blocks") and again["words"])
 
 
 def test_a_searched_draft_is_measured_as_it_says(mlsd: Mlsd, tmp_path: Path) -> None:

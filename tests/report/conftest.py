@@ -8,10 +8,12 @@ from mlsd.report.page import build
 from mlsd.report.render.sections import Page
 from tests.analysis.studies import whole_study
 
+ASKED = {"": ["A", "B", "C", "D", "F"], "--profile": ["tiny"], "--repeats": ["3"]}
+
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return mlsd.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
+    return mlsd.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite", asked=ASKED))
 
 
 @pytest.fixture(scope="session")

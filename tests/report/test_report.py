@@ -16,7 +16,6 @@ from mlsd.analysis import frames
 from mlsd.analysis.claims.claims import decide_all
 from mlsd.analysis.pairs import PairedTrials
 from mlsd.analysis.study.study import Study
-from mlsd.cli import main
 from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
 from mlsd.records import Losslessness, Status
@@ -29,6 +28,7 @@ from mlsd.report.render.table import number, significant, text
 from mlsd.report.tables.claims import next_step, of_the_study
 from mlsd.report.tables.paper import table_f
 from mlsd.report.tables.records import MOST_TRIALS, audit_table, trial_table, warning_table
+from mlsd.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, write
 from tests.trials.made import result
 
@@ -63,21 +63,49 @@ def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: 
     of = [head.label for head in page.scoreboard.heads].index("of")
     assert {row[of].text for row in page.scoreboard.rows} >= {"4 texts, 3 repeats", "6 texts, 3 repeats"}
     assert {"holds here", "does not hold here"} & {row[1].text for row in page.scoreboard.rows}
-    assert page.next is not None and page.next.startswith("mlsd run ") and "--profile tiny --db " in page.next
+    assert page.next is not None and page.next.startswith("mlsd run B F --profile tiny --repeats 6 --db ")
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.verdict)}"
     assert written.index("The study&#39;s 14 claims") < written.index("Faster in 3 of 14:")
 
 
-def test_the_next_command_measures_more_of_what_was_asked_not_the_whole_suite(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "s.sqlite",
-        blocks(MOE, prompts=("chinese", "code"), gammas=(4, 8), n_predict=24, repeats=2, noise=0.6),
-    )
+ASKED = {
+    "": ["B"], "--profile": ["tiny"], "--model": ["moe-q8=my moe.gguf"], "--gamma": ["4,8"], "--n-predict": ["24"],
+    "--repeats": ["2"], "--limit": ["9"], "--n-threads": ["1"], "--cool-down": ["2"],
+}  # fmt: skip
+KEPT = "--profile tiny --model 'moe-q8=my moe.gguf' --gamma 4,8 --n-predict 24"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "more"),
+    [(("code",), "--repeats 4 --n-threads 1 --cool-down 2"),
+     (("chinese", "code"), "--repeats 2 --n-threads 1 --cool-down 2 --prompt chinese --prompt code --prompt factual "
+                           "--prompt reasoning")],
+    ids=["repeats", "texts, where texts are the units"],
+)  # fmt: skip
+def test_the_next_command_is_what_was_asked_with_twice_the_units(
+    tmp_path: Path, prompts: tuple[str, ...], more: str
+) -> None:
+    made = blocks(MOE, prompts=prompts, gammas=(4, 8), n_predict=24, repeats=2, noise=0.6)
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made, asked=ASKED))
+    step = next_step(study, of_the_study(study))
+    assert step is not None and step.command == f"mlsd run B {KEPT} {more} --db {study.source}"
+    took_ns = [(one.trial.prefill_ns or 0) + (one.trial.decode_ns or 0) for one in study.stored]
+    assert step.seconds == pytest.approx(sum(took_ns) / 1e9)
+
+
+def test_after_an_interrupt_the_next_command_is_the_one_that_was_interrupted(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4, 8), repeats=1, noise=0.6), asked=ASKED)
+    with Store.open(path) as store:
+        store.end_run(1, "interrupted")
     study = mlsd.open_study(path)
-    asked = "--prompt chinese --prompt code --gamma 4,8 --n-predict 24 --repeats 4"
-    wanted = f"mlsd run B {asked} --profile tiny --db {path}"
-    assert next_step(study, of_the_study(study)) == wanted
-    main([*wanted.split()[1:], "--dry-run"])
+    step = next_step(study, of_the_study(study))
+    assert step is not None and step.seconds is None
+    assert step.command == f"mlsd run B {KEPT} --repeats 2 --limit 9 --n-threads 1 --cool-down 2 --db {path}"
+
+
+def test_of_a_study_that_nobody_here_asked_for_nothing_is_next(tmp_path: Path) -> None:
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, repeats=1)))
+    assert next_step(study, of_the_study(study)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,10 +121,18 @@ def test_the_next_command_measures_a_claim_that_was_not_measured_if_it_can_here(
     tmp_path: Path, suites: tuple[str, ...], unmeasured: str, command: str | None
 ) -> None:
     made = [one for suite in suites for one in blocks(MOE, suite, repeats=1, prompts=("code",), gammas=(4,))]
-    study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
+    asked = {"": suites, "--profile": ["tiny"], "--repeats": ["2"], "--n-threads": ["1"]}
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made, asked=asked))
     nothing = PairedTrials(pairs=frames.pairs((), {}), plain=frames.pairs((), {}))
     (open_,) = [one for one in decide_all(nothing) if one.claim.id == unmeasured]
-    assert next_step(study, [open_]) == (command and f"{command} --profile tiny --db {tmp_path / 's.sqlite'}")
+    step = next_step(study, [open_])
+    if command is None:
+        assert step is None
+    else:
+        head, _, changes = command.partition(" --")
+        own = f" --{changes}" if changes else ""
+        assert step is not None
+        assert step.command == f"{head} --profile tiny --n-threads 1{own} --db {tmp_path / 's.sqlite'}"
 
 
 def test_speedup_and_verdict_over_depth_stand_in_a_table_a_figure_and_a_sentence(tmp_path: Path) -> None:

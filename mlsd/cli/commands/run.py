@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.requests import StudyResult
     from mlsd.models.library import Library
     from mlsd.planning.plan import Plan
+    from mlsd.planning.question import Asked
     from mlsd.planning.request import StudyRequest
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
@@ -138,13 +139,13 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     library = None
     if options["pull"]:
         library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
-    typed = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
+    more = shared.given_options(ctx, ("task_file", "per_kind", "cool_down_s", "address", "build"))
     settings = RunSettings(fresh=options["fresh"], cool_down_s=options["cool_down_s"], seed=request.overrides.seed)
     if options["address"] is not None:
         if library is not None:
             for id_ in prepare_study(request).missing:
                 _pull(library, Watcher(), id_)
-        _run_lab(ctx, request, options, settings, typed, as_json=as_json)
+        _run_lab(ctx, request, options, settings, more, as_json=as_json)
         return
     with make_watcher() as watcher:
         result = run_study(
@@ -153,7 +154,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
             settings=settings,
             watcher=watcher,
             keep_distance=_say_distance if options["distances"] else None,
-            options=typed,
+            options=more,
             pull=None if library is None else partial(_pull, library, watcher),
         )
     say_warnings(result.warnings)
@@ -241,7 +242,7 @@ def _run_lab(
     request: StudyRequest,
     options: dict[str, Any],
     settings: RunSettings,
-    typed: dict[str, str],
+    more: Asked,
     *,
     as_json: bool,
 ) -> None:
@@ -257,7 +258,7 @@ def _run_lab(
             options["db"],
             settings=settings,
             watcher=watcher,
-            options=typed,
+            options=more,
         )
     say_warnings(result.warnings)
     for refused in result.outcome.refused:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from mlsd.measure.process import measure_job
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
+from mlsd.planning.question import Asked
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.records import Environment, QualityWarning, Record
 from mlsd.store import sessions
@@ -92,13 +93,13 @@ def run_study(
     settings: RunSettings | None = None,
     watcher: Watcher | None = None,
     keep_distance: Callable[[DistanceJob, DraftDistance], None] | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Asked | None = None,
     pull: Pull | None = None,
 ) -> StudyResult:
     """Run suites, each trial committed before the next; the same call goes on where an earlier one stopped.
 
     With `pull` the models that are here are measured first, and others come before the load that needs them; `options`
-    is what the run records of how it was asked for. Raises, before anything is written: what `prepare_study` raises,
+    are asked for besides what the request holds. Raises, before anything is written: what `prepare_study` raises,
     LockError, StoreError, InputError for what does not fit.
     """
     watcher, settings = watcher or Watcher(), settings or RunSettings()
@@ -116,7 +117,9 @@ def run_study(
                 environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
                 prepared, plan, decides = known, known.plan, suite_session(request, known.plan)
                 part = msgspec.structs.replace(plan, loads=loads)
-                run = recorded(part, prepared.models.values(), environment, decides, options)
+                run = recorded(
+                    part, prepared.models.values(), environment, decides, {**request.asked, **(options or {})}
+                )
                 run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
                 outcome, found = conduct(run, store, settings, watcher)
                 warnings += found
@@ -251,14 +254,14 @@ def recorded(
     models: Iterable[LocalModel],
     environment: Environment,
     decides: SessionPlan,
-    options: Mapping[str, str] | None = None,
+    asked: Asked | None = None,
 ) -> Experiment:
     """A plan as a run measures and records it."""
     facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
     context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
     limit = next((load.limit_bytes for load in plan.loads), None)
     decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)
-    record = plan_record(plan, options or {}, decides)
+    record = plan_record(plan, asked or {}, decides)
     return Experiment(loads=plan.loads, environment=environment, facts=facts, record=record)
 
 
@@ -300,13 +303,13 @@ def suite_session(request: StudyRequest, plan: Plan) -> SessionPlan:
     return planned(SessionPlan(id=f"suites {name}", pool="workload"), plan)
 
 
-def plan_record(plan: Plan, options: Mapping[str, str], decides: SessionPlan) -> dict[str, Any]:
-    """What a run keeps of its plan: names and counts; the cases stand in their own table."""
+def plan_record(plan: Plan, asked: Asked, decides: SessionPlan) -> dict[str, Any]:
+    """What a run keeps of its plan: names, counts and what it was asked; the cases stand in their own table."""
     return {
         "profile": plan.profile,
         "suites": plan.suites,
         "study_trials": plan.study_trials,
         "paired_baselines": plan.paired_baselines,
-        "options": dict(options),
+        "asked": dict(asked),
         **sessions.as_stored(decides),
     }

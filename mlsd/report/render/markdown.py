@@ -15,7 +15,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 def render(page: Page, figures: str = "figures") -> str:
     """The text; `figures` is the folder of the SVG files, relative to it."""
     parts = [f"# {escape(page.verdict)}", table_text(page.scoreboard)] if page.scoreboard else []
-    parts += [f"Next: {escape(page.next)}"] if page.next else []
+    time = f" ({page.next_time})" if page.next_time else ""
+    parts += [f"Next{time}: {escape(page.next)}"] if page.next else []
     parts += [f"{'##' if page.scoreboard else '#'} {escape(page.answer)}", *_pictures([page.chart], figures)]
     for one in page.advice:
         parts += [f"**{escape(one.title)}**", "\n".join(f"- {escape(line)}" for line in one.lines)]

@@ -53,6 +53,7 @@ class Page(Record, frozen=True, kw_only=True):
     verdict: str  # of the study's claims; empty where the database holds none of its suites
     scoreboard: Table | None
     next: str | None  # the command that decides more of them
+    next_time: str  # about how long it measures, in words; empty: not known
     answer: str
     chart: Picture
     advice: tuple[Advice, ...] = ()

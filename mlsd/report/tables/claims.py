@@ -1,16 +1,26 @@
 """What was claimed and what these trials say: the scoreboard that opens a page of the study, and the whole table."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mlsd.analysis.claims.claim_tests import Decision
 from mlsd.analysis.claims.claims import Claim, ClaimVerdict
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.planning.suite import load_suites
+from mlsd.planning.prompts import prompt_names
+from mlsd.planning.question import Asked, run_command
+from mlsd.records import Record
 from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text, words
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
-from mlsd.units import quoted
+from mlsd.store.rows import Run
+from mlsd.trials.stages import PREPARATION, wall_ns
+from mlsd.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STUDY_SUITES = frozenset("ABCDF")
 DECISION_TONES: dict[str, Tone] = {
@@ -47,48 +57,70 @@ _COUNTED: dict[Decision, str] = {
 }
 
 
-def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> str | None:
-    """The command that decides more of them: more repeats of what is undecided, else what is not measured yet.
+class NextStep(Record, frozen=True, kw_only=True):
+    """A command that goes on from a study, and about how long it measures, where that is known."""
 
-    Of the latter what this profile's models can measure, and nothing that was measured already.
+    command: str
+    seconds: float | None = None
+
+
+def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> NextStep | None:
+    """What decides more of them: the run that was interrupted, as it was asked; else more of what is undecided; else a
+    suite that is not measured yet and that this profile's models can measure.
     """
-    where = f"{f' --profile {quoted(study.profile)}' if study.profile else ''} --db {quoted(study.source)}"
-    open_ = Counter(name for one in verdicts if one.decision == "not decided yet" for name in _suites(one.claim)[0])
-    if named := sorted(set(open_) & set(study.trials["suite"])):
-        by_changes = grouped(named, lambda suite: _changes(study, suite))
-        changes, suites = max(by_changes.items(), key=lambda item: sum(map(open_.__getitem__, item[1])))
-        own = study.trials[study.trials["suite"].isin(suites)]
-        return f"mlsd run {' '.join(suites)}{changes} --repeats {2 * (1 + int(own['repeat'].max()))}{where}"
+    runs = [run for run in study.runs if run.plan.get("asked")]
+    if not runs:  # of a database that others measured: nothing says how it was asked for
+        return None
+    database, latest = {"db": [study.source]}, _asked(runs[-1])
+    if runs[-1].status != "finished":
+        return NextStep(command=run_command(latest, **database))
+    undecided = [one for one in verdicts if one.decision == "not decided yet"]
+    open_ = Counter(name for one in undecided for name in _suites(one.claim)[0])
+    measured = {suite: run for run in runs for suite in _asked(run)[""]}  # the latest of each
+    if named := sorted(set(open_) & set(measured)):
+        by_run = grouped(named, lambda suite: measured[suite].id)
+        suites = max(by_run.values(), key=lambda own: sum(map(open_.__getitem__, own)))
+        asked, own = _asked(measured[suites[0]]), study.trials[study.trials["suite"].isin(suites)]
+        more = _more(own, [one for one in undecided if set(_suites(one.claim)[0]) & set(suites)])
+        command = run_command(asked, **{"suites": suites, "limit": (), **more, **database})
+        trials_ns = int(own["prefill_ns"].sum() + own["decode_ns"].sum())
+        prepared_ns = wall_ns(measured[suites[0]].stages, PREPARATION)
+        return NextStep(command=command, seconds=(prepared_ns + trials_ns) / NS_PER_S)
     roles, here = profile_of(study), set(study.trials["suite"])
     for claim in (one.claim for one in verdicts if one.decision == "not measured" and one.claim.command):
-        names, changed = _suites(claim)
-        done = not changed and all(name in here and not _changes(study, name) for name in names)
-        if not done and (roles is None or set(claim.needs) <= set(roles.roles)):
-            return f"{claim.command}{where}"
+        suites, changes = _suites(claim)
+        if (changes or not set(suites) <= here) and (roles is None or set(claim.needs) <= set(roles.roles)):
+            kept = {option: values for option, values in latest.items() if option in _OF_A_MACHINE}
+            return NextStep(command=run_command(kept, suites=suites, **changes, **database))
     return None
 
 
-def _suites(claim: Claim) -> tuple[list[str], bool]:
-    """Those of its command, and whether it changes them."""
-    names, _, options = claim.command.removeprefix("mlsd run ").partition(" --")
-    return names.split(), bool(options)
+_OF_A_MACHINE = ("--profile", "--model", "--n-threads", "--n-gpu-layers", "--n-ctx", "--flash-attention", "--build")
 
 
-def _changes(study: Study, name: str) -> str:
-    """What trials of a suite have that the suite does not say, as options."""
-    own = study.trials[study.trials["suite"] == name]
-    (suite,) = load_suites([name], profile_of(study))
-    written = {
-        "prompt": {prompt for part in suite.parts for prompt in part.prompts},
-        "gamma": {gamma for part in suite.parts for gamma in part.gammas},
-        "n-predict": {suite.n_predict},
-    }
-    found = {key: set(own[key.replace("-", "_")].dropna()) - {0} for key in written}
-    options = []
-    for key in (key for key in written if found[key] != written[key]):
-        values = [str(value) for value in sorted(found[key])]
-        options += [f" --{key} {value}" for value in (values if key == "prompt" else [",".join(values)]) if value]
-    return "".join(options)
+def _asked(run: Run) -> Asked:
+    found: Asked = run.plan["asked"]
+    return found
+
+
+def _more(own: pd.DataFrame, undecided: Sequence[ClaimVerdict]) -> dict[str, list[str]]:
+    """As much again of what is the unit of these claims: texts where there are several, else repeats."""
+    trials = {trial for one in undecided for trial in one.trials}
+    texts = list(dict.fromkeys(own[own["trial_id"].isin(trials)]["prompt"]))
+    if len(texts) > 1:
+        new = [name for name in prompt_names() if name not in texts and not name.startswith(_NO_TEXTS)]
+        if set(texts) <= set(prompt_names()) and not any(text.startswith(_NO_TEXTS) for text in texts) and new:
+            return {"prompt": [*texts, *new[: len(texts)]]}
+    return {"repeats": [str(2 * (1 + int(own["repeat"].max())))]}
+
+
+_NO_TEXTS = ("length-", "random-", "copy")  # prompts that are chosen for something else than what they say
+
+
+def _suites(claim: Claim) -> tuple[list[str], dict[str, list[str]]]:
+    """Those of its command, and the options with which it changes them."""
+    names, *options = claim.command.removeprefix("mlsd run ").split(" --")
+    return names.split(), {name: [value] for name, value in (option.split() for option in options)}
 
 
 def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:

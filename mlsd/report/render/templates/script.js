@@ -51,6 +51,12 @@ for (const button of document.querySelectorAll("button.csv")) {
     URL.revokeObjectURL(link.href);
   });
 }
+for (const button of document.querySelectorAll("button.copy")) {
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "copied";
+  });
+}
 const unfold = () => {
   const place = location.hash && document.getElementById(location.hash.slice(1));
   const folded = place && place.closest("details");
