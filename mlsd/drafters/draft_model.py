@@ -18,8 +18,15 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.trees import LlamaTreeContext
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.engine.vocabulary import check_token_lists, check_vocabularies
+from mlsd.gguf_tools.source import Source
 from mlsd.records import DRAFT_MODEL
+
+
+def check_vocabulary_of_files(target: Source, draft: Source) -> None:
+    """Compare what two headers say of type, size and tokens, before either model is loaded. Raises: EngineError."""
+    kinds = [source.text("tokenizer.ggml.model", "", own=False) for source in (target, draft)]
+    check_token_lists(kinds, [source.texts("tokenizer.ggml.tokens") for source in (target, draft)])
 
 
 def chain_context(opening: Opening, stop: EarlyStop, *, rolls_back: bool = True) -> ContextPlan:
@@ -73,6 +80,9 @@ def open_second(setup: DrafterSetup, plan: ContextPlan, n_experts: int | None = 
 class ChainOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of drafting with a second model."""
 
+    def check_second(self, target: Source, second: Source) -> None:
+        check_vocabulary_of_files(target, second)
+
     def open(self, setup: DrafterSetup) -> ChainDrafter:
         chain = setup.chain(self, n_vocab=setup.target.tokenizer.vocabulary.n_tokens)
         return ChainDrafter(open_memory(setup), chain)
@@ -96,6 +106,9 @@ class ChainOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
 )
 class DraftTreeOptions(TreeOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a second model."""
+
+    def check_second(self, target: Source, second: Source) -> None:
+        check_vocabulary_of_files(target, second)
 
     def open(self, setup: DrafterSetup) -> TreeDrafter:
         memory = open_memory(setup)

@@ -59,6 +59,19 @@ def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
             raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
 
 
+def check_token_lists(kinds: Sequence[str], tokens: Sequence[Sequence[str]]) -> None:
+    """Compare what the headers of a target and of its draft say. Raises: EngineError with the first difference."""
+    (ours, theirs), (target, draft) = kinds, tokens
+    if ours != theirs:
+        raise _error(f"their tokenizers are of different types ({ours or 'none'} and {theirs or 'none'})")
+    if abs(len(target) - len(draft)) > MAX_SIZE_DIFFERENCE:
+        raise _error(f"the target has {len(target)} tokens, the draft {len(draft)}")
+    n_shared = min(len(target), len(draft))
+    if target[_FIRST_COMPARED_TOKEN:n_shared] != draft[_FIRST_COMPARED_TOKEN:n_shared]:
+        token = next(i for i in range(_FIRST_COMPARED_TOKEN, n_shared) if target[i] != draft[i])
+        raise _error(f"token {token} is {target[token]!r} in the target and {draft[token]!r} in the draft")
+
+
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:
     """A hash (hex) of the tokenizer's type and of the text of every token; equal for models that share ids."""
     vocabulary = tokenizer.vocabulary

@@ -190,6 +190,15 @@ class Source:
     def _misfit(self, key: str, value: Any, wanted: str) -> ModelFileError:
         return self.damaged(f"its {key} is {ascii(value)[:60]}, not {wanted}")
 
+    def texts(self, key: str) -> list[str]:
+        """An array of texts; empty where it is not there."""
+        value = self.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or (value and not isinstance(value[0], str)):
+            raise self._misfit(key, value, "a list of texts")
+        return value
+
     def length(self, key: str) -> int | None:
         """Number of items of an array, which is not decoded; None when the key is not there."""
         value = self.values.get(key)

@@ -55,7 +55,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
     "Measure as many blocks as needed. decided: until each arm is faster, slower, no different (within 3 %) or can no "
     "longer win. 2%: until the best speedup is also known to 2 %."
 )
-@shared.budget_option("Start no block that would end after this many seconds [default: 600 with --until].")
+@shared.budget_option("Start no block that would end after this many seconds of measuring [default: 600 with --until].")
 @shared.temperature_option
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")

@@ -41,7 +41,13 @@ _OF_MEMORY = ("sizes_mb", "quants", "read_mb")
     "--depth", "depths", type=shared.integers(), default=(128,), help="Positions in the context [default: 128]."
 )
 @shared.rows_option("k of T(k) [default: 1 to 33, 48, 64; with --parts 1,5,9].")
-@click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, without loading.")
+@click.option(
+    "--budget-s",
+    type=Real(),
+    default=120.0,
+    show_default=True,
+    help="Seconds of timing; loading and filling contexts come on top.",
+)
 @click.option("--precision", type=Real(), default=0.02, show_default=True, help="Stop when all intervals are narrower.")
 @shared.text_option("Real text to use [default: a shipped one].")
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)

@@ -50,6 +50,9 @@ class Choice:
         """
         return left
 
+    def account(self, stages: Iterable[StageTime]) -> None:
+        """Take in where the time of a block went."""
+
     def is_over(self) -> bool:
         """Whether the time is used up: asked while the machine rests before a chosen block."""
         return False
@@ -303,6 +306,7 @@ class OpenRun:
                             if again:
                                 self._watcher.tell(f"A block is not used and measured again: {again}.")
                         self.account(event.stages)
+                        choice.account(event.stages)
                     elif isinstance(event, Resting) and choice.is_over():
                         break
         except MlsdError as error:

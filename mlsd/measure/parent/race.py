@@ -11,6 +11,7 @@ from mlsd.records import Case, Trial
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Decision, Stopping
 from mlsd.trials.results import Measured, Question, SessionPlan, decisions, is_unusable
+from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
 from mlsd.units import NS_PER_S
 
 Stop = Literal["decided", "spoilt", "budget", "blocks"]
@@ -37,11 +38,12 @@ class Race(Choice):
         plan: SessionPlan = SEQUENTIAL,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
-        began_s: float | None = None,
     ) -> None:
-        """`earlier` trials of the same session count as blocks of their own; the budget runs from `began_s`, or now."""
+        """`earlier` trials of the same session count as blocks of their own."""
         self._goal, self._plan, self._now_s = goal, plan, now_s
-        self._began_s = now_s() if began_s is None else began_s
+        self._began_s: float | None = None  # when the first block was chosen
+        self._prepared_s = 0.0  # since then, of the workers that get ready, which is not measuring
+        self._prepared_before_s = 0.0  # of that before the last block was chosen
         self._chosen_s: float | None = None  # when the last block was chosen
         self._overhead: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
         self._earlier = tuple(earlier)
@@ -74,21 +76,32 @@ class Race(Choice):
             self.stopped = "budget"
             return ()
         self._repeat = coming[0].repeat if coming else self._repeat
-        self._chosen_s = self._now_s()
+        self._chosen_s, self._prepared_before_s = self._now_s(), self._prepared_s
+        if self._began_s is None:
+            self._began_s = self._chosen_s
         return chosen
+
+    def account(self, stages: Iterable[StageTime]) -> None:
+        self._prepared_s += wall_ns(stages, PREPARATION) / NS_PER_S
+
+    @property
+    def spent_s(self) -> float:
+        """What of the budget is used: the time since the first block was chosen, without what got ready for it."""
+        return 0.0 if self._began_s is None else self._now_s() - self._began_s - self._prepared_s
 
     def is_over(self) -> bool:
         budget_s = self._goal.budget_s
-        if budget_s is None or self._now_s() - self._began_s < budget_s:
+        if budget_s is None or self.spent_s < budget_s:
             return False
         self.stopped = "budget"
         return True
 
     def _time(self, block: Sequence[Measured]) -> None:
-        """What a block took beside its trials: of the first one, which holds the loading, as long again at most."""
+        """What a block took beside its trials and getting ready: of the first one as long again at most."""
         trials_s = sum(_took_s(one.trial) for one in block)
         if self._chosen_s is not None and trials_s > 0:
-            overhead = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
+            prepared_s = self._prepared_s - self._prepared_before_s
+            overhead = max(self._now_s() - self._chosen_s - prepared_s - trials_s, 0.0) / trials_s
             self._overhead = min(overhead, 1.0) if self._overhead is None else overhead
 
     def _still_racing(self, blocks: Sequence[Block]) -> list[Block]:
@@ -122,7 +135,7 @@ class Race(Choice):
         if self._goal.budget_s is None or len(self._trials) == len(self._earlier):
             return chosen
         took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
-        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Block]()
+        left_s, fitting = self._goal.budget_s - self.spent_s, list[Block]()
         for blocks in grouped(chosen, lambda block: self._plan.question(block.slots[0].case)).values():
             cases = [slot.case_id for block in blocks for slot in block.slots]
             left_s -= (1 + (self._overhead or 0.0)) * sum(took_s.get(case_id, 0.0) for case_id in cases)

@@ -1,7 +1,6 @@
 """Suites and benches from request to result: plan, check, measure into a study, and say what is in doubt."""
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -168,7 +167,7 @@ def bench(
     Raises: what `plan_here` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
-    path, watcher, began_s = db or study_path(BENCHES), watcher or Watcher(), time.monotonic()
+    path, watcher = db or study_path(BENCHES), watcher or Watcher()
     check_database(path)
     with machine_lock():
         environment, plan = plan_here(request)
@@ -184,7 +183,7 @@ def bench(
                 earlier = []
             race = None
             if request.goal is not None:
-                race = Race(request.goal, plan=decides, earlier=earlier, began_s=began_s)
+                race = Race(request.goal, plan=decides, earlier=earlier)
             settings = RunSettings(fresh=fresh, seed=request.seed)
             done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
             asked = sessions.of_cases(store, environment, decides, cases.values())

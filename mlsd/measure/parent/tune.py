@@ -6,7 +6,6 @@ option at a time. Trials of earlier calls count.
 
 import hashlib
 import math
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,6 +180,7 @@ class _Search:
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
         self.results: list[ArmResult] = []
         self.stages: list[StageTime] = []
+        self._spent_s = 0.0  # of measuring
         self._known: tuple[Measured, ...] = ()
         self._read()
 
@@ -200,11 +200,11 @@ class _Search:
 
     def run(self, wave: _Wave, watcher: Watcher) -> str:
         """Wave after wave; why the search ended."""
-        began_s, budget_s, n_blocks = time.monotonic(), self._request.budget_s, self._request.setting.repeats
+        budget_s, n_blocks = self._request.budget_s, self._request.setting.repeats
         led: ArmResult | None = None
-        while budget_s is None or time.monotonic() - began_s < budget_s:
+        while budget_s is None or self._spent_s < budget_s:
             watcher.tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
-            left_s = None if budget_s is None else budget_s - (time.monotonic() - began_s)
+            left_s = None if budget_s is None else budget_s - self._spent_s
             stopped = self._race(wave, n_blocks, left_s, watcher)
             self._read()
             if stopped == "budget":
@@ -239,6 +239,7 @@ class _Search:
             self.failed |= {setting: error.message for setting in raced if setting not in tried}
             return "decided"
         self.stages += outcome.stages
+        self._spent_s += race.spent_s
         if outcome.interrupted:
             raise KeyboardInterrupt
         return race.stopped

@@ -24,13 +24,12 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.errors import EngineError
 from mlsd.measure.cool_down import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, alive
 from mlsd.measure.worker.experts import cover
-from mlsd.measure.worker.timing import PassBench, TimeBudget, check_room
+from mlsd.measure.worker.timing import PassBench, PausableClock, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
-from mlsd.stats import grouped
+from mlsd.stats import grouped, t_quantile
 from mlsd.store.rows import CalibrationPoint, PassKind
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
@@ -44,6 +43,7 @@ _COVERAGE_SHARE = 0.25
 _DRAFT_ROUND = 5  # tokens that a draft takes back where that is timed
 _DRAFT_SHARE = 0.25  # of the first repeat
 _BURST_SHARE = 0.06
+_MOST_PREPARATION = 3  # times the budget, for filling contexts
 _ROLLBACK_SHARE = 0.15
 
 
@@ -63,8 +63,8 @@ class Calibration:
         self._job, self._clock = job, clock
         self._spent_ns = collections.Counter[str]()
         self.options = context_options(job.engine, max(job.depths) + 3 * max(job.rows) + _ROOM)
-        self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
-        self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
+        self._measuring = PausableClock(clock)  # stands still while contexts are filled
+        self._budget = TimeBudget(self._measuring)  # of everything that is timed; it begins with the first repeat
         self._t_one_ns = 0
         with ExitStack() as opening:
             with self._booked("load"):
@@ -89,24 +89,19 @@ class Calibration:
     def repeats(self) -> Iterator[Passes]:
         """Timed passes, a repeat at a time, until all cells are tight or the budget ends, perhaps within a repeat.
 
-        T(1) is timed whatever the budget says. Raises EngineError when not even its context could be filled in time.
+        T(1) is timed whatever the budget says. Filling contexts is not within the budget, but bounded by it: where that
+        has taken so many times as long, no further context is opened.
         """
         rng = random.Random(self._job.seed)
         timed = list[CalibrationPoint]()
-        budget = self._budget = TimeBudget(self._clock, self._job.budget_s * 1e9)
+        budget = self._budget = TimeBudget(self._measuring, self._job.budget_s * 1e9)
         timing = budget.part(1 - (_COVERAGE_SHARE if self._job.windows else 0.0))
         for repeat in itertools.count():
             must = repeat < self._job.least_repeats
-            points = self._repeat(repeat, rng, TimeBudget(self._clock) if must else timing)
+            points = self._repeat(repeat, rng, TimeBudget(self._measuring) if must else timing)
             if not points and repeat:
                 return
             timed += points
-            if not any(point.kind == "target_pass" and point.rows == 1 for point in timed):
-                raise EngineError(
-                    f"{self._job.budget_s:g} s ended before the context was filled to depth {min(self._job.depths)}, "
-                    "so no pass was timed.",
-                    hint="Give a larger --budget-s or a smaller --depth.",
-                )
             width = half_width(timed)
             yield Passes(points=tuple(points), half_width=width)
             tight = width is not None and width <= self._job.precision
@@ -129,12 +124,12 @@ class Calibration:
         visits = collections.deque(self._visits(None if repeat == 0 else rng))
         timed, is_begun = list[CalibrationPoint](), False
         while visits and not (is_begun and budget.is_over):
-            share = budget if repeat else TimeBudget(self._clock, budget.left_ns / len(visits))
+            share = budget if repeat else TimeBudget(self._measuring, budget.left_ns / len(visits))
             depth, widths = visits.popleft()
             alive("timing passes")
             first = not repeat and not is_begun
-            if not first and budget.left_ns <= self._fill_ns.get((depth, not widths), 0):
-                continue  # another context may take less to fill
+            if not first and self._spent_ns["prefill"] > _MOST_PREPARATION * budget.span_ns:
+                break
             is_begun = True
             if not widths:
                 timed += self._draft_steps(repeat, depth, budget)
@@ -174,8 +169,8 @@ class Calibration:
         with open_context(self.target, options) as context:
             if strategy == "snapshots" and not context.n_snapshots:
                 strategy = "checkpoint"  # this engine keeps no snapshots of this architecture
-            bench, filled = self._bench(context, job.target, depth, repeat, budget)
-            for width in widths if filled else ():
+            bench = self._bench(context, job.target, depth, repeat, budget)
+            for width in widths:
                 if n_done and share.is_over:
                     break
                 n_done += 1
@@ -185,7 +180,7 @@ class Calibration:
                 if width > 1 and strategy is not None and not late:
                     with self._booked("rollback"):
                         bench.rollback(strategy, width)
-            if filled and self.target.is_recurrent and widest == 1:
+            if self.target.is_recurrent and widest == 1:
                 bench.checkpoint()
         if first:
             self._t_one_ns = next((point.span_ns for point in bench.points if point.kind == "target_pass"), 0)
@@ -199,34 +194,29 @@ class Calibration:
             budget = budget.part(_DRAFT_SHARE)
         options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
         with open_context(draft, options) as context:
-            bench, filled = self._bench(context, job.draft, depth, repeat, budget)
+            bench = self._bench(context, job.draft, depth, repeat, budget)
             with self._booked("draft"):
-                if filled:
-                    bench.draft_step(1)
-                    for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide, nothing else
-                        bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
-                    for rows in _DRAFT_WIDTHS[1:]:
-                        bench.draft_step(rows)
+                bench.draft_step(1)
+                for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide, nothing else
+                    bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
+                for rows in _DRAFT_WIDTHS[1:]:
+                    bench.draft_step(rows)
                 if not budget.is_over:
                     bench.rollback(strategy, _DRAFT_ROUND, singly=True)
-                if filled and strategy == "checkpoint":  # which says that accepted tokens are taken in again
+                if strategy == "checkpoint":  # which says that accepted tokens are taken in again
                     bench.checkpoint()
         return bench.points
 
-    def _bench(
-        self, context: LlamaContext, file: ModelFile, depth: int, repeat: int, budget: TimeBudget
-    ) -> tuple[PassBench, bool]:
-        """A bench, and whether its context could be filled before the time was up."""
+    def _bench(self, context: LlamaContext, file: ModelFile, depth: int, repeat: int, budget: TimeBudget) -> PassBench:
+        """A bench whose context is filled."""
         cold, recurrent = idles_cold(backend_info(self._job.engine.n_gpu_layers).backend), context.model.is_recurrent
         bench = PassBench(
             context, self._clock, self.text, depth, repeat,
             model_key=file.ref.key, recurrent=recurrent, cold=cold, budget=budget,
         )  # fmt: skip
-        with self._booked("prefill"):
-            filled = bench.fill()
-        for point in bench.points:
-            self._fill_ns[depth, file is self._job.draft] = point.span_ns
-        return bench, filled
+        with self._booked("prefill"), self._measuring.paused():
+            bench.fill()
+        return bench
 
     def _strategy(self, model: LlamaModel, role: Role) -> str:
         """The usual one of its kind of memory: here it is timed, and arms see whether it is exact."""
@@ -246,13 +236,15 @@ def _cell(point: CalibrationPoint) -> tuple[str, PassKind, int, int]:
 
 
 def half_width(points: Iterable[CalibrationPoint]) -> float | None:
-    """Relative half-width of the 95 % interval of the worst cell's mean; None before three repeats."""
+    """Relative half-width of the 95 % interval (Student 1908) of the worst cell's mean; None before three repeats."""
     passes = (point for point in points if point.kind in ("target_pass", "draft_step"))
     cells = [[point.span_ns for point in own] for own in grouped(passes, _cell).values()]
     if any(len(spans) < 3 for spans in cells):
         return None
-    errors = (statistics.stdev(spans) / math.sqrt(len(spans)) / statistics.fmean(spans) for spans in cells)
-    return 1.96 * max(errors)
+    return max(
+        t_quantile(0.975, len(spans) - 1) * statistics.stdev(spans) / math.sqrt(len(spans)) / statistics.fmean(spans)
+        for spans in cells
+    )
 
 
 def _importance(width: int) -> tuple[bool, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from mlsd.clock import Clock
 from mlsd.engine.llama.context import LlamaContext
@@ -16,6 +17,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError, PromptError
 from mlsd.measure.cool_down import MOST_READINGS, steady
+from mlsd.measure.messages import alive
 from mlsd.store.rows import CalibrationPoint, PassKind
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
@@ -35,6 +37,33 @@ def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
         raise EngineError(
             f"Depth {depth} is beyond the {model.n_ctx_train} positions of this model.", hint="Give a smaller --depth."
         )
+
+
+class PausableClock:
+    """A clock that stands still while something is prepared: a budget is of measuring."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._paused_ns = clock, 0
+        self._stands_at_ns: int | None = None
+
+    def now_ns(self) -> int:
+        if self._stands_at_ns is not None:
+            return self._stands_at_ns
+        return self._clock.now_ns() - self._paused_ns
+
+    def sleep(self, span_s: float) -> None:
+        self._clock.sleep(span_s)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, no time passes."""
+        began_ns = self._clock.now_ns()
+        self._stands_at_ns = began_ns - self._paused_ns
+        try:
+            yield
+        finally:
+            self._paused_ns += self._clock.now_ns() - began_ns
+            self._stands_at_ns = None
 
 
 class TimeBudget:
@@ -88,21 +117,19 @@ class PassBench:
         self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
         self._n_windows = 0
 
-    def fill(self) -> bool:
-        """Prefill with text and remember the state; the last position makes an output. False: the time was up."""
+    def fill(self) -> None:
+        """Prefill with text and remember the state; the last position makes an output."""
         prompt = self._text[self._start : self._start + self._depth]
         step = self._context.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
         for first in range(0, len(prompt), step):
-            if first and self._budget.is_over:
-                return False
+            alive("filling a context")
             part = prompt[first : first + step]
             self._context.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
         ns = self._clock.now_ns() - began
         if self._recurrent:
             self._context.save_state()
         self._add("prefill", self._depth, [ns], depth=0)
-        return True
 
     def _return(self) -> None:
         if self._recurrent:
