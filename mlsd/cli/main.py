@@ -167,7 +167,7 @@ class _Notes(logging.Handler):
     """What the library says while it waits, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        output.note(record.getMessage())
+        (output.sign_of_life if record.levelno <= logging.INFO else output.note)(record.getMessage())
 
 
 _INTERRUPTED = 128 + signal.SIGINT

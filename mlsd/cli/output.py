@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import math
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mlsd.report.render.table import Table, Tone
 
 
-_STILL_S = 10.0  # between signs of life where nothing can move
+_STILL_S, _SIGN_S = 10.0, 9.5  # between signs of life where nothing can move, and between any two of them
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal
@@ -107,6 +108,17 @@ def note(text: str) -> None:
         complain(text)
 
 
+_sign = {"began_s": time.monotonic(), "last_s": -math.inf}
+
+
+def sign_of_life(doing: str) -> None:
+    """What goes on now, in one line every ten seconds, whoever says it."""
+    now_s = time.monotonic()
+    if now_s - _sign["last_s"] >= _SIGN_S:
+        _sign["last_s"] = now_s
+        note(f"  {doing} ({now_s - _sign['began_s']:.0f} s)")
+
+
 def shows_progress() -> bool:
     """Whether somebody looks at standard error and wants to see bars."""
     return sys.stderr.isatty() and verbosity.get() != "quiet"
@@ -142,7 +154,7 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
     """
     if not shows_progress():
         note(f"{label}...")
-        over, steps = threading.Event(), ["still running"]
+        over, steps = threading.Event(), list[str]()
         run = contextvars.copy_context().run  # -q holds in the thread too
         threading.Thread(target=run, args=(_show_last, label, steps, over), daemon=True).start()
         try:
@@ -161,9 +173,8 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
 
 
 def _show_last(label: str, steps: Sequence[str], over: threading.Event) -> None:
-    began_s = time.monotonic()
     while not over.wait(_STILL_S):
-        note(f"  {label}: {steps[-1]} after {time.monotonic() - began_s:.0f} s")
+        sign_of_life(": ".join((label, *steps[-1:])))
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from mlsd.cli.output import TimeLeft, note, shows_progress, something_stored, verbosity, working
-from mlsd.measure.messages import SIGN_S, Event, Progress, Started, Waiting
+from mlsd.cli.output import TimeLeft, note, shows_progress, sign_of_life, something_stored, verbosity, working
+from mlsd.measure.messages import Event, Progress, Started, Waiting
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
@@ -86,13 +86,10 @@ class LineWatcher(Watcher):
 
     def event(self, job: Job, event: Event) -> None:
         """Say what is waited for and what counts no more; every ten seconds of a long trial how far it is."""
-        if isinstance(event, Started):
-            self._shown_s = time.monotonic()
-        if isinstance(event, Progress) and time.monotonic() - self._shown_s >= SIGN_S:
-            self._shown_s = time.monotonic()
-            note(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
-        if isinstance(event, Waiting):
-            note(event.text)
+        if isinstance(event, Progress):
+            sign_of_life(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
+        elif isinstance(event, Waiting):
+            sign_of_life(event.text)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         note(self._counted(slot, trial))

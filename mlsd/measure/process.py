@@ -73,7 +73,8 @@ def measure_job(
     last: Event | None = None
 
     def silence(silent_s: float) -> str:
-        return f"Still {_doing(job, last)} (silent for {silent_s:.0f} s, ended after {patience_s:.0f} s)"
+        doing = _doing(job, last)
+        return doing[:1].upper() + doing[1:]
 
     while turn := turn or list(next(coming, ())):
         todo = todo or turn.copy()
@@ -161,7 +162,7 @@ def answers(
     )
 
     def silence(silent_s: float) -> str:
-        return f"The worker has been silent for {silent_s:.0f} s while {doing}{_FIRST_START}"
+        return f"{doing[:1].upper()}{doing[1:]}{_FIRST_START}"
 
     arguments = inspect.signature(work.func).bind(*work.args, **work.keywords).arguments
     with Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables) as worker:

@@ -34,7 +34,7 @@ def test_the_card_names_every_field_with_a_reason_for_what_is_not_known_and_a_ve
 def test_a_worker_that_starts_for_long_gives_signs_of_life(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Mac compiles Metal's kernels when a build first starts."""
     monkeypatch.setattr("mlsd.measure.process.SIGN_S", 0.02)
-    assert "has been silent for 0 s while starting llama.cpp" in mlsd("doctor").err
+    assert "Starting llama.cpp" in mlsd("doctor").err
 
 
 def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.drafters import check_target
 from mlsd.drafters.chain import Chain, EarlyStop, top_probability
 from mlsd.drafters.draft_model import chain_context
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.verify import Proposal, Verification, probabilities
+from mlsd.errors import EngineError
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.records import Sampling
+from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import Arena, Watched, prompt_of
 from tests.engine.fake import FakeClock
 from tests.measure.examples import case
@@ -143,3 +146,18 @@ def test_vocabularies_of_two_sizes_make_a_pair(
     assert len(proposed) > 0
     assert max(proposed) < min(n_target, n_draft)
     assert len(run.tokens) == 40
+
+
+def test_a_draft_of_another_vocabulary_is_refused_by_its_header_before_anything_is_loaded(
+    tiny: Path, foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("mlsd.engine.llama.model.LlamaModel.__init__", load)
+    target = tiny / "llama.gguf"
+    for name in ("draft-model", "draft-tree"):
+        spec = DrafterSpec(name=name, draft=ModelRef(id="draft"))
+        check_target(spec, target, tiny / "llama-noise003.gguf")
+        with pytest.raises(EngineError, match="do not share a vocabulary: the target has"):
+            check_target(spec, target, foreign)

@@ -87,7 +87,7 @@ def test_from_nothing_to_a_whole_study_nothing_is_lost_and_nothing_hot_counts_an
     first_trial = next(i for i, text in enumerate(words) if text.startswith("[1/132]"))
     brought = [i for i, text in enumerate(words) if text.startswith("checking ")]
     assert brought[0] < first_trial < brought[1], "the first answer waits for one model only"
-    for reason in ("Resting until it is cool", "Still loading", "reading the prompt of", "is not used"):
+    for reason in ("Resting until it is cool", "Loading", "reading the prompt of", "is not used"):
         assert any(reason in text for text in words), reason
     at = [0.0, *(when for when, _ in said), mac.now_s()]
     assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 60

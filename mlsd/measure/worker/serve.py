@@ -91,7 +91,7 @@ class Pulse:
     def __call__(self, doing: str) -> None:
         if self._clock.now_ns() - self._last_ns > _PULSE_NS:
             self._last_ns = self._clock.now_ns()
-            self._send(messages.Waiting(text=f"Still {doing}"))
+            self._send(messages.Waiting(text=doing[:1].upper() + doing[1:]))
 
 
 def _leave_here() -> None:
