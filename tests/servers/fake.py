@@ -159,7 +159,7 @@ class FakeServer:
 
     def _metrics(self) -> str:
         counts, by = self.counts, 'vllm:%s{engine="0"}' if self.dialect == "vllm" else "llamacpp:%s"
-        lines = [f"{by % 'tokens_predicted_total'} {counts['predicted']}"]
+        lines = [f"{by % 'tokens_predicted_total'} {counts['predicted']}"] if self.dialect == "llama-server" else []
         if self.draft:
             names = {"num_draft_tokens": "proposed", "num_accepted_tokens": "accepted", "num_drafts": "drafts"}
             lines += [f"{by % f'spec_decode_{name}_total'} {counts[of]}" for name, of in names.items()]

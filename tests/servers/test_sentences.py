@@ -150,7 +150,25 @@ def test_where_nothing_could_be_measured_a_repeat_is_not_advised_and_the_exit_co
     with FakeServer() as plain, FakeServer(draft=True) as broken:
         broken.value = breaks
         code, said = run(broken.url, "--against", plain.url, db=tmp_path / "s.sqlite", capsys=capsys)
-    assert code == 2 and "What decides it" not in said and "Measuring again would give the same" in said
+    assert code == 2 and "What decides it" not in said and "Measuring again as it is decides nothing" in said
+
+
+def test_what_would_decide_it_is_told_of_requests_alone_though_several_at_once_are_decided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--parallel", "1,2", "--prompt", "code", "--prompt", "factual")
+    with FakeServer(token_s=0.004) as plain, FakeServer(draft=True, token_s=0.004) as other:
+        code, said = run(other.url, "--against", plain.url, *words, db=tmp_path / "s.sqlite", capsys=capsys)
+    assert code == 0 and ("Not decided yet" in said) == ("What decides it" in said), said
+
+
+def test_trials_too_short_to_decide_are_repeated_with_more_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeServer(token_s=0.004) as plain, FakeServer(draft=True, token_s=0.006) as other:
+        _, said = run(other.url, "--against", plain.url, db=tmp_path / "s.sqlite", capsys=capsys)
+    (line,) = (line for line in said.splitlines() if line.startswith("What decides it"))
+    assert int(line.partition("--n-predict ")[2].split()[0]) > 8
 
 
 def test_a_url_that_is_none_names_the_ports_that_servers_have() -> None:

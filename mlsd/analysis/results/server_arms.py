@@ -6,7 +6,7 @@ from mlsd.records import NO_DRAFTER, Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
-from mlsd.trials.on_or_off import answers
+from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
@@ -116,14 +116,18 @@ def _compare(ours: Trial, theirs: Trial) -> str:
 # --- what to do ---------------------------------------------------------------------------------------------------
 
 
+def server_answers(found: Sequence[ArmResult]) -> list[Answer]:
+    """The answer of the server, of requests alone; our own loop's trials and requests at once say nothing of it."""
+    return answers(arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS)
+
+
 def recommend(found: Sequence[ArmResult], drafts: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The answer of the server, of requests alone, and what to set; our own loop's trials say nothing of it.
+    """The answer of the server, and what to set.
 
     `drafts` are the files of draft models by id, where they are here.
     """
-    alone = [arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS]
     lines: list[str] = []
-    for answer in answers(alone):
+    for answer in server_answers(found):
         lines.append(f"{answer.words[0].upper()}{answer.words[1:]}.")
         ref = None if answer.best is None else answer.best.case.drafter.draft
         lines += flags_of(answer, None if ref is None else (drafts or {}).get(ref.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,14 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.trials.decisions import SHORT_DECODE_NS
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.servers.measure import ServerResult
+
+
+_LONGER = 1.5  # than the shortest trial that can be decided
 
 
 @click.command()
@@ -73,7 +78,7 @@ def server(
     request. With --launch, SERVERS is a target's path or id: both servers are started here and stopped afterwards. Two
     URLs are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
     """
-    from mlsd.analysis.results.server_arms import recommend, rival, server_costs
+    from mlsd.analysis.results.server_arms import recommend, rival, server_answers, server_costs
     from mlsd.measure.parent.race import STOPPED
     from mlsd.planning.prompts import read_tasks
     from mlsd.servers.launch import by_hand, find_program
@@ -95,11 +100,15 @@ def server(
         result = serve(request, db, watcher)
     files = {model.ref.id: str(model.path) for model in result.models}
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, files)
-    uses = {one.use for one in result.answers if one.source == "server"}
+    uses = {answer.use for answer in server_answers(result.results)}
     if "not decided yet" in uses:
-        advice = (*advice, f"What decides it: {same_command(ctx, without=('repeats',), until=0.0)}")
+        again = same_command(ctx, without=("repeats",), until=0.0, n_predict=_long_enough(result, request.n_predict))
+        advice = (*advice, f"What decides it: {again}")
     if "no usable measurement" in uses:
-        advice = (*advice, "Measuring again would give the same. Mend what is named, then give this command again.")
+        advice = (
+            *advice,
+            "Measuring again as it is decides nothing: mend what is named, then give this command again.",
+        )
     if "on" in uses and launch and (start := by_hand(find_program(launch))):
         advice = (*advice, start)
     engine = server_costs(result.trials)
@@ -123,6 +132,14 @@ def server(
     unusable = any(not arm.n_valid for arm in result.results) if request.rivals else uses == {"no usable measurement"}
     if unusable:
         ctx.exit(2)
+
+
+def _long_enough(result: ServerResult, n_predict: int) -> int:
+    """So many tokens that a trial lasts long enough to be decided; the same where it did."""
+    spans = [one.trial.decode_ns for one in result.trials if one.trial.valid and one.trial.decode_ns]
+    if not spans or max(spans) >= SHORT_DECODE_NS:
+        return n_predict
+    return math.ceil(_LONGER * n_predict * SHORT_DECODE_NS / min(spans))
 
 
 def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
@@ -150,7 +167,11 @@ def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) ->
         "engine": engine,
         "advice": advice,
         "deterministic": result.deterministic,
-        **({} if result.base else {"answers": [answer_object(one) for one in result.answers]}),
+        **(
+            {}
+            if result.base
+            else {"answers": [answer_object(answer) for answer in server_arms.server_answers(result.results)]}
+        ),
         **({} if result.stopped is None else {"stopped": result.stopped}),
     }
 
