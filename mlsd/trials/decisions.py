@@ -114,7 +114,7 @@ class Standing(Record, frozen=True, kw_only=True):
         """What its blocks say so far, where they decide nothing: ``looks like a win: 1.44x after 1 block``."""
         value, near = self.ratio.value, 1 + NO_DIFFERENCE
         kind = "a win" if value > near else "a loss" if value < 1 / near else "no difference"
-        ends = self.ratio.words(2, "x", "(95 % {} to {})")
+        ends = f"{value:.2f}x" if self.ratio.low is None else times(self.ratio)
         return f"looks like {kind}: {ends} after {counted(self.n_blocks or self.ratio.n, 'block')}"
 
 
@@ -259,7 +259,9 @@ def times(ratio: Interval) -> str:
     """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}x (no interval from {counted(ratio.n, 'block')})"
-    return ratio.words(2, "x", "(95 % {} to {})")
+    # An end that would be rounded to 1 gets the digits that say on which side of it it lies.
+    shown = (d for d in range(2, 6) if all(float(f"{end:.{d}f}") != 1 or end == 1 for end in (ratio.low, ratio.high)))
+    return ratio.words(next(shown, 2), "x", "(95 % {} to {})")
 
 
 _EFFECTS: Mapping[Effect, str] = {

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 import pytest
 
 import mlsd
 from mlsd.analysis import frames
+from mlsd.records import Status
 from mlsd.store.store import Store
 from mlsd.trials.sums import speed, sums
-from tests.analysis.studies import MOE, case, failed, whole_study, write
+from tests.analysis.studies import MOE, blocks, case, failed, whole_study, write
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,15 @@ def test_every_frame_of_a_study_has_exactly_the_columns_that_are_declared(tmp_pa
     assert len(study.rounds) == study.trials.loc[study.trials["valid"], "rounds"].sum()
     assert set(study.pairs["trial_id"]) <= set(study.trials["trial_id"])
     assert study.pairs["speedup"].notna().all() and (study.pairs["drafter"] == "draft-model").all()
+
+
+def test_notes_call_disturbed_trials_disturbed_and_not_invalid(tmp_path: Path) -> None:
+    made = blocks(MOE, prompts=("code",), gammas=(4,))
+    changed = {0: Status.DISTURBED, 3: Status.DISTURBED, 5: Status.INVALID}
+    rows = [
+        (of, msgspec.structs.replace(one, status=changed[i], reason="why")) if i in changed else (of, one)
+        for i, (of, one) in enumerate(made)
+    ]
+    notes = mlsd.open_study(write(tmp_path / "s.sqlite", rows)).notes
+    assert "2 disturbed trials not used in any speedup, fit or claim." in notes
+    assert "1 invalid trial not used in any speedup, fit or claim." in notes

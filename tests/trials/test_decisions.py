@@ -217,5 +217,7 @@ def test_one_function_says_what_blocks_look_like_and_what_they_decide() -> None:
     assert once.finding == "looks like a win: 1.44x after 1 block, not decided yet"
     wide = Standing(name="a", ratio=Interval(value=0.21, low=0.06, high=0.71, n=3), effect="slower", n_blocks=3)
     assert wide.finding == "is slower: 0.21x (95 % 0.06 to 0.71)"  # however wide
+    near = Standing(name="a", ratio=Interval(value=0.961, low=0.927, high=0.9962, n=9), effect="slower", n_blocks=9)
+    assert near.finding == "is slower: 0.961x (95 % 0.927 to 0.996)"  # and not "to 1.00"
     even = Standing(name="a", ratio=Interval(value=1.01, low=0.99, high=1.02, n=9), effect="no difference", n_blocks=9)
     assert even.finding == "makes no difference: 1.01x (95 % 0.99 to 1.02)"

@@ -38,7 +38,7 @@ from mlsd.trials.fields import ARM
 from mlsd.trials.identities import Broken
 from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, order
-from mlsd.units import quoted
+from mlsd.units import counted, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +103,9 @@ class Study:
     def notes(self) -> tuple[str, ...]:
         """What was left out, and how to choose it."""
         found = list(self.left_out)
-        if n := sum(one.trial.status in (Status.INVALID, Status.DISTURBED) for one in self.stored):
-            found.append(f"{n} invalid trials stand in no speedup, fit or claim.")
+        for status in (Status.INVALID, Status.DISTURBED):
+            if n := sum(one.trial.status is status for one in self.stored):
+                found.append(f"{counted(n, f'{status.value} trial')} not used in any speedup, fit or claim.")
         if self.refuted:
             found.append(comparability.refuted_words(len(self.refuted), self.source))
         return tuple(found)

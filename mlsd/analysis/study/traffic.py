@@ -16,17 +16,17 @@ ENOUGH = 4  # rows of a pass that may count as wide
 
 
 class Roof(Record, frozen=True, kw_only=True):
-    """What a machine gives at most, and where the two limits meet."""
+    """What memory gave at most, and arithmetic at least: the level of the fastest wide pass is not a limit."""
 
     name: str
     gb_s: float
-    gflop_s: float | None  # None: no wide pass was timed
+    gflop_s: float | None  # of the fastest wide pass; None: none was timed
     source: str
     stated_gb_s: float | None = None  # the published peak
 
     @property
     def ridge(self) -> float | None:
-        """Operations a byte from which arithmetic is the limit."""
+        """Operations a byte up to which memory is the nearer limit; arithmetic may be the nearer one only beyond."""
         return None if self.gflop_s is None else self.gflop_s / self.gb_s
 
 
@@ -97,7 +97,7 @@ def timed_passes(
 
 
 def compute_roof(passes: list[Pass]) -> float | None:
-    """GFLOP/s of the fastest wide pass: what arithmetic gave, where memory can hardly have been the limit."""
+    """GFLOP/s of the fastest wide pass: arithmetic gives so much at least."""
     return max((one.gflop_s for one in passes if (one.k or 0) >= ENOUGH and one.gflop_s is not None), default=None)
 
 

@@ -36,7 +36,7 @@ WARNINGS = {  # what each code means; the documentation shows it
     "not_timed": "the method ran only to measure acceptance; its times are not a speed",
     "sync_fallback": "the draft could not share the target's memory and kept its own",
     "too_short": f"decoding took less than {SHORT_DECODE_NS // NS_PER_MS} ms, so any other process distorts it",
-    "wide_spread": f"repeats of one case spread by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
+    "wide_spread": f"repeats of one case scatter by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
     "baseline_drift": f"plain decoding changed by {100 * DRIFT_LIMIT:.0f} % or more over the run",
     "anchor_drift": f"passes timed between blocks changed by {100 * DRIFT_LIMIT:.0f} % or more over the run: heat",
     "passes_not_timed": "`compare` could not time single passes of a build",
@@ -231,7 +231,7 @@ def _scattered(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
         speeds = [own for _, own in repeats]
         spread = statistics.stdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
         if spread >= SPREAD_LIMIT:
-            sentence = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
+            sentence = f"The {len(speeds)} repeats scatter by {format_percent(spread)} (standard deviation over mean)."
             advice = "Add repeats (--repeats), or find out what disturbs the machine."
             yield _warning("wide_spread", sentence, advice, case_id)
     if words := _trend_words("Plain decoding", drift_of(plain_points(trials))):

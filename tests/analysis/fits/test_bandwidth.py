@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from mlsd.analysis.fits.bandwidth import bytes_lines, compare
+from mlsd.analysis.study.machine_findings import bandwidth_findings
 from mlsd.errors import AnalysisError
-from mlsd.store.rows import TimedPass
+from mlsd.store.rows import StreamRead, TimedPass
 
 
 def passes(quant: str, gb_s: float, fixed_ms: float, noise: float = 0.01) -> list[TimedPass]:
@@ -63,3 +64,10 @@ def test_one_size_is_not_enough() -> None:
     one = [p for p in passes("Q8_0", 20.0, 1.0) if p.n_bytes == 100_000_000]
     with pytest.raises(AnalysisError, match="one size"):
         bytes_lines(one)
+
+
+def test_what_memory_gave_is_the_most_that_any_number_of_threads_read() -> None:
+    """Passes on one thread, and a read on two that was faster: no pass may reach 136 % of what memory gave."""
+    reads = [StreamRead(n_threads=n, repeat=i, gb_s=gb_s) for i in range(3) for n, gb_s in ((1, 33.0), (2, 44.8))]
+    found = bandwidth_findings(reads, passes("F16", 30.0, 1.0), 1, "2026-11-27")
+    assert found.best_gb_s == 44.8

@@ -110,7 +110,7 @@ OTHER = {"tokens": tuple(range(1, 102))}
         ([good(), good(**OTHER)], "unstable_output", "2 different outputs"),
         ([good(losslessness=None), good(losslessness=None, **OTHER)], None, ""),
         ([good(5_000), good(4_900)], "too_short", "2 of 2 trials decoded for less than 100 ms (the shortest for 20.0"),
-        ([good(100), good(130), good(100)], "wide_spread", "The 3 repeats spread"),
+        ([good(100), good(130), good(100)], "wide_spread", "The 3 repeats scatter"),
         ([good(100), good(103), good(100)], None, ""),
         ([good(), good(status=Status.DISTURBED, reason="it waited for 6.0 s")], "disturbed", "it waited for 6.0 s"),
     ],
