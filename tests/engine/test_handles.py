@@ -90,7 +90,7 @@ def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, sti
 
 def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> None:
     with LlamaModel(tiny / "falcon-h1.gguf") as model:
-        use = RollbackUse(strategy="snapshots", role="target", gamma=4)
+        use = RollbackUse(strategy="checkpoint", role="target", gamma=4)
         assert check_rollback(partial(open_context, model), OPTIONS, use).exact
         assert still_open["llama_init_from_model"] == 0
     assert not any(still_open.values())

@@ -93,7 +93,7 @@ class Strategies:
         model = self._models.open(path)
         names = candidates(role, recurrent=model.is_recurrent, backend=self._models.backend.backend)
         check = partial(self._check, path, self._options, role=role, gamma=gamma)
-        return choose_strategy(path.name, role, gamma, wanted, names, check)
+        return choose_strategy(self._models.ref(path).id, role, gamma, wanted, names, check)
 
     def check_tree(self, options: ContextOptions, gamma: int) -> None:
         """Try the trees of a target's context. Raises: EngineError where a path that is kept is not exact."""
