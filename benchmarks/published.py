@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
-from mlsd.analysis.advise.acceptance import stated
+from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.audit import published_tables as published
@@ -700,7 +700,7 @@ def questions() -> Iterator[Result]:
     places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
     targets = ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b")
     bare, few = AdviceQuestion(target=""), AdviceQuestion(target="", quant="Q4_K_M")
-    known: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": stated(4, rate=0.8)}
+    known: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": Stated(gamma=4, rate=0.8)}
     asked: list[tuple[str, AdviceQuestion, str, int, float | None]] = [
         ("llama.cpp", bare, "llama.cpp", 0, 50),
         ("mlx", bare, "mlx", 0, 50),

@@ -153,6 +153,17 @@ def is_database(path: Path) -> bool:
 
 
 @contextmanager
+def opened_study(path: Path) -> Iterator[Store]:
+    """The trials of a database, or of a record of one, to be read."""
+    if is_database(path):
+        with Store.open(path, create=False, read_only=True) as store:
+            yield store
+    else:
+        with opened_record(path) as record:
+            yield record.store
+
+
+@contextmanager
 def opened_record(path: Path) -> Iterator[RecordFile]:
     """Raises: TableError for a file that is not a record, or of another version of mlsd."""
     hint = "Give a file that `mlsd record DB` wrote."

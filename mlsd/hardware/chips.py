@@ -22,6 +22,7 @@ class Chip(Record, frozen=True, kw_only=True):
     cpu_cores: int | None = None  # where the CPU tells this bin's bandwidth from another's
     peak_bandwidth_gb_s: float | None
     max_memory_gib: int | None = None  # the most that was sold
+    least_memory_gib: int = 8  # the least
     sizes_gib: tuple[int, ...] = ()  # every memory that was sold, where that tells this bin from another
     source: str = _APPLE
 
@@ -43,10 +44,22 @@ class Chip(Record, frozen=True, kw_only=True):
 _OTHER_GENERATIONS = {"a18": 4}  # of chips that no M names
 
 
+MACS_GIB = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
+# The least memory of Macs with a chip, by the word behind its M, and by its generation where that differs.
+_LEAST_GIB = {"": 8, "Pro": 16, "Max": 32, "Ultra": 64}
+_LEAST_OF = {
+    "M3 Pro": 18,
+    "M3 Max": 36,
+    "M3 Ultra": 96,
+    **{f"{m}{word}": gib for m in ("M4", "M5") for word, gib in (("", 16), (" Pro", 24), (" Max", 36))},
+}
+
+
 def _bins(name: str, gpu_cores: Sequence[int], peak_gb_s: float | None, max_gib: int, **more: Any) -> tuple[Chip, ...]:
-    return tuple(
-        Chip(name=name, gpu_cores=n, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=max_gib, **more) for n in gpu_cores
-    )
+    short = name.removeprefix("Apple ")
+    least = _LEAST_OF.get(short, _LEAST_GIB.get(short.partition(" ")[2], 8))
+    about = {"peak_bandwidth_gb_s": peak_gb_s, "max_memory_gib": max_gib, "least_memory_gib": least, **more}
+    return tuple(Chip(name=name, gpu_cores=n, **about) for n in gpu_cores)
 
 
 CHIPS: tuple[Chip, ...] = (

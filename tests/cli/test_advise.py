@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise import ask
-from mlsd.analysis.advise.answer import TargetAdvice
+from mlsd.analysis.advise.answer import Machine, TargetAdvice
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
+from mlsd.hardware.apple_passes import Runtime, apple_chip, unnamed_chip
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
@@ -26,7 +27,7 @@ def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_
 def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b", "--quant", "q4_k_m", "--chip", "M4 Max", "--drafter"]
     out = mlsd(*asked, "pld").out
-    for words in ("not decided yet; pld at gamma", "pays above", "The biggest unknown is", "mlsd bench qwen3.5-27b"):
+    for words in ("not decided yet", "pld at gamma", "pays above", "The biggest unknown is", "mlsd bench qwen3.5-27b"):
         assert words in out
     assert "--spec-type" not in out and "leave it off" not in out
     out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "4", "--acceptance", "0.95").out
@@ -35,7 +36,45 @@ def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd
     out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "16", "--accepted", "1/160").out
     assert "leave it off: nothing that is known is faster" in out and "llama-server: leave it off" in out
     assert "Assuming Q8_0 for qwen3.5-9b" in mlsd("advise", "qwen3.5-9b", "--chip", "M2 Ultra").out
-    assert re.search(r"Memory: \d+\.\d\d GB of weights; a Mac with \d+ GB lets models use \d+\.\d\d GB, contexts", out)
+    assert re.search(r"Memory: \d+\.\d\d GB of weights; such a Mac with \d+ GB lets models use \d+\.\d\d GB", out)
+
+
+def test_a_method_that_is_not_predicted_is_named_and_a_typo_gets_the_nearest_name(mlsd: Mlsd) -> None:
+    for name in ("rest", "lookahead", "layer-skip", "kangaroo", "oracle"):
+        ran = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4", "--drafter", name)
+        assert ran.code == 2 and f"What {name} drafts is not predicted" in ran.err
+        assert f"mlsd bench qwen3-8b-q4_k_m --drafter {name}" in ran.err
+    ran = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4", "--drafter", "ngram-cach")
+    assert ran.code == 2 and "Did you mean ngram-cache" in ran.err
+    ran = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4", "--draft", "unheard-of-q4_k_m")
+    assert ran.code == 2 and "unheard-of-27b-q4_k_m" in ran.err and "q4_k_m-27b" not in ran.err
+
+
+def test_the_memory_counts_the_draft_and_names_macs_that_were_sold(mlsd: Mlsd) -> None:
+    out = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4 Pro", "--draft", "qwen3-32b-q8_0").out
+    assert "of weights, qwen3-32b-q8_0's included; such a Mac with 64 GB" in out
+    alone = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4 Pro", "--drafter", "pld").out
+    assert "such a Mac with 24 GB" in alone, "no M4 Pro was sold with 8 GB"
+
+
+def test_a_runtime_or_a_depth_is_modelled_on_a_known_chip_and_refused_elsewhere(
+    mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = mlsd("advise", "tiny-moe", "--depth", "32000", "--budget-s", "3")
+    assert ran.code == 2 and "--budget-s: only for --measure" in ran.err
+    monkeypatch.setattr(ask, "_here", lambda *_: Machine(environment_key="here"))
+    for option in (("--depth", "32000"), ("--runtime", "mlx")):
+        ran = mlsd("advise", "qwen3-8b-q4_k_m", *option)
+        assert ran.code == 2 and "this machine has none that is known" in ran.err
+    chip = Runtime(chip=apple_chip("M4 Pro") or unnamed_chip(273))
+    monkeypatch.setattr(ask, "_here", lambda *_: Machine(environment_key="here", runtime=chip))
+    asked = ("advise", "qwen3-8b-q4_k_m", "--drafter", "pld", "--runtime", "mlx", "--depth", "32000", "--gamma", "4")
+    own, other = mlsd(*asked).out, mlsd(*asked, "--chip", "M4 Pro").out
+    assert _table(own) == _table(other) != ""
+
+
+def _table(out: str) -> str:
+    return "\n".join(line for line in out.splitlines() if line.startswith((" pld", " plain")))
 
 
 @pytest.mark.parametrize("rate", ["0.75", "75%", "75"])

@@ -1,28 +1,33 @@
 """How often drafters are right: as trials here, public figures, or a person say it."""
 
 import functools
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from mlsd.analysis.predict.costs import measured_ends, mgl_of, outcomes, spread_of_mgl
+from mlsd.analysis.predict.costs import Outcomes, at_gamma, mgl_of, nearest, outcomes, outcomes_of, spread_of_mgl
 from mlsd.errors import InputError
 from mlsd.folders import asset_path
 from mlsd.hardware import apple_passes as passes
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import grouped
-from mlsd.trials.acceptance import WORDS, rate_of
-from mlsd.trials.acceptance import mgl_of as mgl_at
+from mlsd.trials.acceptance import WORDS, chance_for, rate_of
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
 
 PLAIN_WAY = Arm()  # plain decoding
 HEADS = ("mtp", "eagle3", "dflash", "dspark")
+NATIVE = ("mtp",)  # trained with its target
+_FAULT = 0.5  # every public native head accepts more than 75 % of first tokens
+FAULT_WORDS = (
+    "a native head that accepts less than 50 % of first tokens has a fault (a rollback off by one, a norm applied "
+    "twice), not a hard text"
+)
 _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
 _TEXTS = 3  # whose scatter says more than that of rounds
 
@@ -31,47 +36,87 @@ class Acceptance(Record, frozen=True, kw_only=True):
     """How often one drafter is right on one target."""
 
     way: Arm  # the drafter, without a gamma
-    workload: str | None = None  # of a reference; None: a mixture of texts
     alphas: tuple[float, ...] = ()  # given that the position before was accepted; the last one goes on
-    # As trials show it, by gamma: the share of rounds that propose, and the chance of a token.
-    measured: Mapping[int, tuple[float, float]] = {}
+    measured: Mapping[int, Outcomes] = {}  # how rounds ended, by gamma
     relative_error: float = 0.0  # standard error of the MGL over the MGL
     source: str
     assumed: tuple[float, float] | None = None  # nobody measured it: the range of `alphas`, which are its middle
     is_lookup: bool = False  # assumed: text that is copied seldom is proposed for as seldom
 
-    def outcomes(self, gamma: int, alpha: float | None = None) -> dict[tuple[int, int], float]:
-        """How rounds end; as the nearest measured gamma has it, or at one alpha of an assumed range."""
+    def outcomes(self, gamma: int, alpha: float | None = None) -> Outcomes:
+        """How rounds end; by the rounds of the nearest measured gamma, or at one alpha of an assumed range."""
         if self.measured:
-            share, chance = self.measured[min(self.measured, key=lambda one: abs(math.log(one / gamma)))]
-            return outcomes((chance,), gamma, share)
+            near = nearest(self.measured, gamma)
+            return at_gamma(self.measured[near], near, gamma)
         alphas = self.alphas if alpha is None else (alpha,)
         return outcomes(alphas, gamma, alphas[0] if self.is_lookup else 1.0)
 
 
-def stated(
-    gamma: int, rate: float | None = None, counts: tuple[int, int] | None = None, mgl: float | None = None
-) -> Acceptance:
-    """What a log or a person says of a drafter, not yet which: accepted over proposed tokens, both counts, or the MGL.
+class Stated(Record, frozen=True, kw_only=True):
+    """What a log or a person says of a drafter: accepted over proposed tokens, both counts, or the MGL.
 
     Raises InputError for what no round at this gamma can have.
     """
-    said = "" if rate is None else f"{rate:.0%}"
-    if counts is not None:
-        rate, said = counts[0] / counts[1] if counts[1] > 0 else math.nan, f"{counts[0]} of {counts[1]}"
-    if rate is not None:
-        mgl = mgl_at(rate, "proposed", gamma) if 0 <= rate <= 1 else None
-    if mgl is None or not 1 <= mgl <= gamma + 1:
-        raise InputError(
-            f"No round at gamma {gamma} has such an acceptance.",
-            hint="--acceptance lies between 0 and 1 (75 % is 0.75), --accepted N/M has N of M proposed tokens, "
-            f"--mgl lies between 1 and {gamma + 1}.",
-        )
-    what = f"MGL {mgl:.2f} at gamma {gamma}"
-    words = f"{said} as stated, {WORDS['proposed']}: {what}" if said else f"{what} as stated"
-    alpha = rate_of(mgl, "position", gamma)
-    assert alpha is not None
-    return Acceptance(way=PLAIN_WAY, alphas=(alpha,), source=words)
+
+    gamma: int
+    rate: float | None = None
+    counts: tuple[int, int] | None = None
+    mgl: float | None = None
+    n_output: int | None = None  # tokens of the answer that `counts` are of: rounds that did not propose count, too
+
+    def __post_init__(self) -> None:
+        self.of(PLAIN_WAY)
+
+    def of(self, way: Arm) -> Acceptance:
+        """The acceptance of that drafter."""
+        is_lookup = is_look_up(way.method)
+        if is_lookup and self.n_output is None and self.mgl is None:
+            raise InputError(
+                f"{way.method} proposes in some rounds only, so what is accepted of its proposals gives no speed.",
+                hint="Give the length of the answer too: --accepted 140/245 --output-tokens 256; or --mgl.",
+            )
+        ends, words = self._ends(is_lookup)
+        first = outcomes_rate(ends)
+        if way.method in NATIVE and self.gamma == 1 and first < _FAULT:
+            words += f"; {FAULT_WORDS}"
+        return Acceptance(way=way, measured={self.gamma: ends}, source=words)
+
+    def _ends(self, is_lookup: bool) -> tuple[Outcomes, str]:
+        gamma, said, mgl, length = self.gamma, "", self.mgl, float(self.gamma)
+        if self.counts is not None:
+            accepted, proposed = self.counts
+            rate, said = accepted / proposed if proposed > 0 else math.nan, f"{accepted} of {proposed}"
+            if self.n_output is not None:
+                rounds = self.n_output - accepted
+                length = proposed / rounds if rounds > 0 else math.nan
+                said += f" in an answer of {self.n_output} tokens, {length:.2f} proposed a round"
+        else:
+            rate = self.rate if self.rate is not None else 0.0
+            said = "" if self.rate is None else f"{self.rate:.0%}"
+        if mgl is None:
+            mgl = 1 + rate * length if 0 <= rate <= 1 and 0 < length <= gamma else math.nan
+        drafting = round(_PARTS * length / gamma) if length == length else 0
+        lengths = ((gamma, 0, drafting), (0, 0, _PARTS - drafting))
+        if not is_lookup:  # drafts that end early: as long as whole tokens allow on both sides of the mean
+            low = min(int(length), gamma - 1) if length == length else 0
+            above = round(_PARTS * (length - low)) if length == length else 0
+            lengths = ((low + 1, 0, above), (low, 0, _PARTS - above))
+        chance = chance_for(lengths, mgl) if 1 <= mgl <= gamma + 1 else None
+        if chance is None:
+            raise InputError(
+                f"No round at gamma {gamma} has such an acceptance.",
+                hint="--acceptance lies between 0 and 1 (75 % is 0.75), --accepted N/M has N of M proposed tokens, "
+                f"--mgl lies between 1 and {gamma + 1}.",
+            )
+        ends = defaultdict[tuple[int, int], float](float)
+        for proposed, _, n in lengths:
+            for end, share in outcomes((chance,), proposed).items():
+                ends[end] += share * n / _PARTS
+        what = f"MGL {mgl:.2f} at gamma {gamma}"
+        return dict(ends), f"{said} as stated, {WORDS['proposed']}: {what}" if said else f"{what} as stated"
+
+
+_PARTS = 10_000  # that rounds of two lengths are counted in
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,9 +126,28 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     targets: tuple[str, ...] = ()
     drafts: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    acceptance: dict[str, float] = {}  # measured, by gamma
+    method: str = DRAFT_MODEL
+    text: str = ""
+    acceptance: dict[str, float] = {}  # measured, accepted / proposed by gamma
+    accepted: tuple[int, ...] = ()  # measured, by position
+    reached: tuple[int, ...] = ()
+    drafting: float = 1.0  # share of rounds that proposed, of such counts
+    date: str = ""
     least: float = 0.0  # else the chance of a token is assumed to lie from here
     most: float = 1.0
+
+    def tells(self, workload: str | None) -> bool:
+        """Whether it was measured on text of this kind; prose is any but code."""
+        return workload in (None, self.text) or (self.text == "prose" and workload != "code")
+
+    @property
+    def measured(self) -> dict[int, Outcomes]:
+        """How rounds ended, by gamma."""
+        if self.accepted:
+            alphas = [a / r for a, r in zip(self.accepted, self.reached, strict=True)]
+            return {len(alphas): outcomes(alphas, len(alphas), self.drafting)}
+        rates = {int(gamma): rate for gamma, rate in self.acceptance.items()}
+        return {g: outcomes((rate_of(1 + g * rate, "position", g) or 0.0,), g) for g, rate in rates.items()}
 
 
 @functools.cache
@@ -102,7 +166,7 @@ def own_acceptances(arms: Iterable[ArmResult]) -> list[Acceptance]:
     found = []
     for way, own in grouped(arms, way_of).items():
         by_gamma = {gamma: total(a.whole for a in same) for gamma, same in grouped(own, lambda a: a.case.gamma).items()}
-        ends = {gamma: measured_ends(whole, gamma) for gamma, whole in by_gamma.items() if gamma and whole.rounds}
+        ends = {gamma: outcomes_of(whole) for gamma, whole in by_gamma.items() if gamma and whole.endings}
         if not ends:
             continue
         n_rounds = sum(whole.rounds for whole in by_gamma.values())
@@ -111,40 +175,58 @@ def own_acceptances(arms: Iterable[ArmResult]) -> list[Acceptance]:
         if len(by_text) >= _TEXTS:
             error = statistics.stdev(by_text) / math.sqrt(len(by_text)) / statistics.fmean(by_text)
         else:
-            spreads = [spread_of_mgl(outcomes((alpha,), gamma, share)) for gamma, (share, alpha) in ends.items()]
-            error = max(spreads) / math.sqrt(n_rounds)
+            error = max(map(spread_of_mgl, ends.values())) / math.sqrt(n_rounds)
         source = f"{n_rounds} rounds on {', '.join(texts)}"
         found.append(Acceptance(way=way, measured=ends, relative_error=error, source=source))
     return found
 
 
-def known_acceptances(target: str) -> list[Acceptance]:
-    """What is known of drafts for the target of this id: as somebody measured it, else as other targets' drafts had it.
+def known_acceptances(target: str, workload: str | None = None) -> list[Acceptance]:
+    """What is known of drafters for the target of this id: as measured, else as other targets' drafts had it.
 
-    Ranges are of drafts that a target could have; none is as large as it.
+    A measurement on other text, or on one that was not said, tells nothing of a workload. Of several at one gamma the
+    mean counts. Ranges are of drafts that a target could have.
     """
+    entries = {
+        kind: [entry for entry in _entries()[kind] if target.lower().startswith(entry.targets or ("\0",))]
+        for kind in ("measured", "assumed")
+    }
     found = []
-    card = json.loads(asset_path("tiny/family.json").read_text(encoding="utf-8"))["acceptance"]
-    name = next((name for name in card if target.lower() == name or target.lower().startswith(f"{name}-")), None)
-    if name is not None:
-        alphas, source = tuple(card[name]["accepted_given_previous"]), "the tiny family's model card, held-out Python"
-        way = arm_named(DRAFT_MODEL, "tiny-draft")
-        found.append(Acceptance(way=way, workload="code", alphas=alphas, relative_error=_ELSEWHERE, source=source))
-    own = [entry for entry in _entries()["drafts"] if target.lower().startswith(entry.targets)]
-    for entry, draft in [(one, draft) for one in own for draft in one.drafts]:
-        way = arm_named(DRAFT_MODEL, draft)
-        if entry.acceptance:
-            of_gammas = (rate_of(1 + int(g) * rate, "position", int(g)) for g, rate in entry.acceptance.items())
-            alpha = statistics.fmean(alpha for alpha in of_gammas if alpha is not None)
-            found.append(Acceptance(way=way, alphas=(alpha,), relative_error=_ELSEWHERE, source=entry.source))
-        else:
-            found.append(_within(way, entry.least, entry.most, entry.source))
+    ways = [(one, draft) for one in entries["measured"] if one.tells(workload) for draft in one.drafts or (None,)]
+    for (method, draft), same in grouped(ways, lambda pair: (pair[0].method, pair[1])).items():
+        by_gamma: dict[int, list[Outcomes]] = {}
+        for entry, _ in same:
+            for gamma, ends in entry.measured.items():
+                by_gamma.setdefault(gamma, []).append(ends)
+        found.append(
+            Acceptance(
+                way=arm_named(method, draft),
+                measured={gamma: _mean(several) for gamma, several in by_gamma.items()},
+                relative_error=_ELSEWHERE,
+                source="; ".join(f"{entry.source}, {entry.date}" for entry, _ in same),
+            )
+        )
+    for entry in entries["assumed"]:
+        found += [_within(arm_named(DRAFT_MODEL, name), entry.least, entry.most, entry.source) for name in entry.drafts]
     return found
 
 
+def _mean(several: Sequence[Outcomes]) -> Outcomes:
+    shares = defaultdict[tuple[int, int], float](float)
+    for ends in several:
+        for end, share in ends.items():
+            shares[end] += share / len(several)
+    return dict(shares)
+
+
 def is_method(name: str) -> bool:
-    """Whether this is a way to draft without a draft model."""
-    return name in HEADS or any(name in entry.methods for entry in _entries()["lookups"])
+    """Whether what this method drafts is predicted without a draft model."""
+    return name in HEADS or is_look_up(name)
+
+
+def is_look_up(name: str) -> bool:
+    """Whether it proposes from text that is there."""
+    return any(name in entry.methods for entry in _entries()["assumed"])
 
 
 def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
@@ -152,7 +234,7 @@ def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
 
     Rows say code or something else of their text, so a workload is either.
     """
-    lookup = next((entry for entry in _entries()["lookups"] if way.method in entry.methods), None)
+    lookup = next((entry for entry in _entries()["assumed"] if way.method in entry.methods), None)
     if lookup is not None:
         return _within(way, lookup.least, lookup.most, lookup.source, is_lookup=True)
     least, middle, most = passes.acceptance_of(way.method, workload or "")
@@ -169,7 +251,7 @@ def _within(way: Arm, least: float, most: float, source: str, *, is_lookup: bool
     return Acceptance(way=way, alphas=(middle,), source=source, assumed=(least, most), is_lookup=is_lookup)
 
 
-def accepted_of(ends: Mapping[tuple[int, int], float]) -> float:
+def outcomes_rate(ends: Outcomes) -> float:
     """Accepted over proposed tokens."""
     proposed = sum(n * k for (k, _), n in ends.items())
     return (mgl_of(ends) - 1) * sum(ends.values()) / proposed if proposed else 0.0

@@ -7,8 +7,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import (
+    HEADS,
     PLAIN_WAY,
     Acceptance,
+    Stated,
     any_acceptance,
     is_method,
     known_acceptances,
@@ -30,8 +32,10 @@ from mlsd.analysis.advise.prospects import (
 from mlsd.analysis.predict.costs import CostRange
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
-from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError
+from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
+from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError, choose
 from mlsd.hardware.apple_passes import Runtime
+from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
@@ -51,8 +55,9 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
 
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods, with options as --drafter takes them
+    methods: tuple[str, ...] = ()  # of them what can be no draft model
     workload: str | None = None
-    stated: Acceptance | None = None  # of the one draft or method; None: what is known
+    stated: Stated | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
     request: Request | None = None  # whose whole time is to be answered
@@ -70,6 +75,7 @@ class Machine(Record, frozen=True, kw_only=True):
     runtime: Runtime | None = None  # whose passes public rows tell; None: on no known Apple chip
     depth: int = 0  # tokens of context before the output, of such passes
     limit_bytes: int | None = None  # what models may take
+    memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip
 
 
 class TargetAdvice(Record, frozen=True, kw_only=True):
@@ -85,8 +91,10 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
     notes: tuple[str, ...]  # which rows of the databases do not count, and what a method needs
     measured: tuple[Answer, ...] = ()  # what trials of the target on this machine say, of each text by itself
-    weight_bytes: int | None = None  # of the target and the best setting's draft
+    weight_bytes: int | None = None  # of the target and the draft of the best setting, or of the first to measure
+    weight_draft: str | None = None  # the id of that draft
     limit_bytes: int | None = None  # what models may take of this machine
+    memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip
 
 
 def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAdvice:
@@ -108,6 +116,8 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         with suppress(*(() if ways else (InputError, ModelFileError))):
             draft = one.way.draft
             drafts[one.way] = None if draft is None else named(draft.id, stored=models, elsewhere=key is None)
+    for model in drafts.values():
+        _check_vocabularies(target, model)
     costs = _costs(target, drafts, known, machine, question)
     plain = costs[PLAIN_WAY]
     # What trials of this machine's models showed says nothing of another machine's costs.
@@ -122,6 +132,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     if question.request is not None:
         found = with_request(found, question.request, costs)
     untimed = {way: draft for way, draft in drafts.items() if way not in costs}
+    on = machine.runtime
     mtp_alone, room = {way.method for way in drafts} == {"mtp"}, machine.limit_bytes
     files = [] if target.here or not (mtp_alone or key) else _files_of(target)
     file = None if key is None else next(iter(files), None)
@@ -135,9 +146,14 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
         fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
         again=question.options,
+        named=tuple(f"--draft {quoted(text)}" for text in question.drafts or () if text not in question.methods),
+        old_kernels=on is not None and on.engine == "llama.cpp" and 0 <= on.build < VERIFICATION_KERNELS and modelled,
     )
     recommendation = recommend(ref.id, question.workload, found, plain, lacking)
     best = drafts.get(recommendation.best.way)
+    shown = recommendation.to_measure or (recommendation.prospects if question.drafts else ())
+    if best is None:  # what is to be measured is loaded, too, and so is what was asked about
+        best = next((model for p in shown if (model := drafts.get(p.way)) is not None), None)
     weights = [model.facts.weight_bytes for model in (target, best) if model is not None]
     return TargetAdvice(
         recommendation=recommendation,
@@ -150,9 +166,21 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
         notes=(*known.notes, *_notes(target, known, recommendation)),
         measured=tuple(answers(here)),
+        weight_draft=None if best is None else best.facts.ref.id,
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
         limit_bytes=room,
+        memories_gib=machine.memories_gib,
     )
+
+
+def _check_vocabularies(target: KnownModel, draft: KnownModel | None) -> None:
+    """Raises: InputError for two files that are here and whose vocabularies differ by more than their padding."""
+    sizes = [model.facts.n_vocab for model in (target, draft) if model is not None and model.here]
+    if draft is not None and len(sizes) == 2 and abs((sizes[0] or 0) - (sizes[1] or 0)) > MAX_SIZE_DIFFERENCE:
+        raise InputError(
+            f"{draft.facts.ref.id} has {sizes[1]} tokens, {target.facts.ref.id} {sizes[0]}: they share no vocabulary.",
+            hint="Name a draft of the target's family.",
+        )
 
 
 def _comparable(arm: ArmResult, workload: str | None) -> bool:
@@ -169,17 +197,26 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
     """The drafters that were named; a draft's file is the model that was measured where its content is the same."""
     if question.drafts is None:
         return None
+    from mlsd.drafters import METHODS, UNAVAILABLE, find_method  # which loads every method
+    from mlsd.drafters.options import parse_drafter
+
     measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
     found = []
     for text in question.drafts:
-        if is_method(text.partition(":")[0]):
-            spec = DrafterSpec(name=text)
-            if ":" in text:
-                from mlsd.drafters.options import parse_drafter  # which loads every method
-
-                spec = parse_drafter(text)
+        name = text.partition(":")[0]
+        if is_method(name):
+            spec = parse_drafter(text)
             found.append(arm_named(spec.name, None, options_text(spec)))
             continue
+        if name in METHODS or name in UNAVAILABLE or ".py:" in text:
+            find_method(name)  # which says why there is none
+            raise InputError(
+                f"What {name} drafts is not predicted.",
+                hint=f"Measure it: mlsd bench {quoted(question.target)} --drafter {quoted(text)}.",
+            )
+        if text in question.methods:
+            known = sorted({*METHODS, *HEADS})
+            raise InputError(f"There is no drafting method {text!r}.", hint=choose(name, known))
         try:
             ref = resolve_model(text).ref if measured else None
         except MlsdError:
@@ -210,7 +247,7 @@ def _acceptances(
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
     mtp = [arm_named("mtp")] if predicts and _why_not_mtp(target) is None else []
-    published = [a for a in known_acceptances(name) if None in (workload, a.workload) or a.workload == workload]
+    published = known_acceptances(name, workload)
     ranges = [any_acceptance(way, workload) for way in dict.fromkeys((*ran, *mtp, *(chosen or ())))]
     everything: dict[Arm, Acceptance] = {}
     for a in (*measured, *published, *ranges):
@@ -226,7 +263,7 @@ def _acceptances(
             raise InputError(
                 "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
-        return [replace(question.stated, way=way) for way in everything], False
+        return [question.stated.of(way) for way in everything], False
     return list(everything.values()), any(a.way in everything for a in measured)
 
 

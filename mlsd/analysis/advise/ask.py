@@ -5,20 +5,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from mlsd.analysis.advise.acceptance import Acceptance, stated
+from msgspec.structs import replace
+
+from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, Machine, TargetAdvice, answer
 from mlsd.analysis.advise.prospects import Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError
+from mlsd.formats.record import opened_study
 from mlsd.hardware.apple_passes import AppleChip, Runtime, apple_chip, constants, unnamed_chip
-from mlsd.hardware.chips import peak_bandwidth
+from mlsd.hardware.chips import MACS_GIB, bins, peak_bandwidth
 from mlsd.hardware.metal_kernels import build_of
 from mlsd.planning.question import options_of
 from mlsd.records import EngineOptions
 from mlsd.store.newest import study_databases
 from mlsd.store.rows import environment_key
-from mlsd.store.store import Store
 from mlsd.units import quoted
 
 
@@ -26,6 +28,7 @@ def advise(
     target: str | Path,
     *,
     drafts: Sequence[str] | None = None,
+    methods: Sequence[str] = (),
     workload: str | None = None,
     gammas: Sequence[int] = GAMMAS,
     quant: str | None = None,
@@ -38,16 +41,18 @@ def advise(
     acceptance: float | None = None,
     accepted: tuple[int, int] | None = None,
     mgl: float | None = None,
+    n_output: int | None = None,
     db: str | Path | Sequence[str | Path] = (),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
 ) -> TargetAdvice:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
-    Known is what `db` holds, one database or several, by default all under results/. `chip` is another machine: "M2
-    Ultra", "800 GB/s", with passes of `runtime` behind `depth` tokens of context, of llama.cpp's `build` (0: what
-    set-up installs there). What is known of one draft or method at one gamma may be stated: `acceptance` (accepted /
-    proposed), `accepted` (both counts), or `mgl`. `prompt_tokens` and `n_predict` describe a request, whose whole time
-    is answered, too.
+    `drafts` may name methods, too, which `methods` must. Known is what `db` holds, databases or records, by default all
+    databases under results/. `chip` is another machine: "M2 Ultra", "800 GB/s", with passes of `runtime` behind `depth`
+    tokens of context, of llama.cpp's `build` (0: what set-up installs there); one's own Mac is modelled likewise where
+    a runtime or a depth is given. What is known of one draft or method at one gamma may be stated: `acceptance`
+    (accepted / proposed), `accepted` (both counts, with the `n_output` tokens of their answer), or `mgl`.
+    `prompt_tokens` and `n_predict` describe a request, whose whole time is answered, too.
     """
     if runtime == "cpu" or (chip is not None and engine.n_gpu_layers == 0):
         raise InputError(
@@ -72,21 +77,30 @@ def advise(
         again += ["--db", str(databases[0])]
     question = AdviceQuestion(
         target=str(target),
-        drafts=None if drafts is None else tuple(drafts),
+        drafts=(*(drafts or ()), *methods) if drafts is not None or methods else None,
+        methods=tuple(methods),
         workload=workload,
         gammas=tuple(gammas),
         quant=quant,
-        stated=_stated(gammas, acceptance, accepted, mgl),
+        stated=_stated(gammas, acceptance, accepted, mgl, n_output),
         request=request,
         options=shlex.join(again),
     )
-    if chip is None:
-        machine = _here(engine, build)
-    else:
+    # Half of the answer stands before a token of it, on average.
+    context = depth or (0 if request is None else request.prompt_tokens + request.n_predict // 2)
+    if chip is not None:
         on = Runtime(chip=_chip(chip), program=runtime, build=build or installed_build(A_MAC))
-        # Half of the answer stands before a token of it, on average.
-        context = 0 if request is None else request.prompt_tokens + request.n_predict // 2
-        machine = Machine(runtime=on, depth=depth or context)
+        machine = Machine(runtime=on, depth=context, memories_gib=_memories(chip))
+    elif runtime != "llama.cpp" or depth:
+        here = _here(engine, build)
+        if here.runtime is None:
+            raise InputError(
+                "--runtime and --depth model an Apple chip, and this machine has none that is known.",
+                hint=f"Name one with --chip, or measure it here: mlsd bench {quoted(str(target))} --depth {depth}.",
+            )
+        machine = replace(here, environment_key=None, runtime=replace(here.runtime, program=runtime), depth=depth)
+    else:
+        machine = _here(engine, build)
     return answer(question, _known(paths), machine)
 
 
@@ -96,14 +110,16 @@ def _known(paths: Sequence[Path]) -> Known:
     from mlsd.analysis.audit.trials import refuted
 
     with ExitStack() as stack:
-        stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
+        stores = (stack.enter_context(opened_study(path)) for path in paths)
         return read_known(stores, refuted)
 
 
 def _stated(
-    gammas: Sequence[int], rate: float | None, counts: tuple[int, int] | None, mgl: float | None
-) -> Acceptance | None:
+    gammas: Sequence[int], rate: float | None, counts: tuple[int, int] | None, mgl: float | None, n_output: int | None
+) -> Stated | None:
     n_given = sum(one is not None for one in (rate, counts, mgl))
+    if n_output is not None and counts is None:
+        raise InputError("--output-tokens is the length of the answer that --accepted counts.", hint="Give both.")
     if not n_given:
         return None
     if n_given > 1:
@@ -112,7 +128,13 @@ def _stated(
         raise InputError(
             "An acceptance belongs to the draft length at which it was measured.", hint="Name that one: --gamma 4."
         )
-    return stated(gammas[0], rate, counts, mgl)
+    return Stated(gamma=gammas[0], rate=rate, counts=counts, mgl=mgl, n_output=n_output)
+
+
+def _memories(chip: str) -> tuple[int, ...]:
+    """Memories of Macs that were sold with a chip, in GiB; empty where only a bandwidth is known."""
+    known = bins(chip)
+    return tuple(gib for gib in MACS_GIB if any(c.least_memory_gib <= gib <= (c.max_memory_gib or gib) for c in known))
 
 
 def _here(engine: EngineOptions, build: int = 0) -> Machine:

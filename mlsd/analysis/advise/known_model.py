@@ -43,6 +43,8 @@ def named(
     no quantization.
     """
     name, stated = shape_of(text)
+    if elsewhere and name is not None and not (stated or quant) and (file := _file_here(text)) is not None:
+        return file
     if elsewhere and name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
         return known
     remembered = [facts for facts in stored if facts.ref.id == text]
@@ -62,15 +64,29 @@ def named(
                 hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m; or the size, too, of a "
                 f"model of another one: {name}-mini-3.8b-q4_k_m.",
             ) from None
+        bare = next((text[: -len(end) - 1] for end in _ends(text) if quant_of(end) is not None), text)
         raise InputError(
             f"{text} is not on this machine, and its shape is unknown.",
-            hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {text}-27b-q4_k_m, "
-            f"{text}-124b-a5b-mxfp4. Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld.",
+            hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {bare}-27b-q4_k_m, "
+            f"{bare}-124b-a5b-mxfp4. Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld.",
         ) from None
     from mlsd.gguf_tools.read import model_facts
 
     shape = None if name is None else FULL[name]
     return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=stated, path=model.path)
+
+
+def _file_here(text: str) -> KnownModel | None:
+    """The file that an id means, where it is on this machine: another machine would run the same."""
+    from mlsd.gguf_tools.read import model_facts
+
+    try:
+        model = resolve_model(text)
+        facts = model_facts(model.path, ref=model.ref)
+    except (ModelFileError, InputError):
+        return None
+    name, stated = shape_of(text)
+    return KnownModel(facts=facts, shape=None if name is None else FULL[name], quant=stated, path=model.path)
 
 
 def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mlsd.analysis.advise.known_model import KnownModel
+from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.records import Record
 from mlsd.units import quoted
 
@@ -43,6 +44,8 @@ class Lacking(Record, frozen=True, kw_only=True):
     to_time: tuple[str, ...] = ()  # `timing_commands`
     fetch: tuple[str, ...] = ()  # ids of the models worth downloading
     again: str = ""  # options that every bench repeats
+    named: tuple[str, ...] = ()  # drafts that were named, as options
+    old_kernels: bool = False  # llama.cpp was modelled as before its kernels for verification
 
     def steps(self, options: Sequence[str], gammas: Sequence[int], *, modelled: bool, is_open: bool) -> Iterator[str]:
         """Steps in the order in which they tell most.
@@ -59,14 +62,19 @@ class Lacking(Record, frozen=True, kw_only=True):
         if is_open or not modelled:
             yield from self.to_time
         if modelled:
+            if is_open and self.old_kernels:
+                yield (
+                    f"Name the llama.cpp that runs there, as `llama-server --version` prints it: --llama-build "
+                    f"{VERIFICATION_KERNELS} or later has other kernels, and decides most such questions."
+                )
             if self.to_time and is_open:
-                yield "Run both on that machine: the cost of a pass, T(k), is the biggest unknown above."
+                yield "Run both on that machine."
             elif is_open:
                 drafts = "".join(f" {option}" for option in options if option.startswith("--draft "))
                 yield f"On that machine: mlsd calibrate {target}{drafts}."
             if options:
                 surer = "decides it" if is_open else "shows whether it is so"
-                yield f"mlsd bench {target}{how}, on that machine, {surer}."
+                yield f"On that machine, this {surer}: mlsd bench {target}{how}"
         elif self.is_too_large:
             yield (
                 f"{self.target} does not fit into this machine's memory in the quantization above (--quant names "
@@ -78,8 +86,9 @@ class Lacking(Record, frozen=True, kw_only=True):
         elif not self.is_here:
             yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
         elif not options:
-            measure = f"mlsd bench {target} --draft MODEL, or --drafter pld{prompt}{again}"
-            yield f"No draft of {self.target} is known: {measure}."
+            drafts = " ".join(self.named) or "--draft MODEL, or --drafter pld"
+            what = f"Nothing is known of {' '.join(self.named)[8:]}" if self.named else "No draft is known"
+            yield f"{what}: mlsd bench {target} {drafts}{prompt}{again}"
         elif not self.has_acceptance:
             where = (
                 f"Nothing of {', '.join(self.texts)} was measured" if self.texts else "Acceptance was not measured here"

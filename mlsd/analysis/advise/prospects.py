@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, accepted_of, way_of
+from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, outcomes_rate, way_of
 from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
 from mlsd.errors import InputError
@@ -19,11 +19,10 @@ from mlsd.hardware import apple_passes as passes
 from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.stats import Interval, grouped
-from mlsd.trials.acceptance import rate_of
 from mlsd.trials.arms import PLAIN, Arm, arm_named
 from mlsd.trials.decisions import NO_DIFFERENCE, Effect
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import break_even_tokens
+from mlsd.trials.sums import break_even_tokens, total
 from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
@@ -157,7 +156,7 @@ def prospects(
                 _prospect(costs[a.way], plain, a, gamma, model_error, alpha)
                 for alpha in (a.assumed[0], a.alphas[0], a.assumed[1])
             )
-            least, most = (accepted_of(a.outcomes(gamma, alpha)) for alpha in a.assumed)
+            least, most = (outcomes_rate(a.outcomes(gamma, alpha)) for alpha in a.assumed)
             # What acceptance and costs leave open has nothing to do with each other: logarithms add up as squares.
             joined = replace(
                 middle,
@@ -237,12 +236,12 @@ def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect
     tok_s = Interval(value=_mean([speed for speed in speeds if speed]), n=sum(one.n_blocks for one in ran))
     changed: dict[str, Any] = {"tok_s": tok_s, "effect": "no difference"}
     if p.gamma:
-        ratios = [one.ratio for one in ran if one.ratio is not None]
+        ratios, whole = [one.ratio for one in ran if one.ratio is not None], total(one.whole for one in ran)
         speedup, mgl = ratios[0], _mean([one.mgl or 1.0 for one in ran])
         if len(ratios) > 1:
             lows, highs = [r.low for r in ratios if r.low is not None], [r.high for r in ratios if r.high is not None]
-            whole = len(lows) == len(highs) == len(ratios)
-            ends = {"low": min(lows), "high": max(highs)} if whole else {}
+            complete = len(lows) == len(highs) == len(ratios)
+            ends = {"low": min(lows), "high": max(highs)} if complete else {}
             speedup = Interval(value=_mean([r.value for r in ratios]), n=sum(r.n for r in ratios), **ends)
         effects = {one.effect for one in ran}
         outs = [one.standing.out if one.standing else None for one in ran]
@@ -251,7 +250,7 @@ def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect
             "speedup": speedup,
             "mgl": mgl,
             "break_even_mgl": mgl / speedup.value,
-            "break_even_acceptance": _break_even(mgl / speedup.value, p.gamma),
+            "break_even_acceptance": _break_even(mgl / speedup.value, whole.proposed / max(1, whole.rounds)),
             "acceptance_assumed": False,
             "acceptances": (min(accepted), max(accepted)) if accepted else None,
             "effect": effects.pop() if len(effects) == 1 and everywhere else "not decided yet",
@@ -264,9 +263,10 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _break_even(needed_mgl: float, gamma: int) -> float | None:
+def _break_even(needed_mgl: float, proposed_a_round: float) -> float | None:
     """Accepted / proposed at which a setting is as fast as plain decoding; None: not even at full acceptance."""
-    return rate_of(max(1.0, needed_mgl), "proposed", gamma)
+    needed = max(0.0, needed_mgl - 1) / proposed_a_round if proposed_a_round else math.inf
+    return needed if needed <= 1 else None
 
 
 def _prospect(
@@ -289,7 +289,7 @@ def _prospect(
         high=1.0 if gamma == 0 else min(bounds[1] * math.exp(both), most * math.exp(_Z * a.relative_error)),
     )
     decided, without = _decider(costs, plain, ends, gamma)
-    accepted = accepted_of(ends)
+    accepted = outcomes_rate(ends)
     return Prospect(
         drafter=a.way.method,
         draft=a.way.draft.id if a.way.draft else None,
@@ -299,7 +299,7 @@ def _prospect(
         speedup=speedup,
         mgl=most,
         break_even_mgl=most * alone / middle,
-        break_even_acceptance=_break_even(most * alone / middle, gamma),
+        break_even_acceptance=_break_even(most * alone / middle, sum(k * n for (k, _), n in ends.items())),
         decided_by=decided,
         without_it=without,
         acceptance_source=a.source,
@@ -404,7 +404,7 @@ def _settles(one: Prospect, modelled: bool) -> str:
     """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
     needed = one.break_even_acceptance
     if needed is None:
-        pays = "loses even if all is accepted"
+        pays = "loses even if all is accepted, in the middle of its range"
     elif needed <= 0:
         pays = "pays whatever is accepted"
     else:
@@ -416,6 +416,8 @@ def _settles(one: Prospect, modelled: bool) -> str:
     line = f"{one.setting} {pays}; {of_people if ranged else 'it has'} {span}"
     if one.effect is not None:
         return f"{line}. More blocks decide it"
+    if not one.tested:
+        line += "; no public row tests so long a draft, so its range decides nothing"
     unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"
     how = {
         "the acceptance": "give --accepted N/M from a log, or measure it with mlsd bench",

@@ -7,7 +7,8 @@ design with the costs of each kind of round instead of their mean.
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +18,6 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, PassKind
-from mlsd.trials.acceptance import rate_of
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import Sums, total
 
@@ -88,22 +88,38 @@ def outcomes(alphas: Sequence[float], gamma: int, proposing: float = 1.0) -> dic
     return shares
 
 
-def proposing_share(whole: Sums, gamma: int) -> float:
-    """Which share of rounds proposed, where each that did proposed gamma tokens."""
-    return min(1.0, whole.proposed / (whole.rounds * gamma)) if whole.rounds and gamma else 0.0
+def outcomes_of(whole: Sums) -> dict[tuple[int, int], float]:
+    """Shares of rounds by how these ended. Raises AnalysisError where single rounds are not known."""
+    if not whole.endings:
+        raise AnalysisError("How single rounds ended is not known.")
+    return {(proposed, accepted): n / whole.rounds for proposed, accepted, n in whole.endings}
 
 
-def measured_ends(whole: Sums, gamma: int) -> tuple[float, float]:
-    """The share of rounds that proposed, and the chance of each token after the one before, that give these sums."""
-    share = proposing_share(whole, gamma)
-    mgl = 1 + whole.accepted / (whole.rounds * share) if share else 1.0
-    return share, rate_of(min(mgl, gamma + 1.0), "position", gamma) or 0.0
+def nearest(gammas: Iterable[int], wanted: int) -> int:
+    """Whose rounds tell most of `wanted`: the least that is not below it, else the largest."""
+    known = sorted(gammas)
+    return next((gamma for gamma in known if gamma >= wanted), known[-1])
 
 
-def outcomes_of(whole: Sums, gamma: int) -> dict[tuple[int, int], float]:
-    """Shares of rounds by how they end, with the sums of these."""
-    share, alpha = measured_ends(whole, gamma)
-    return outcomes((alpha,), gamma, share)
+def at_gamma(ends: Outcomes, gamma: int, wanted: int) -> dict[tuple[int, int], float]:
+    """How rounds would end with another gamma; drafts that were shorter than theirs stay as long as they were.
+
+    Fewer proposals cut drafts, which is exact. More go on behind those that stood whole, with the chance of a token
+    after the first, at all its positions together.
+    """
+    found = defaultdict[tuple[int, int], float](float)
+    full = {a: n for (k, a), n in ends.items() if k == gamma}
+    reached = sum(n * (min(gamma, a + 1) - 1) for a, n in full.items() if a) if gamma > 1 else sum(full.values())
+    stood = sum(n * (a - 1) for a, n in full.items() if a) if gamma > 1 else full.get(1, 0.0)
+    chance = stood / reached if reached else 0.0
+    for (proposed, accepted), n in ends.items():
+        length = min(proposed, wanted) if proposed < gamma or wanted < gamma else wanted
+        if accepted < gamma or length <= gamma:
+            found[length, min(accepted, length)] += n
+            continue
+        for more, share in outcomes((chance,), wanted - gamma).items():
+            found[wanted, gamma + more[1]] += n * share
+    return dict(found)
 
 
 def mgl_of(ends: Outcomes) -> float:
@@ -219,17 +235,18 @@ def costs_from_arms(arms: Sequence[ArmResult]) -> Costs:
     ``T_draft(k) = fixed + step k`` by least squares over the means at each k. Raises AnalysisError without plain.
     """
     by_gamma = {gamma: total(one.timed_whole for one in own) for gamma, own in grouped(arms, _gamma).items()}
-    by_gamma = {gamma: whole for gamma, whole in by_gamma.items() if gamma == 0 or proposing_share(whole, gamma)}
+    by_gamma = {gamma: whole for gamma, whole in by_gamma.items() if gamma == 0 or whole.proposed}
     if 0 not in by_gamma or not by_gamma[0].rounds:
         raise AnalysisError("No round of plain decoding was timed.")
     alone = by_gamma[0].ms_per_round
     verify, rest, drafting = {1: alone["verify"]}, {1: _rest(alone)}, dict[int, float]()
     for gamma, whole in sorted(by_gamma.items()):
         if gamma:
-            share, ms = proposing_share(whole, gamma), whole.ms_per_round
-            verify[gamma + 1] = _of_proposing(ms["verify"], alone["verify"], share)
-            rest[gamma + 1] = _of_proposing(_rest(ms), _rest(alone), share)
-            drafting[gamma] = ms["draft"] / share
+            n_proposing, ms = sum(n for proposed, _, n in whole.endings if proposed), whole.ms_per_round
+            share, length = n_proposing / whole.rounds, round(whole.proposed / n_proposing)
+            verify[length + 1] = _of_proposing(ms["verify"], alone["verify"], share)
+            rest[length + 1] = _of_proposing(_rest(ms), _rest(alone), share)
+            drafting[length] = ms["draft"] / share
     fixed, step = _line(drafting)
     return Costs(
         verify_ms=verify,
@@ -276,7 +293,7 @@ def scale_to(costs: Costs, arms: Sequence[ArmResult]) -> Costs:
         gamma, ms = arm.case.gamma, arm.timed_whole.ms_per_round
         if not ms:
             continue
-        ends = outcomes_of(arm.timed_whole, gamma) if gamma else PLAIN_ROUND
+        ends = outcomes_of(arm.timed_whole) if gamma else PLAIN_ROUND
         verify.append(ms["verify"] / sum(n * between(costs.verify_ms, k + 1) for (k, _), n in ends.items()))
         beyond.append(_rest(ms) - sum(n * between(costs.rest_ms, k + 1) for (k, _), n in ends.items()))
         should = sum(n * draft_ms(costs, k, a) for (k, a), n in ends.items())

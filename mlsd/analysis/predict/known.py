@@ -8,7 +8,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, left_out, machin
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.stats import grouped
-from mlsd.store.rows import CalibrationPoint, Coverage, environment_key
+from mlsd.store.rows import CalibrationPoint, Coverage, PassKind, environment_key
 from mlsd.store.sessions import judged, latest, sessions_of
 from mlsd.store.store import Store
 from mlsd.trials.results import ArmResult
@@ -71,7 +71,7 @@ def read_known(
     ids of trials that do not count.
     """
     notes: list[str] = []
-    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    timed: Timed = {}
     models: dict[str, ModelFacts] = {}
     arms: dict[str, tuple[ArmResult, ...]] = {}
     for store in stores:
@@ -85,24 +85,40 @@ def read_known(
             arms[one.environment_key] = (*arms.get(one.environment_key, ()), *own)
         models |= store.models()
         notes += left_out(store)
-        passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
-    return Known(arms=arms, passes=passes, models=models, notes=tuple(notes))
+        for place, measured in _timed(store, frozenset().union(*(one.other_calibrations for one in chosen))).items():
+            timed.setdefault(place, []).extend(measured)
+    return Known(arms=arms, passes=_newest(timed), models=models, notes=tuple(notes))
+
+
+# By machine, model and kind of pass what runs timed, each with how it compares: a curve is better, then the later run.
+Timed = dict[tuple[str, str, PassKind], list[tuple[tuple[bool, str, int], tuple[CalibrationPoint, ...]]]]
 
 
 def newest_passes(store: Store, without: Container[int] = ()) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
-    """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
+    """The newest points of each model by machine: of every kind of pass those of the newest run that timed it."""
+    return _newest(_timed(store, without))
 
-    A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
-    that timed a curve, where one did. Runs of `without` do not count.
+
+def _newest(timed: Timed) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    for (machine, model, _), runs in timed.items():
+        _, points = max(runs, key=lambda run: run[0])
+        passes[machine, model] = (*passes.get((machine, model), ()), *points)
+    return passes
+
+
+def _timed(store: Store, without: Container[int]) -> Timed:
+    """By machine, model and kind of pass what each run timed. Runs of `without` do not count.
+
+    A model that is calibrated as a target and then as a draft keeps both.
     """
-    places = {run.id: environment_key(run.environment) for run in store.runs()}
-    rows = [(run_id, p) for run_id, p in store.figures(CalibrationPoint) if run_id not in without]
-    found: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
-    for (place, model, _), own in grouped(rows, lambda row: (places[row[0]], row[1].model_key, row[1].kind)).items():
-        by_run = grouped(own, lambda row: row[0])
-        curves = [run_id for run_id, timed in by_run.items() if is_curve(p for _, p in timed)]
-        last = max(curves or by_run)
-        found[place, model] = (*found.get((place, model), ()), *(p for run_id, p in own if run_id == last))
+    runs = {run.id: run for run in store.runs()}
+    rows = [(run_id, point) for run_id, point in store.figures(CalibrationPoint) if run_id not in without]
+    found: Timed = {}
+    for (run_id, model, kind), own in grouped(rows, lambda row: (row[0], row[1].model_key, row[1].kind)).items():
+        points = tuple(point for _, point in own)
+        place = (environment_key(runs[run_id].environment), model, kind)
+        found.setdefault(place, []).append(((is_curve(points), runs[run_id].started_at, run_id), points))
     return found
 
 

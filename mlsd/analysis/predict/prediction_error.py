@@ -1,15 +1,16 @@
-"""How far predictions can be trusted: stored gammas predicted without their own times, their rounds as they were."""
+"""How far predictions can be trusted: stored gammas predicted from the times and the acceptance of the others."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
-from mlsd.analysis.predict.costs import Costs, costs_from_arms, outcomes_of, scale_to, tok_per_s
+from mlsd.analysis.predict.costs import Costs, at_gamma, costs_from_arms, nearest, outcomes_of, scale_to, tok_per_s
 from mlsd.analysis.predict.known import Known, predictable
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import grouped
 from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import total
 from mlsd.units import format_percent
 
 
@@ -32,7 +33,7 @@ class Prediction(Record, frozen=True, kw_only=True):
 
 
 class Validation(Record, frozen=True, kw_only=True):
-    """Errors of tok/s, |predicted / measured - 1|, over all stored configurations, each with its own rounds."""
+    """Errors of tok/s, |predicted / measured - 1|, over all stored configurations, nothing of each known."""
 
     n: int
     median_error: float
@@ -45,7 +46,7 @@ class Validation(Record, frozen=True, kw_only=True):
         spread = self.median_spread
         own = "" if spread is None else f" (the measurements themselves spread by {format_percent(spread)})"
         return (
-            f"Each of {self.n} stored settings predicted from its own acceptance and other gammas' times: median error "
+            f"Each of {self.n} stored settings predicted from other gammas' acceptance and times: median error "
             f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}{own}."
         )
 
@@ -78,7 +79,7 @@ def validate(known: Known) -> Validation | None:
 
 
 def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = None) -> list[Prediction]:
-    """Predict each gamma, its rounds ending as they did, from the times of plain decoding and of the other gammas.
+    """Predict each gamma from plain decoding and the other gammas: their times, and the acceptance of the nearest.
 
     The shape of costs is that of a calibration, scaled by what the other arms' passes really took (a machine is seldom
     equally loaded twice); without one the other arms' rounds give it. Needs plain decoding and two gammas.
@@ -91,6 +92,8 @@ def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = No
         assert held.tok_s is not None and held.mgl is not None
         others = [arm for arm in arms if arm is not held]
         costs = costs_from_arms(others) if calibrated is None else scale_to(calibrated, others)
+        near = nearest((arm.case.gamma for arm in speculative if arm is not held), held.case.gamma)
+        ends = outcomes_of(total(arm.whole for arm in speculative if arm.case.gamma == near))
         found.append(
             Prediction(
                 target=held.case.target.id,
@@ -98,7 +101,7 @@ def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = No
                 prompt=held.text,
                 gamma=held.case.gamma,
                 calibrated=calibrated is not None,
-                predicted_tok_s=tok_per_s(costs, outcomes_of(held.whole, held.case.gamma)),
+                predicted_tok_s=tok_per_s(costs, at_gamma(ends, near, held.case.gamma)),
                 measured_tok_s=held.tok_s,
                 spread=held.spread,
                 mgl=held.mgl,

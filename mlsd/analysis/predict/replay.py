@@ -4,20 +4,18 @@ Each control is the target's own output with wrong tokens where another machine'
 of the same draft model where it is here, and free where it is not.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from mlsd.analysis.predict.known import read_known, same_model
 from mlsd.errors import InputError, MlsdError
-from mlsd.formats.record import is_database, opened_record
+from mlsd.formats.record import opened_study
 from mlsd.models.library import resolve_model
 from mlsd.planning.question import drafter_text
 from mlsd.records import OptionValue, Record
 from mlsd.stats import grouped
-from mlsd.store.store import Store
 from mlsd.trials.acceptance import by_position
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
@@ -38,7 +36,7 @@ def replays(study: str | Path, target: str) -> tuple[Replayed, ...]:
     are replayed as such; drafts that ended early are as long as others. Raises: InputError where nothing can be.
     """
     path = Path(study)
-    with _opened(path) as store:
+    with opened_study(path) as store:
         arms = [arm for own in read_known([store]).arms.values() for arm in own if not (arm.is_plain or arm.control)]
     arms = [arm for arm in arms if arm.positions and not arm.case.drafter.name.endswith("-tree")]
     if not arms:
@@ -49,16 +47,6 @@ def replays(study: str | Path, target: str) -> tuple[Replayed, ...]:
         raise InputError(f"{path} measured {', '.join(targets)}, not {ref.id}.", hint="Replay on one of them.")
     drafters = grouped(same or arms, lambda arm: replace(arm.arm, gamma=0))
     return tuple(_replayed(own) for own in drafters.values())
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Store]:
-    if is_database(path):
-        with Store.open(path, create=False, read_only=True) as store:
-            yield store
-    else:
-        with opened_record(path) as record:
-            yield record.store
 
 
 def _replayed(arms: list[ArmResult]) -> Replayed:

@@ -13,6 +13,7 @@ from mlsd.cli.answers import answer_object
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
+from mlsd.hardware.chips import MACS_GIB
 from mlsd.records import DRAFT_MODEL, GAMMAS
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
@@ -45,7 +46,6 @@ def _rate(text: str) -> float:
 
 
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
-_MACS_GIB = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
 
@@ -60,9 +60,9 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     "--runtime",
     default="llama.cpp",
     show_default=True,
-    help="Which program to model with --chip: llama.cpp, mlx, or one with public rows of its own, like mlx-vlm.",
+    help="Which program to model, on --chip or on this Mac: llama.cpp, mlx, or one with public rows, like mlx-vlm.",
 )
-@click.option("--depth", type=shared.Whole(min=0), default=0, help="Tokens of context before the output, with --chip.")
+@click.option("--depth", type=shared.Whole(min=0), default=0, help="Tokens of context before the output, modelled.")
 @click.option(
     "--prompt-tokens", type=shared.Whole(min=1), help="With --n-predict: a request, whose whole time is answered, too."
 )
@@ -74,6 +74,12 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 or 80% [default: as measured].",
 )
 @click.option("--accepted", type=shared.Parsed("counts", _counts), help="The same as counts, like 167/264.")
+@click.option(
+    "--output-tokens",
+    "n_output",
+    type=shared.Whole(min=1),
+    help="With --accepted: the answer's length, since rounds may propose less (look-ups, p_min).",
+)
 @click.option("--mgl", type=shared.Real(min=1), help="The same as tokens a round, the target's own one included.")
 @shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
@@ -93,11 +99,14 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     def ask(databases: tuple[Path, ...]) -> TargetAdvice:
         return asking.advise(
             target,
-            drafts=(*options["draft"], *options["drafter_text"]) or None,
+            drafts=options["draft"] or None,
+            methods=options["drafter_text"],
             db=databases,
             **{name: value for name, value in options.items() if name not in _OWN},
         )
 
+    ctx = click.get_current_context()
+    shared.refuse(ctx, ("budget_s",), not options["measure"], "--measure")
     if options["measure"] and options["chip"] is not None:
         raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
     found, read = ask(databases), databases or tuple(study_databases())
@@ -203,11 +212,13 @@ def _memory(found: TargetAdvice) -> Iterator[str]:
 
     if (n_bytes := found.weight_bytes) is None:
         return
-    limit, own = found.limit_bytes, f"Memory: {format_bytes(n_bytes)} of weights"
+    drafts = f", {found.weight_draft}'s included" if found.weight_draft else ""
+    limit, own = found.limit_bytes, f"Memory: {format_bytes(n_bytes)} of weights{drafts}"
     if limit is None:
-        sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in _MACS_GIB)
+        sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in found.memories_gib or MACS_GIB)
         gib, limit = next(((gib, limit) for gib, limit in sizes if limit > n_bytes), (None, 0))
-        where = "no Mac lets models use so much" if gib is None else f"a Mac with {gib} GB lets models use"
+        such = "no Mac with that chip" if found.memories_gib else "no Mac"
+        where = f"{such} lets models use so much" if gib is None else f"such a Mac with {gib} GB lets models use"
         yield f"{own}; {where}{f' {format_bytes(limit)}' if gib else ''}, contexts and buffers included."
     elif limit < n_bytes:
         yield f"{own}, and models may use {format_bytes(limit)} here."
@@ -223,7 +234,8 @@ def _answer(result: Recommendation) -> str:
         verdict = "leave it off: nothing that is known is faster"
     elif result.to_measure:
         shown = result.to_measure[0]
-        verdict += f"; {shown.setting} looks like {format_number(shown.speedup.value)}x"
+        looks = f"{shown.setting} looks like {format_number(shown.speedup.value)}x"
+        verdict += f"; {looks}" if shown.speedup.value >= 1 else f", most likely off; the best, {looks}"
     text = f" on {result.workload}" if result.workload else ""
     return f"{result.target}{text}: {verdict}{_of_request(shown)}."
 

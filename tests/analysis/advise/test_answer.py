@@ -56,7 +56,7 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
         ("qwen3.5-0.8b", 1),
         ("qwen3.5-0.8b", 4),
     }
-    assert found.untimed == ("qwen3.5-2b", "mtp")
+    assert set(found.untimed) == {"qwen3.5-2b", "mtp"}
     assert not found.modelled
     steps = "\n".join(found.recommendation.next_steps)
     assert "make synth qwen3.5-2b" in steps
@@ -111,7 +111,7 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     assert undecided.settles is not None
     for words in (
         "pays above",
-        "% accepted of what is proposed; people measured 57 to 95 %",
+        "% accepted of what is proposed; it has 8",
         "The biggest unknown is the cost of a pass",
     ):
         assert words in undecided.settles
@@ -229,7 +229,7 @@ def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, St
 
 def stated(program: str = "mlx", **given: Any) -> Prospect:
     asked = AdviceQuestion(
-        target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), stated=acceptance.stated(gamma=3, **given)
+        target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), stated=acceptance.Stated(gamma=3, **given)
     )
     found = answer(asked, NOTHING, on("M5 Max", program)).recommendation
     return next(p for p in found.prospects if p.gamma)

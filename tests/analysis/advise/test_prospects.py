@@ -1,12 +1,22 @@
 """Recommendation on costs and acceptance that are known, where the right answer can be worked out."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, known_acceptances
+from mlsd.analysis.advise.acceptance import (
+    FAULT_WORDS,
+    PLAIN_WAY,
+    Acceptance,
+    Stated,
+    known_acceptances,
+    outcomes_rate,
+)
 from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.advise.prospects import Request, as_measured, prospects, recommend, with_request
-from mlsd.analysis.predict.costs import CostRange, Costs, tok_per_s
+from mlsd.analysis.predict.costs import CostRange, Costs, mgl_of, outcomes, tok_per_s
+from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.trials.arms import arm_named
 from mlsd.trials.results import ArmResult
@@ -104,11 +114,14 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
 
 
 def test_shipped_references_know_the_tiny_family_and_drafts_of_large_targets() -> None:
-    (tiny,) = known_acceptances("tiny-moe")
-    assert tiny.way == arm_named(DRAFT_MODEL, "tiny-draft")
-    assert len(tiny.alphas) == 4 and known_acceptances("tiny-moe-q4_0")[0].alphas == tiny.alphas
-    measured, *assumed = known_acceptances("Qwen3.5-35B-A3B-Q8_0")
-    assert 0.6 < measured.alphas[0] < 0.8 and measured.assumed is None
+    tiny = [a for a in known_acceptances("tiny-moe") if a.way == arm_named(DRAFT_MODEL, "tiny-draft")]
+    assert tiny and all(1 < mgl_of(a.outcomes(4)) < 5 for a in tiny)
+    assert known_acceptances("tiny-moe-q4_0") == known_acceptances("tiny-moe")
+    known = known_acceptances("Qwen3.5-35B-A3B-Q8_0")
+    measured, assumed = ([a for a in known if (a.assumed is None) == own] for own in (True, False))
+    draft = next(a for a in measured if a.way == arm_named(DRAFT_MODEL, "qwen3.5-0.8b"))
+    assert mgl_of(draft.outcomes(1)) == pytest.approx(1.697) and "2026" in draft.source
+    assert {a.way.method for a in measured} == {"mtp", DRAFT_MODEL}
     assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
     assert all(a.assumed is not None and a.assumed[0] < a.alphas[0] < a.assumed[1] for a in assumed)
     assert known_acceptances("unheard-of") == []
@@ -132,7 +145,7 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
     texts: list[tuple[str, float, float, float]], effect: str, bounds: tuple[float, float]
 ) -> None:
     way, costs = arm_named("pld", None, '{"ngram":3}'), cost_range({1: 10.0, 5: 12.0})
-    acceptance = Acceptance(way=way, measured={4: (0.5, 0.5)}, source="rounds")
+    acceptance = Acceptance(way=way, measured={4: outcomes((0.5,), 4, 0.5)}, source="rounds")
     found = as_measured(prospects({PLAIN_WAY: costs, way: costs}, [acceptance], (4,)), [ran(*one) for one in texts])
     (one,) = (p for p in found if p.gamma)
     assert (one.effect, (one.speedup.low, one.speedup.high)) == (effect, bounds)
@@ -141,7 +154,7 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
 
 def test_rounds_of_a_look_up_that_propose_nothing_cost_a_plain_pass() -> None:
     costs = cost_range({1: 10.0, 5: 30.0, 17: 100.0})
-    seldom = Acceptance(way=arm_named("pld"), measured={4: (0.05, 0.9)}, source="rounds")
+    seldom = Acceptance(way=arm_named("pld"), measured={4: outcomes((0.9,), 4, 0.05)}, source="rounds")
     found = {p.gamma: p for p in prospects({PLAIN_WAY: costs, seldom.way: costs}, [seldom], (1, 4, 16))}
     assert found[1].mgl == pytest.approx(1 + 0.05 * 0.9)
     assert found[16].speedup.value > 0.6, "not a tenth, as if each round verified 17 rows"
@@ -172,3 +185,35 @@ def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading()
     silent = {PLAIN_WAY: plain, KEY: cost_range({1: 10.0})}
     unknown = with_request(prospects(silent, [accepting(0.5)], (4,)), asked, silent)
     assert all(p.request is not None and (p.request.whole_s is None) == (p.gamma == 4) for p in unknown)
+
+
+def test_what_a_look_up_accepts_is_asked_with_the_length_of_its_answer() -> None:
+    """140 of 245 tokens in an answer of 256 are 116 rounds, so 2.2 tokens a round: not 3.29."""
+    counts = Stated(gamma=4, counts=(140, 245))
+    assert mgl_of(counts.of(KEY).outcomes(4)) == pytest.approx(1 + 4 * 140 / 245, rel=1e-3)
+    with pytest.raises(InputError, match="proposes in some rounds only"):
+        counts.of(arm_named("pld"))
+    for way in (KEY, arm_named("pld")):
+        found = Stated(gamma=4, counts=(140, 245), n_output=256).of(way)
+        assert mgl_of(found.outcomes(4)) == pytest.approx(256 / 116, rel=1e-3)
+        assert outcomes_rate(found.outcomes(4)) == pytest.approx(140 / 245, rel=1e-3)
+
+
+@pytest.mark.parametrize("stated", [{"rate": 1.2}, {"mgl": 6.0}, {"counts": (1, 0)}, {"counts": (9, 8)},
+                                    {"counts": (140, 245), "n_output": 140}])  # fmt: skip
+def test_what_no_round_can_have_is_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="No round at gamma 4"):
+        Stated(gamma=4, **stated)
+
+
+def test_a_native_head_below_one_half_at_depth_one_is_called_a_fault() -> None:
+    assert FAULT_WORDS in Stated(gamma=1, rate=0.34).of(arm_named("mtp")).source
+    assert FAULT_WORDS not in Stated(gamma=1, rate=0.77).of(arm_named("mtp")).source
+    assert FAULT_WORDS not in Stated(gamma=4, rate=0.34).of(arm_named("mtp")).source
+
+
+def test_a_look_up_is_needed_to_be_right_of_what_it_proposes_not_of_what_it_might() -> None:
+    costs = cost_range({1: 10.0, 5: 16.0})
+    seldom = Acceptance(way=arm_named("pld"), measured={4: outcomes((0.5,), 4, 0.25)}, source="rounds")
+    (one,) = (p for p in prospects({PLAIN_WAY: costs, seldom.way: costs}, [seldom], (4,)) if p.gamma)
+    assert one.break_even_acceptance == pytest.approx(0.15), "a quarter of rounds pays 6 ms more, for 0.6 tokens of 4"

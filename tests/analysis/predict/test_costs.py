@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mlsd.analysis.predict.costs import (
     Costs,
+    at_gamma,
     between,
     catch_up_rows,
     costs_from_arms,
@@ -13,7 +14,6 @@ from mlsd.analysis.predict.costs import (
     draft_ms,
     mgl_of,
     outcomes,
-    outcomes_of,
     round_ms,
     tok_per_s,
 )
@@ -21,7 +21,6 @@ from mlsd.analysis.predict.prediction_error import leave_one_gamma_out
 from mlsd.errors import AnalysisError
 from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.results import ArmResult, SessionPlan, arm_results
-from mlsd.trials.sums import Sums
 from tests.analysis.studies import MOE, as_measured, blocks
 
 COSTS = Costs(
@@ -53,15 +52,22 @@ def test_rounds_commit_what_the_formula_says(alphas: list[float], gamma: int, pr
         assert tok_per_s(COSTS, shares) == pytest.approx(1e3 / 10.1), "what proposes nothing costs a plain pass"
 
 
-@given(n=st.integers(1, 200), proposing=st.floats(0, 1), alpha=st.floats(0, 1), gamma=st.integers(1, 16))
-def test_sums_give_rounds_with_their_proposals_and_their_tokens(
-    n: int, proposing: float, alpha: float, gamma: int
-) -> None:
-    proposed = round(n * proposing) * gamma
-    whole = Sums(rounds=n, proposed=proposed, accepted=round(alpha * proposed))
-    found = outcomes_of(whole, gamma)
-    assert mgl_of(found) == pytest.approx(1 + whole.accepted / n, rel=1e-6)
-    assert sum(k * share for (k, _), share in found.items()) == pytest.approx(proposed / n)
+@given(alphas=st.lists(st.floats(0, 1), min_size=1, max_size=9), gamma=st.integers(1, 8), wanted=st.integers(1, 8))
+def test_rounds_at_a_shorter_gamma_are_those_of_a_longer_one_cut(alphas: list[float], gamma: int, wanted: int) -> None:
+    found = at_gamma(outcomes(alphas, gamma, 0.7), gamma, wanted)
+    assert sum(found.values()) == pytest.approx(1)
+    if wanted <= gamma:
+        expected = outcomes(alphas, wanted, 0.7)
+        assert all(found.get(end, 0.0) == pytest.approx(share, abs=1e-9) for end, share in expected.items())
+    else:
+        assert mgl_of(found) >= mgl_of(outcomes(alphas, gamma, 0.7)) - 1e-9
+
+
+def test_longer_drafts_go_on_with_the_chance_of_later_tokens() -> None:
+    found = at_gamma(outcomes((0.5, 0.9), 4), 4, 8)
+    assert mgl_of(found) == pytest.approx(mgl_of(outcomes((0.5, 0.9), 8)))
+    early = {(2, 2): 0.4, (4, 4): 0.6}
+    assert at_gamma(early, 4, 8)[2, 2] == 0.4, "what ended early ends there"
 
 
 def test_no_acceptance_gives_no_outcomes() -> None:
