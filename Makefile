@@ -10,6 +10,7 @@ export BUILD ?=
 # Processes that run tests; each decodes on one thread.
 JOBS ?= 2
 
+SUITES := A B C D E F G
 # Which suite runs on which models, where results and report go, and any further options of `mlsd run`.
 PROFILE ?=
 DB ?=
@@ -17,7 +18,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help install setup demo test check nightly fmt study benchmarks generated notebooks notebooks-open docs clean $(foreach s,A B C D E F G,suite-$(s))
+.PHONY: help install setup demo test check nightly fmt study benchmarks generated notebooks notebooks-open docs clean $(foreach s,$(SUITES),suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,8 +67,11 @@ nightly: $(VENV)/.developer ## The property tests with examples drawn anew; what
 fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-$(foreach s,A B C D E F G,suite-$(s)): suite-%: $(VENV)/.ready
+$(foreach s,$(SUITES),suite-$(s)): suite-%: $(VENV)/.ready
 	@$(BIN)/mlsd run $* $(RUN_FLAGS)
+
+suite-%:
+	@echo "There is no suite $*. Suites: $(SUITES); a file of your own: $(BIN)/mlsd run FILE.toml"; exit 2
 
 # Seconds of timing passes of each target after the trials of `make study`.
 COSTS_S ?= 60

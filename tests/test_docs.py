@@ -18,6 +18,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import mlsd
 from mlsd.cli.main import COMMANDS, GONE, cli
 from mlsd.hardware.budget import mac_budget
 from mlsd.measure.parent.checks import WARNINGS
@@ -111,6 +112,11 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             assert done.returncode in fine, f"$ {line}\n{done.stdout}\n{done.stderr}"
     if left_out:
         lack("llama-server", f"these lines of the page were not run: {left_out}")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {mlsd.__version__}\n" in cited
 
 
 @pytest.mark.heavy

@@ -17,6 +17,12 @@ def users(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "xterm"}
 
 
+def test_a_suite_that_is_none_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    asked = ["make", "--silent", "suite-H"]
+    done = subprocess.run(asked, cwd=ROOT, env=users(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout.startswith("There is no suite H. Suites: A B C D E F G;")
+
+
 @pytest.mark.heavy
 @pytest.mark.native
 @pytest.mark.parametrize("suite", "ABCDEFG")

@@ -78,7 +78,11 @@ ARM: tuple[Field, ...] = (  # of an `ArmResult`
     count("n_trials", "trials", lambda a: a.n_trials),
     count("n_valid", "of them valid", lambda a: a.n_valid),
     Field("statuses", "how many have each status", lambda a: a.statuses, "object"),
-    count("n_blocks", "blocks in which the arm was measured, with plain decoding beside it", lambda a: a.n_blocks),
+    count(
+        "n_blocks",
+        "blocks in which the arm was measured, with plain decoding beside it",
+        lambda a: None if a.is_plain else a.n_blocks,
+    ),
     number("tok_s", "tokens after the first over their time; geometric mean over blocks", lambda a: a.tok_s),
     number("plain_tok_s", "of plain decoding in the same blocks", lambda a: a.plain_tok_s),
     number("spread", "of tok/s over blocks: half the range, over the median", lambda a: a.spread),

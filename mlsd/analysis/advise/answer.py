@@ -39,6 +39,7 @@ from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
+from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Record
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.on_or_off import Answer, answers
@@ -97,6 +98,15 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip
 
 
+def _prompts(own: Iterable[ArmResult], workload: str | None) -> tuple[str, ...]:
+    """Names of the prompts that were measured of a kind of text, by default of all; else of a shipped one of it."""
+    drafted = [one.case.prompt for arm in own if not arm.is_plain for one in arm.trials]
+    found = {prompt.key for prompt in drafted if workload in (None, prompt.workload, prompt.key)}
+    if found or workload is None or workload in prompt_names():
+        return tuple(sorted(found)) or ((workload,) if workload else ())
+    return next(((name,) for name in prompt_names() if load_prompt(name).workload == workload), (workload,))
+
+
 def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAdvice:
     """Answer from what databases, references and models say.
 
@@ -139,7 +149,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     with_block = next((e.id for e in files if mtp_alone and "-mtp-" in e.id), None)
     lacking = Lacking(
         target=question.target if Path(question.target).is_file() else with_block or ref.id,
-        texts=(question.workload,) if question.workload else tuple(sorted(texts)),
+        texts=_prompts(own, question.workload),
         is_here=target.here,
         is_too_large=file is not None and room is not None and (file.n_bytes or 0) > room,
         has_acceptance=has_own,

@@ -97,7 +97,10 @@ def profile_fits(
             loaded = set[str]()
             for at_once in (False, True):
                 own = [suite for suite in suites if (suite.name == AT_ONCE) is at_once]
-                loads = expand(own, profile, known_models(library)).loads
+                # Models that a suite names by id are in every profile, and no reason to choose one.
+                of_profile = {*profile.roles.values()}
+                planned = expand(own, profile, known_models(library)).loads
+                loads = [load for load in planned if {ref.id for ref in load.refs} <= of_profile]
                 ids = {ref.id: None for load in loads for ref in load.refs}
                 models |= size_models(ids, library)  # named by id
                 loaded |= set(ids)

@@ -1,5 +1,6 @@
 """One question answered from what databases, references and models say."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
 from mlsd.hardware.apple_passes import Runtime, apple_chip
 from mlsd.models.library import resolve_model
+from mlsd.planning.prompts import find_prompt
 from mlsd.records import ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
@@ -165,6 +167,18 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Machine])
     drafted = [p for p in found.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
     assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in found.next_steps[0]
+
+
+@pytest.mark.parametrize("kind", [None, "rag", "translation", "code"])
+def test_what_is_next_names_prompts_and_no_kinds_of_text(
+    measured: tuple[Known, Study, Machine], kind: str | None
+) -> None:
+    """`--prompt rag` is refused: a kind of text is no prompt."""
+    stored, _, here = measured
+    steps = answer(AdviceQuestion(target="tiny-moe", workload=kind), stored, here).recommendation.next_steps
+    named = re.findall(r"--prompt (\S+)", " ".join(steps))
+    assert kind != "rag" or named, "nothing of it was measured"
+    assert all(find_prompt(name).text for name in named), named
 
 
 def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_alike_else(

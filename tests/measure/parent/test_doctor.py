@@ -78,6 +78,14 @@ def test_a_model_that_no_suite_loads_is_not_downloaded(tmp_path: Path) -> None:
     assert (fit.n_models, fit.missing_bytes) == (3, 12 * GB)
 
 
+def test_a_model_that_a_suite_names_by_id_is_no_reason_against_a_profile(tmp_path: Path) -> None:
+    part = Part(targets=("control",), prompts=("code",), drafters=(DrafterChoice(name="pld"),), gammas=(4,))
+    by_id = Suite(name="G", title="", parts=(part,))
+    models = library(tmp_path, entry("big", 9 * GB), entry("small", GB), entry("draft", GB), entry("control", 99 * GB))
+    (fit,) = profile_fits([PROFILE], [SUITE, by_id], models, BUDGET, 100 * GB)
+    assert fit.verdict == "fits" and fit.memory is not None and fit.memory.models == ("big", "draft")
+
+
 def test_the_suite_with_all_drafts_at_once_is_judged_apart(tmp_path: Path) -> None:
     every = tuple(DrafterChoice(draft=draft) for draft in ("draft", "small"))
     part = Part(targets=("big",), prompts=("code",), drafters=every, gammas=(4,), one_load=True)
