@@ -213,8 +213,9 @@ class Endpoint:
             if counted == before or self.program.counts_all:
                 break
             time.sleep(_SETTLED_S)
-        nothing = counted is None or (counted.proposed is None and not self.program.counts_all) or counted == Counters()
-        return None if nothing else counted
+        if counted is None or counted == Counters() or (counted.proposed is None and not self.program.counts_all):
+            return None
+        return counted
 
     def close(self) -> None:
         self._connection.close()
@@ -225,31 +226,31 @@ class Endpoint:
         """The path and what to send there."""
         program, sampling = self.program, request.sampling
         messages = request.messages or ((str(request.prompt),) if program.chat_only else ())
-        drawn = {} if sampling.greedy else {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0}
-        asked = {
+        asked = {  # what is None is not asked for
             "model": self._model,
-            **({"messages": _as_chat(messages)} if messages else {"prompt": request.prompt}),
+            "messages": _as_chat(messages) if messages else None,
+            "prompt": None if messages else request.prompt,
             "n_predict": request.n_predict,
             "stream": stream,
             "temperature": sampling.temperature,
             "seed": sampling.seed + request.nonce,
-            **drawn,
-            **({"draft": self._draft} if self._names_draft(request) else {}),
+            "top_k": None if sampling.greedy else sampling.top_k,
+            "top_p": None if sampling.greedy else sampling.top_p,
+            "min_p": None if sampling.greedy else 0.0,
+            "draft": self._draft if self._names_draft(request) else None,
             "ignore_eog": request.ignore_eog,
             "keep": request.keep,
-            **({"n_probs": request.n_probs} if request.n_probs else {}),
+            "n_probs": request.n_probs or None,
             # One of its own keeps a request from what a cache of beginnings remembers of others.
-            **({} if request.keep else {"salt": f"{request.nonce} {time.monotonic_ns()}"}),
+            "salt": None if request.keep else f"{request.nonce} {time.monotonic_ns()}",
         }
+        settings = {**program.always, **(program.streamed if stream else program.whole)}
+        settings |= {} if request.draft else program.plain
+        settings |= {} if messages else program.raw
+        settings |= program.with_candidates if request.n_probs else {}
+        settings |= {path: asked[name] for name, path in program.asks.items() if asked[name] is not None}
         body: Tree = {}
-        fixed = {**program.always, **(program.streamed if stream else program.whole)}
-        fixed |= {} if request.draft else program.plain
-        fixed |= {} if messages else program.raw
-        fixed |= program.with_candidates if request.n_probs else {}
-        for path, value in {
-            **fixed,
-            **{program.asks[name]: asked[name] for name in asked if name in program.asks},
-        }.items():
+        for path, value in settings.items():
             programs.put(body, path, value)
         return (program.chats if messages else program.completions), body
 
