@@ -145,3 +145,11 @@ def test_earlier_results_of_this_machine_give_the_time(on, tmp_path):
     assert (time["n_trials"], time["n_unknown"], time["sources"]) == (18, 9, {"results": 9})
     needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "foreign.sqlite"))["needs"]
     assert needs["time"]["seconds"] is None
+
+
+def test_what_matters_comes_first_and_a_plan_of_which_nothing_fits_ends_with_1(monkeypatch):
+    fits = run("B", "--profile", "tiny")
+    assert fits.exit_code == 0 and " cases, " in fits.stdout.splitlines()[0]
+    assert fits.stdout.index("memory: ") < fits.stdout.index("─")
+    monkeypatch.setattr("mlsd.measure.parent.memory.fit", lambda *_: ("does not fit", "it is too large"))
+    assert run("B", "--profile", "tiny").exit_code == 1

@@ -133,7 +133,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         suites, profile=profile, models=options["models"], overrides=overrides, tasks=tasks, here=here
     )
     if dry_run:
-        _show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
+        if not _show_plan(request, options["db"], options["cool_down_s"], as_json=as_json):
+            ctx.exit(1)
         return
     say_default(request)
     library = None
@@ -319,8 +320,8 @@ def _say_outcome(result: StudyResult) -> None:
 # --- the plan -----------------------------------------------------------------------------------------------------
 
 
-def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:
-    """Print a plan with what it needs on this machine: tables for people, or one JSON object."""
+def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> bool:
+    """Print a plan with what it needs on this machine: tables for people, or one JSON object; False: no load fits."""
     from mlsd.measure.parent.forecast import plan_study
 
     with working("Planning"):
@@ -330,6 +331,7 @@ def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None
         print_json(_plan_object(prepared.plan, found))
     else:
         _print_plan(prepared.plan, found)
+    return not found.memory or any(load.verdict != "does not fit" for load in found.memory)
 
 
 def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
@@ -352,12 +354,12 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
 
 
 def _print_plan(planned: Plan, found: Forecast) -> None:
+    for line in _needs(planned, found):
+        say(line)
     print_table(plan_table(planned))
     if planned.loads:
         print_table(load_table(found))
         print_table(memory_table(found.memory, arms=columns() is None))
-    for line in _needs(planned, found):
-        say(line)
     for left in planned.left_out:
         say(left.words)
 

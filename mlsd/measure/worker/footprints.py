@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mlsd.drafters import find_method
 from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.llama.footprint import attached_footprints, footprints
@@ -23,7 +25,7 @@ from mlsd.measure.probe_cache import answer_path
 from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
 from mlsd.units import format_bytes
 
-_FORMAT = 1  # raise it when a footprint means something else
+_FORMAT = 2  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
 _MOST_BEYOND = 8192
 
@@ -81,11 +83,25 @@ def _ask(
     method = find_method(spec.name)
     own = method.read(spec)
     if not method.has("head"):
-        return footprints(model, options)
+        return footprints(model, options) if wanted.path is not None else _without_snapshots(model, options)
     if wanted.head_path is None:
         return attached_footprints(model, options, lambda context: own.head(context, model))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
         return attached_footprints(model, options, lambda context: own.head(context, head))
+
+
+def _without_snapshots(model: LlamaModel, options: Sequence[ContextOptions]) -> tuple[Footprint, ...]:
+    """Of a plan for a model that is not here: the states of snapshots, which llama.cpp really allocates, are counted.
+
+    A context keeps a state for each snapshot beside the newest one; all are of one size.
+    """
+    plain = [msgspec.structs.replace(one, n_snapshots=0) for one in options]
+    distinct = list(dict.fromkeys(plain))
+    asked = dict(zip(distinct, footprints(model, distinct), strict=True))
+    return tuple(
+        msgspec.structs.replace(asked[base], states_bytes=asked[base].states_bytes * (1 + one.n_snapshots))
+        for base, one in zip(plain, options, strict=True)
+    )
 
 
 @contextmanager
