@@ -26,10 +26,10 @@ from benchmarks.harness import Result
 from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
 from mlsd.analysis.advise.known_model import by_sizes
-from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.predict.known import Known
+from mlsd.audit import published_tables as published
+from mlsd.audit.printed import parse_printed
 from mlsd.errors import InputError
-from mlsd.formats.printed import parse_printed
 from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import Constants, Runtime, Work

@@ -3,6 +3,7 @@
 MLSD_BENCH_N sets the rows of each honest kind; a hundredth of it are the tables of each corruption.
 """
 
+import itertools
 import os
 import random
 import tempfile
@@ -10,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, percent
-from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
-from mlsd.analysis.audit.tables import Assumed, table_contexts
+from mlsd.audit.check import audit
+from mlsd.audit.rows import SEVERITY, Credibility, RowAudit, count_verdicts
+from mlsd.audit.tables import Assumed, table_contexts
 from mlsd.records import NO_DRAFTER
-from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, Row, ordinary, simulate, stated, write
+from tests.audit.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, Row, ordinary, simulate, stated, write
 
 ROWS = 50_000
 _DOUBTS = ("suspicious", "impossible")
@@ -24,33 +25,29 @@ _DOUBTS = ("suspicious", "impossible")
 NOT_TOLD = ("acceptance x 0.5 in all cases", "acceptance x 2 in all cases", "acceptance that counts the bonus")
 
 
-def judge(rows: list[Row], told: bool | None, folder: Path) -> Audit:
-    """The audit of a table as a user would ask for it: written as CSV, read again."""
-    return audit("simulated", *table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=told)))
+def judge(tables: list[list[Row]], told: bool | None, folder: Path) -> list[list[RowAudit]]:
+    """The audit of each table as a user would ask for it: written as CSV, read again."""
+    contexts = [table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=told)) for rows in tables]
+    judged = iter(audit("simulated", *itertools.chain(*contexts)).rows)
+    return [list(itertools.islice(judged, sum(len(one.rows) for one in of))) for of in contexts]
 
 
 def honest_rates(kind: str, n_rows: int, folder: Path) -> dict[Credibility, float]:
     """Share of honest rows with each verdict, over at least so many rows of that kind."""
     world, told = HONEST[kind]
-    counts: dict[Credibility, int] = dict.fromkeys(SEVERITY, 0)
-    seed = 0
-    while sum(counts.values()) < n_rows:
-        for verdict, n in judge(simulate(world(seed)), told, folder).counts().items():
-            counts[verdict] += n
-        seed += 1
-    return {verdict: n / sum(counts.values()) for verdict, n in counts.items()}
+    tables = list[list[Row]]()
+    while sum(map(len, tables)) < n_rows:
+        tables.append(simulate(world(len(tables))))
+    counts = count_verdicts(row for rows in judge(tables, told, folder) for row in rows)
+    return {verdict: counts.get(verdict, 0) / sum(counts.values()) for verdict in SEVERITY}
 
 
 def found_rates(kind: str, n_tables: int, folder: Path, told: bool | None = True) -> tuple[float, float]:
     """Share of corrupted tables with a row that is at least suspicious, and with one that is impossible."""
     world, corrupt = CORRUPTED[kind]
-    found = impossible = 0
-    for seed in range(n_tables):
-        rows = corrupt(simulate(world(seed)), random.Random(f"corrupt {seed}"))
-        counts = judge(rows, told, folder).counts()
-        found += counts["suspicious"] + counts["impossible"] > 0
-        impossible += counts["impossible"] > 0
-    return found / n_tables, impossible / n_tables
+    tables = [corrupt(simulate(world(seed)), random.Random(f"corrupt {seed}")) for seed in range(n_tables)]
+    worst = [max(rows, key=lambda row: SEVERITY[row.verdict]).verdict for rows in judge(tables, told, folder)]
+    return sum(verdict in _DOUBTS for verdict in worst) / n_tables, worst.count("impossible") / n_tables
 
 
 def mistakes_found(kind: str, n_tables: int, folder: Path, *, says_all: bool) -> tuple[float, float]:
@@ -58,16 +55,13 @@ def mistakes_found(kind: str, n_tables: int, folder: Path, *, says_all: bool) ->
 
     A table that says little has neither MGL nor quantization, and how drafts end is decided from its counts.
     """
-    tables = rows_found = rows_all = 0
-    for seed in range(n_tables):
-        world = stated(seed) if says_all else ordinary(seed, speedups="mean baseline")
-        rows = MISTAKES[kind](simulate(world), random.Random(f"mistake {seed}"))
-        judged = judge(rows, True if says_all else None, folder).rows
-        doubted = [row for row in judged if row.verdict in _DOUBTS or any(finding.ask for finding in row.findings)]
-        tables += bool(doubted)
-        rows_found += sum(row.identity["drafter"] != NO_DRAFTER for row in doubted)
-        rows_all += sum(row["draft_model"] != NO_DRAFTER for row in rows)
-    return tables / n_tables, rows_found / rows_all
+    worlds = [stated(seed) if says_all else ordinary(seed, speedups="mean baseline") for seed in range(n_tables)]
+    tables = [MISTAKES[kind](simulate(world), random.Random(f"mistake {seed}")) for seed, world in enumerate(worlds)]
+    judged = judge(tables, True if says_all else None, folder)
+    doubted = [[row for row in rows if row.verdict in _DOUBTS or row.questions] for rows in judged]
+    rows_found = sum(row.identity["drafter"] != NO_DRAFTER for rows in doubted for row in rows)
+    rows_all = sum(row["draft_model"] != NO_DRAFTER for rows in tables for row in rows)
+    return sum(map(bool, doubted)) / n_tables, rows_found / rows_all
 
 
 def run() -> Iterator[Result]:

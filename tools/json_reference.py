@@ -24,7 +24,6 @@ import msgspec
 
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.audit.record_check import Verification
-from mlsd.analysis.audit.rows import RuleFinding
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison
@@ -35,6 +34,7 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.frames import TRIALS
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
+from mlsd.audit.rows import RuleFinding
 from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
@@ -176,6 +176,7 @@ Fitted = _object(
 AuditedRow = _object(
     "AuditedRow", "A row and what speaks against it.",
     identity=dict[str, str | int], verdict=str, rules=list[RuleFinding], missing=list[str],
+    round_cost=float | None,
 )  # fmt: skip
 Audited = _object(
     "Audited", "The verdicts on a table.",

@@ -26,7 +26,7 @@ def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
     document = json.loads(run("--published", "small-models", "--json").stdout)
     assert len(document["rows"]) == sum(document["counts"].values()) == 200
     row = next(row for row in document["rows"] if row["identity"].get("prompt") == "translation")
-    assert set(row) == {"identity", "verdict", "rules", "missing"}
+    assert set(row) == {"identity", "verdict", "rules", "missing", "round_cost"}
     assert set(row["rules"][0]) == {"rule", "verdict", "figures", "sentence", "ask"}
     assert row["verdict"] in {"possible", "suspicious", "impossible", "not judged"}
 

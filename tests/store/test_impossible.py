@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.analysis import frames
-from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.trials import database_context, refuted
 from mlsd.analysis.predict.known import read_known
 from mlsd.analysis.study.study import read_study
+from mlsd.audit.check import audit
+from mlsd.audit.trials import database_context, refuted
 from mlsd.cli.main import cli
 from mlsd.formats.record import write_record
 from mlsd.formats.tables import trial_rows

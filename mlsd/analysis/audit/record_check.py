@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.trials import database_context
 from mlsd.analysis.results import comparability
+from mlsd.audit.check import audit
+from mlsd.audit.trials import database_context
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import AnalysisError, MlsdError
 from mlsd.formats.decode_again import DecodedAgain
@@ -100,7 +100,9 @@ def _audit(store: Store) -> tuple[Counter[str], list[Problem]]:
             context = database_context(store, key)
         except AnalysisError:  # nothing but failed trials
             continue
-        valid = {row.label for row in context.comparable}
+        valid = {
+            row.label for row in context.rows if not (row.failed_native_calls or row.invalid_reason or row.cannot_be)
+        }
         for row in audit(key, context).rows:
             counts[row.verdict] += 1
             where = f"{row.identity['table']}, {row.identity['label']}"

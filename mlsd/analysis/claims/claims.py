@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.rows import Audit, Credibility, count_verdicts
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, TestOutcome
 from mlsd.analysis.pairs import PairedTrials
+from mlsd.audit import published_tables as published
+from mlsd.audit.check import audit
+from mlsd.audit.rows import Audit, Credibility, count_verdicts
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.suite import find_profile
 from mlsd.records import NO_DRAFTER, ModelFacts, Record

@@ -1,16 +1,17 @@
 """`mlsd audit`: can these numbers be true? Of a table or log, a published study, one's own trials, or one speed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mlsd.analysis.audit.audit import audit as run_audit
-from mlsd.analysis.audit.rows import Audit, RowAudit
-from mlsd.analysis.audit.tables import STANDARD_INPUT, Assumed, one_speed, table_contexts
+from mlsd.audit.rows import Audit, RowAudit
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
+from mlsd.errors import TableError
+from mlsd.outside import read_given
 from mlsd.report.render.table import Tone
 from mlsd.stats import grouped
 from mlsd.store.database import is_study
@@ -19,6 +20,7 @@ from mlsd.units import counted
 _ORDER = ("impossible", "suspicious", "asked")
 _ARM = ("target", "drafter", "draft", "options", "gamma", "prompt")
 _TONES: dict[str, Tone] = {"possible": "good", "suspicious": "caution", "impossible": "bad", "not judged": "quiet"}
+STANDARD_INPUT = Path("-")
 _NAMED = 3  # rows of which the same is said
 
 
@@ -75,7 +77,7 @@ def audit(
     refuse(ctx, assumed, name is not None, "a table that mlsd does not ship")
     refuse(ctx, assumed, of_database, "tables")
     if name == "":
-        from mlsd.analysis.audit import published_tables as published
+        from mlsd.audit import published_tables as published
 
         shipped = {known: published.load(known).title for known in published.names()}
         if as_json:
@@ -84,24 +86,10 @@ def audit(
         for known, title in shipped.items() if not as_json else ():
             say(f"{known:<{max(map(len, shipped))}}  {title}")
         return
-    if name is not None:
-        from mlsd.analysis.audit import published_tables as published
-
-        study = published.load(name)
-        result = run_audit(study.citation, *published.contexts(study))
-    elif of_database:
-        from mlsd.analysis.audit import trials
-
-        with reading(db) as store:
-            context = trials.database_context(store, machine, settings)
-        result = run_audit(str(store.path), context)
-    elif tok_s is not None:
-        result, show_all = run_audit("one speed", one_speed(tok_s, Assumed(**assumed))), True
-    else:
-        assert file is not None
-        result = run_audit(
-            file.name if file != STANDARD_INPUT else "standard input", *table_contexts(file, Assumed(**assumed))
-        )
+    if file is not None and file != STANDARD_INPUT:  # a wrong name is answered before anything heavy is loaded
+        read_given(file, TableError, "Give the path of a file.")
+    result = _audited(file, name, tok_s, db, machine, settings, assumed)
+    show_all = show_all or tok_s is not None
     if as_json:
         _print_json(result)
     else:
@@ -110,9 +98,45 @@ def audit(
         raise click.exceptions.Exit(1)
 
 
+def _audited(
+    file: Path | None,
+    name: str | None,
+    tok_s: float | None,
+    db: Path | None,
+    machine: str | None,
+    settings: str | None,
+    assumed: Mapping[str, Any],
+) -> Audit:
+    """The audit of what was named: a published study, one speed, a file, else a study database."""
+    from mlsd.audit.check import audit as run_audit
+    from mlsd.audit.tables import Assumed, one_speed, table_contexts
+
+    if name is not None:
+        from mlsd.audit import published_tables as published
+
+        study = published.load(name)
+        return run_audit(study.citation, *published.contexts(study))
+    if tok_s is not None:
+        return run_audit("one speed", one_speed(tok_s, Assumed(**assumed)))
+    if file is not None:
+        source = file.name if file != STANDARD_INPUT else "standard input"
+        return run_audit(source, *table_contexts(file, Assumed(**assumed)))
+    from mlsd.audit import trials
+
+    with reading(db) as store:
+        context = trials.database_context(store, machine, settings)
+    return run_audit(str(store.path), context)
+
+
 def _print_json(result: Audit) -> None:
     rows = [
-        {"identity": row.identity, "verdict": row.verdict, "rules": row.findings, "missing": row.missing}
+        {
+            "identity": row.identity,
+            "verdict": row.verdict,
+            "rules": row.findings,
+            "missing": row.missing,
+            "round_cost": row.round_cost,
+        }
         for row in result.rows
     ]
     print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
@@ -142,6 +166,15 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
         named = "; ".join(_name(row) for row in same[:_NAMED])
         more = f"; and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
         say(("not judged  ", _TONES["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
+    costs = [row.round_cost for row in result.rows if row.round_cost is not None]
+    if costs and not show_all:
+        span = f"{min(costs):.2f} to {max(costs):.2f}" if len(costs) > 1 else f"{costs[0]:.2f}"
+        say(
+            (
+                f"A round costs {span} plain steps, MGL over speedup ({counted(len(costs), 'row')}; --all: each).",
+                "quiet",
+            )
+        )
     for note in result.notes:
         say((f"note: {note}", "quiet"))
     say(f"{counted(len(result.rows), 'row')}: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
@@ -157,5 +190,6 @@ def _cause(row: RowAudit) -> tuple[str, str]:
 def _name(row: RowAudit) -> str:
     """A row as its source says it; a trial by its arm, too."""
     label = f"{row.identity['table']}: {row.identity['label']}"
+    label += "" if row.round_cost is None else f" [a round costs {row.round_cost:.2f} plain steps]"
     arm = [f"gamma {row.identity[f]}" if f == "gamma" else str(row.identity[f]) for f in _ARM if f in row.identity]
     return f"{label} ({', '.join(arm)})" if str(row.identity["label"]).startswith("trial ") and arm else label

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from msgspec import structs
 
-from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.study.study import Study
+from mlsd.audit import published_tables as published
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.figures.answer import arm_labels

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.audit.rows import RowAudit
 from mlsd.analysis.claims.claim_tests import measured_apart
 from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
+from mlsd.audit import published_tables as published
+from mlsd.audit.rows import RowAudit
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import Profile, find_profile
 from mlsd.records import Record

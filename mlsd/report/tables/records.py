@@ -16,8 +16,8 @@ from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
-    from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
+    from mlsd.audit.rows import RowAudit
     from mlsd.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
     from mlsd.records import Round, Trial

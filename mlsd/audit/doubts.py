@@ -1,0 +1,402 @@
+"""What no bound refutes and yet is doubted or asked about: rows against their table, and against what is usual."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from mlsd.audit.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
+from mlsd.audit.frame import PAIR, Column, Frame, scatter
+from mlsd.audit.model_name import same_model
+from mlsd.audit.plain_speed import plain_speed
+from mlsd.audit.sentences import found
+from mlsd.records import CONTROLS
+
+SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
+SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
+SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
+HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
+ONE_DEPTH = 0.03  # plain passes of prompts that differ by more compare in other things than acceptance, too
+COINCIDENCE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
+QUIETEST = 0.0005  # no measured time scatters less
+SHALLOW = 4096  # tokens of context up to which a plain pass is not much slower than an empty one's
+LEAST_DIGITS = 0.105  # of a number of two digits its last unit is at most a tenth
+RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
+FEWEST_COPIES = 2  # pairs of settings with one rate
+FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
+FEWEST_BY_THEORY = 3  # rows of a table whose speedup is what theory gives
+LEAST_FILE = 1.1  # a plain run that much faster than any public row leads to expect is asked about
+_LOOKUPS = r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy"
+
+
+def speed_ignores_acceptance(rows: Frame) -> Frame:
+    """Is throughput independent of acceptance? Equal work takes equal time, so accepted tokens must show in tok/s.
+
+    A round in target passes is ``MGL / speedup``; without a baseline of its own it is in seconds, and its equals are
+    of its depth alone.
+    """
+    known = rows["fixed_length"] & rows["committed"].notna() & (rows["tok_s"] > 0)
+    round_ = (rows["committed"] / rows["tok_s"]).where(known) * rows["base_mean"].where(rows["base_own"], 1.0)
+    depth = rows["n_prompt"].fillna(-1).where(~rows["base_own"], -2)
+    is_one = known & rows["comparable"] & rows["speculative"]
+    of = round_.where(is_one).groupby([rows["pair"], depth])
+    typical, n = of.transform("median"), of.transform("count")
+    ratio = np.maximum(round_ / typical, typical / round_)
+    where = is_one & rows["acceptance"].notna() & (n >= 2)
+    doubtful = ratio > np.maximum(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
+    text = "A round of this row took {times:.2f} times what rounds of the same work in the table take"
+    of_work = found(
+        where, np.where(doubtful, "suspicious", "possible"), text, ": speed does not follow acceptance as it must",
+        round=round_, typical_round=typical, acceptance=rows["acceptance"], differs_by=ratio, times=round_ / typical,
+    )  # fmt: skip
+    of_table = _slopes(rows, round_.where(is_one))
+    return _first(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
+
+
+def _slopes(rows: Frame, round_: Column) -> Frame:
+    """Over the whole table, does speed rise with the tokens a round commits as ``speed = MGL / round`` says: slope 1?
+
+    Log speed against log(1 + gamma acceptance) within target, draft and gamma. Throughput that acceptance does not
+    touch has slope 0; acceptance halved or with the bonus counted more than 1.1, doubled less than 0.9 (simulated).
+    """
+    slope, error, n = (pd.Series(np.nan, rows.index) for _ in range(3))
+    for _, group in rows[rows["group"].isin(rows["group"][round_.notna()])].groupby("group"):
+        if (fitted := fit_slope(group, round_.loc[group.index])) is not None:
+            slope.loc[group.index], error.loc[group.index], n.loc[group.index] = fitted
+    low, high = HONEST_SLOPES
+    where = slope.notna() & rows["fixed_length"] & rows["comparable"] & rows["acceptance"].notna()
+    doubtful = np.maximum(low - slope, slope - high) > SUSPICIOUS_SDS * error
+    text = "Over {cases:.0f} cases speed goes with the {slope:.2f}th power of the tokens a round commits"
+    why = [
+        f" (standard error {e:.2f}), not the first: acceptance did not make it, or drafts are shorter" for e in error
+    ]
+    return found(
+        where & rows["speculative"], np.where(doubtful, "suspicious", "possible"), text, why, slope=slope,
+        standard_error=error, cases=n,
+    )  # fmt: skip
+
+
+def fit_slope(rows: Frame, round_: Column) -> tuple[float, float, int] | None:
+    """Slope, its error and the cases behind it: least squares within each work, over its prompts.
+
+    None where acceptance hardly varies or is coarsely printed. Prompts are those with a baseline of their own whose
+    plain passes take nearly as long as most: drafting is a smaller share of a deeper round. The error counts the
+    scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
+    """
+    own = rows[round_.notna() & rows["base_own"] & (rows["committed_low"] > 0)]
+    if own.empty:
+        return None
+    noise = float(rows["noise"].iloc[0])
+    off = (own["base_mean"] / own.groupby("pair")["base_mean"].transform("median")).map(math.log).abs()
+    own = own[off <= math.log(1.0 + ONE_DEPTH + noise)]
+    prompt = own.groupby([own["prompt"].fillna(""), own["n_prompt"].fillna(-1)]).ngroup()
+    logs = pd.DataFrame({
+        "work": own["pair"], "prompt": prompt, "case": own["case"], "x": np.log(own["committed"]),
+        "round": np.log(round_.loc[own.index]), "width": np.log(own["committed_high"] / own["committed_low"]),
+    })  # fmt: skip
+    cases = logs.groupby(["work", "prompt", "case"]).agg(
+        x=("x", "mean"), round=("round", "mean"), width=("width", "mean"), n=("x", "size")
+    ).reset_index()  # fmt: skip
+    cases = cases[cases.groupby("work")["work"].transform("size") > 1]
+    freedom = len(cases) - cases["work"].nunique()
+    if freedom < 2:
+        return None
+    y = cases["x"] - cases["round"]
+    x, y = (of - of.groupby(cases["work"]).transform("mean") for of in (cases["x"], y))
+    spread = float((x**2).sum())
+    if spread < max(0.02, 50 * float((cases["width"] ** 2 / 12).sum())):
+        return None
+    value = float((x * y).sum()) / spread
+    shared = x.groupby(cases["prompt"]).sum() ** 2 / cases.groupby("prompt")["n"].first()
+    weight = float((x**2 / cases["n"]).sum() + shared.sum())
+    variance = max(noise**2 * weight / spread, float(((y - value * x) ** 2).sum()) / freedom)
+    return value, math.sqrt(variance / spread), len(cases)
+
+
+def runs_of_one_setting_apart(rows: Frame) -> Frame:
+    """Does a run lie near its repeats? Rows that differ in any column are no repeats of one setting."""
+    speculative = rows["speculative"]
+    alike = rows["committed"].notna() | (rows.groupby("case")["acceptance"].transform("nunique") <= 1)
+    pace = rows["pace"].where(alike & rows["repeat"].notna()).where(speculative, rows["tok_s"].where(rows["tok_s"] > 0))
+    pace = pace.where(rows["comparable"])
+    prompt = rows["prompt"].fillna("").where(rows["repeat"].isna(), "")
+    setting = [rows["case"].where(speculative, -1 - rows["host"]), rows["program"].fillna(""), rows["setting"]]
+    setting += [rows[name].fillna(-1) for name in ("n_prompt", "long_output")]
+    others = medians_of_others(pace, [*setting, prompt])
+    faster = pace / others
+    what = np.where(speculative, "A round of this run went", "This plain run went")
+    doubtful = np.maximum(faster, 1 / faster) > np.maximum(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
+    # Plain runs of other prompts are no repeats: that they lie near speaks for a row, that they do not says nothing.
+    near = pace / medians_of_others(pace.where(~speculative), setting)
+    faster = faster.fillna(near.where(near.between(1 / SAME_CASE_RATIO, SAME_CASE_RATIO)))
+    return found(
+        faster.notna(), np.where(doubtful, "suspicious", "possible"),
+        "{what} {times_as_fast:.2f} times as fast as the others of its setting", times_as_fast=faster, what=what,
+    )  # fmt: skip
+
+
+def _first(*found_rows: Frame) -> Frame:
+    """Of each row the first that was found."""
+    every: Frame = pd.concat(found_rows)
+    return every[~every.index.duplicated()].sort_index()
+
+
+def medians_of_others(values: Column, keys: list[Column]) -> Column:
+    """Of each value the median of the others of its group; NaN where there are none."""
+    groups = values.groupby(keys)
+    n, at = groups.transform("count"), groups.rank(method="first")
+    ranked = values.groupby([groups.ngroup(), at]).first()
+    low, high = ((n - 2) // 2 + 1, (n - 1) // 2 + 1)
+    ends = [
+        pd.Series([*zip(groups.ngroup(), i + (i >= at), strict=True)], values.index).map(ranked) for i in (low, high)
+    ]
+    return ((ends[0] + ends[1]) / 2).where(values.notna() & (n > 1))
+
+
+def figures_copied(rows: Frame) -> Frame:
+    """Do repeats print one time, or lengths of draft one rate, oftener than noise and digits allow?
+
+    Two lengths of one rate and one speed are asked about: the longer is capped, or a row was copied.
+    """
+    copied, capped = _equal_rates(rows)
+    times = _equal_times(rows)
+    return _first(copied, times, capped)
+
+
+def _equal_times(rows: Frame) -> Frame:
+    """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws.
+
+    Sigma is a low guess of the noise.
+    """
+    timed = rows["tok_s"].notna() | rows["ms_per_token"].notna()
+    if not (rows["n_repeats"] > 1).any():
+        return found(timed & False, "", "")
+    many = rows["comparable"] & (rows["n_repeats"] > 1)
+    spread = scatter(rows)
+    quiet = (0.85 * np.sqrt(spread["squares"] / spread["freedom"].where(spread["freedom"] >= 4))).fillna(QUIETEST)
+    sigma = rows["group"].map(quiet.clip(lower=QUIETEST))
+    steps = pd.concat([(rows[f"{of}_high"] - rows[f"{of}_low"]) / rows[of].where(rows[of] > 0) for of in ("tok_s", "ms_per_token")], axis=1)  # noqa: E501  # fmt: skip
+    chance = (steps.min(axis=1).clip(lower=1e-9) / (2.0 * math.sqrt(math.pi) * sigma)).clip(upper=1.0).fillna(1.0)
+    printed = [rows["case"].where(many, -1), rows["tok_s"].fillna(-1), rows["ms_per_token"].fillna(-1)]
+    equal = rows["case"].groupby(printed).transform("size").where(many)
+    n = rows["n_repeats"].where(many)
+    first = rows[many].drop_duplicates("case")
+    by_group = {}
+    for group, own in first.groupby("group"):
+        expected = float((chance[own.index] ** (own["n_repeats"] - 1)).sum())
+        by_group[group] = chance_of_more(int((equal[own.index] == own["n_repeats"]).sum()), expected)
+    table = rows["group"].map(by_group).fillna(1.0)
+    known = n.notna() & timed
+    ways = pd.Series(
+        [math.comb(int(a), int(b)) if k else 1 for a, b, k in zip(n, equal, known, strict=True)], rows.index
+    )
+    row_chance = (ways * chance ** (equal - 1)).clip(upper=1.0)
+    doubtful = (equal > 1) & ((row_chance <= COINCIDENCE) | ((equal == n) & (table <= COINCIDENCE)))
+    text = (
+        "{equal_repeats:.0f} of {others:.0f} other repeats print the same time; chance gives that in {percent:.2g} % "
+    )
+    why = [f", and as often as in this table in {100 * t:.2g} % of tables" if c > COINCIDENCE else "" for c, t in zip(row_chance, table, strict=True)]  # noqa: E501  # fmt: skip
+    return found(
+        known, np.where(doubtful, "suspicious", "possible"), text + "of cases", why,
+        equal_repeats=equal - 1, others=n - 1, chance=row_chance, chance_over_the_table=table, percent=100 * row_chance,
+    )  # fmt: skip
+
+
+def _equal_rates(rows: Frame) -> tuple[Frame, Frame]:
+    """Is one acceptance printed for several lengths of draft that run at other speeds, oftener than chance does that?
+
+    Longer drafts of equal text accept a smaller share; two that happen to print the same are counted against how finely
+    the rates are printed. A cap that makes the lengths equal makes the speeds equal too, and is asked about instead.
+    """
+    width, rate = rows["acceptance_high"] - rows["acceptance_low"], rows["acceptance"]
+    fine = rows["comparable"] & rows["speculative"] & (rows["gamma"] > 0) & rows["tok_s"].notna()
+    fine &= rate.between(0, 1, inclusive="neither") & (width < LEAST_DIGITS * rate)
+    if fine.sum() < 2:
+        return found(fine & False, "", ""), found(fine & False, "", "")
+    work = rows.groupby([*PAIR[:-1], "prompt", "n_prompt", "setting"], dropna=False).ngroup()
+    one = rows.assign(work=work, width=width, at=rows.index)[fine].drop_duplicates(["work", "gamma"])
+    one = one[["work", "group", "gamma", "acceptance", "width", "tok_s", "at", "case"]]
+    pairs = one.merge(one, on=["work", "group"], suffixes=("", "_longer"))
+    pairs = pairs[pairs["gamma"] < pairs["gamma_longer"]]
+    expected = (
+        (pairs[["width", "width_longer"]].max(axis=1) / RATE_SPREAD).clip(upper=1.0).groupby(pairs["group"]).sum()
+    )
+    pairs = pairs[pairs["acceptance"] == pairs["acceptance_longer"]]
+    speeds = pairs[["tok_s", "tok_s_longer"]]
+    copied = pairs[speeds.max(axis=1) > SAME_SPEED_RATIO * speeds.min(axis=1)]
+    capped = pairs.drop(copied.index).drop_duplicates("case_longer").set_index("case_longer")["gamma"]
+    n, chance = copied.groupby("group").size(), {}
+    for group, count in n.items():
+        chance[group] = chance_of_more(int(count), float(expected[group]))
+    shorter = rows["case"].map(capped)
+    is_copied = rows["case"].isin([*copied["case"], *copied["case_longer"]]) & rows["comparable"]
+    often = rows["group"].map(n).ge(FEWEST_COPIES) & rows["group"].map(chance).le(COINCIDENCE)
+    text = "{percent:.4g} % is printed for other lengths of draft, which run at another speed, too: {pairs_alike:.0f} "
+    text += "such pairs in the table, where chance gives {pairs_by_chance:.2g}; longer drafts accept a smaller share"
+    ask = "At gamma {gamma:.0f} the rate is that of gamma {shorter:.0f} to the digit, and nearly so the speed"
+    return found(
+        is_copied & often, "suspicious", text, acceptance=rate, percent=100 * rate,
+        pairs_alike=rows["group"].map(n), pairs_by_chance=rows["group"].map(expected),
+    ), found(
+        shorter.notna() & rows["comparable"], "ask", f"{ask}: is the draft capped, or a row copied?",
+        gamma=rows["gamma"], shorter=shorter,
+    )  # fmt: skip
+
+
+def chance_of_more(n: int, expected: float) -> float:
+    """Chance of so many or more where so many are expected, a Poisson count."""
+    if not expected:  # less than a float holds
+        return float(not n)
+    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(n)))
+
+
+def all_or_nothing_accepted(rows: Frame) -> Frame:
+    """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a false counter or one model for both is likely.
+
+    Not where the output was compared with plain decoding, nor of controls and of look-ups in a text that repeats.
+    """
+    named = (rows["drafter"] + " " + rows["draft"].fillna("")).str.lower()
+    expected = rows["drafter"].isin(CONTROLS) | named.str.contains(_LOOKUPS)
+    rate, gamma = rows["acceptance"], rows["gamma"]
+    by_length = (rows["n_predict"] * gamma / (1.0 + gamma * rate)).where((gamma > 0) & (rows["n_predict"] > 0))
+    enough = by_length.fillna(rows["n_proposed"]).fillna(np.inf) >= FEWEST_PROPOSED
+    where = rows["speculative"] & ~expected & ~rows["lossless"] & rate.isin([0.0, 1.0]) & enough
+    return found(
+        where, "suspicious", "{percent:.2f} % of proposed tokens were accepted", acceptance=rate, percent=100 * rate
+    )
+
+
+def speedup_is_theory(rows: Frame) -> Frame:
+    """Is every speedup of a table ``1 + gamma acceptance``? That is MGL: what a round gains if all of it were free.
+
+    Rounds that verify and draft for nothing were not measured, so a table of them is theory. Only
+    where its rates differ.
+    """
+    low = 1.0 + rows["gamma"] * rows["acceptance_low"]
+    high = 1.0 + rows["gamma"] * rows["acceptance_high"]
+    asked = rows["speculative"] & (rows["gamma"] > 0) & rows["acceptance"].notna() & rows["speedup"].notna()
+    equal = (rows["speedup_low"] <= high) & (rows["speedup_high"] >= low)
+    fine = (rows["speedup_high"] - rows["speedup_low"]) < 0.05 * (rows["speedup"] - 1.0)
+    of = [rows["group"], rows["table"]]
+    n = asked.groupby(of).transform("sum")
+    all_equal = (equal | ~asked).groupby(of).transform("all")
+    varied = rows["acceptance"].where(asked & fine).groupby(of).transform("nunique") >= FEWEST_BY_THEORY
+    where = asked & all_equal & varied & (n >= FEWEST_BY_THEORY)
+    text = "The speedup is 1 + gamma x acceptance in all {n_rows:.0f} rows: {speedup:.4g} is 1 + {gamma:.0f} x "
+    return found(
+        where, "suspicious", text + "{acceptance:.3g}",
+        ": what a round commits if drafts and verification cost nothing, not a measured ratio",
+        n_rows=n, speedup=rows["speedup"], gamma=rows["gamma"], acceptance=rows["acceptance"],
+    )  # fmt: skip
+
+
+def output_is_a_loop(rows: Frame) -> Frame:
+    """Does the output repeat a few tokens to its end? What is accepted of that says nothing of text: ask."""
+    text = "The last third of the output repeats {period:.0f} tokens: acceptance of a loop says nothing of text"
+    return found(rows["loop"].notna() & rows["speculative"], "ask", text, period=rows["loop"])
+
+
+def arms_do_not_match(rows: Frame) -> Frame:
+    """Do both arms of a ratio come from one engine, one file and one token count? Another prompt is not doubted.
+
+    It is asked about where another program decodes the file plainly much faster than the row's own plain run.
+    """
+    plain = rows[rows["comparable"] & ~rows["speculative"]]
+    other = rows["baseline_target"].where(rows["speculative"]).fillna(_other_file(rows, plain))
+    file = found(
+        other.notna(), "suspicious", "The speedup is over a plain run of {other}, another file than {target}",
+        ": the ratio is not what speculation gained", other=other, target=rows["target"],
+    )  # fmt: skip
+    engines, lengths = (plain.groupby("host")[name].agg(frozenset) for name in ("engine", "n_predict"))
+    ratio = rows["speculative"] & rows["claims_ratio"]
+    no_engine = _lacks(rows["host"].map(engines), rows["engine"])
+    no_length = _lacks(rows["host"].map(lengths), rows["n_predict"])
+    both = [
+        " and ".join(
+            filter(
+                None,
+                [f"program ({min(engines[host])} against {engine})" if bad else ""] + ["token count"] * bool(short),
+            )
+        )
+        for host, engine, bad, short in zip(rows["host"], rows["engine"], no_engine, no_length, strict=True)
+    ]
+    count = found(
+        ratio & (no_engine | no_length), "suspicious", "No baseline of {target} has the same {both} as this row",
+        differences=no_engine.astype(float) + no_length, target=rows["target"], both=both,
+    )  # fmt: skip
+    fastest = plain.assign(depth=plain["n_prompt"].fillna(-1)).groupby(["host", "depth", "program"])["tok_s"].max()
+    elsewhere = fastest.reset_index().sort_values("tok_s")
+    merged = rows.assign(depth=rows["n_prompt"].fillna(-1), at=rows.index)[["at", "host", "depth", "program"]].merge(
+        elsewhere, on=["host", "depth"], suffixes=("", "_other")
+    )
+    merged = merged[merged["program"].notna() & (merged["program"] != merged["program_other"])]
+    best = merged.drop_duplicates("at", keep="last").set_index("at")
+    faster = best["tok_s"].reindex(rows.index) / rows["base_mean"]
+    far = faster > np.maximum(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
+    text = "{elsewhere} decodes the same file plainly {faster_by:.2f} times as fast as {program}"
+    ask = found(
+        rows["speculative"] & far, "ask", f"{text}: how much of the gain is left over the faster plain run?",
+        faster_by=faster, elsewhere=best["program_other"].reindex(rows.index), program=rows["program"],
+    )  # fmt: skip
+    return _first(file, count, ask)
+
+
+def _lacks(known: Column, own: Column) -> Column:
+    """Whether a row's figure is none of those of its plain runs, all of which state it."""
+    stated = [bool(some) and not pd.isna([*some]).any() if isinstance(some, frozenset) else False for some in known]
+    inside = [a in some if b else True for a, some, b in zip(own, known, stated, strict=True)]
+    return own.notna() & pd.Series(stated, own.index) & ~pd.Series(inside, own.index)
+
+
+def _other_file(rows: Frame, plain: Frame) -> Column:
+    """The file whose plain runs the printed speedup is a ratio to, where only the quantization differs."""
+    other = pd.Series(None, rows.index, dtype=object)
+    hosts = plain.groupby(["group", "chip", "target"], dropna=False)[["tok_s_low", "tok_s_high"]].agg(["min", "max"])
+    asked = rows["speculative"] & rows["speedup"].notna() & rows["tok_s"].notna() & ~rows["host_known"]
+    for at, row in rows[asked].iterrows():
+        for (group, chip, target), speeds in hosts.iterrows():
+            same_chip = chip == row["chip"] or (chip != chip and row["chip"] is None)
+            if group != row["group"] or not same_chip or not same_model(target, row["target"]):
+                continue
+            low = row["tok_s_low"] / speeds["tok_s_high", "max"]
+            high = row["tok_s_high"] / speeds["tok_s_low", "min"]
+            if row["speedup_low"] <= BOOKKEEPING_RATIO * high and low <= BOOKKEEPING_RATIO * row["speedup_high"]:
+                other[at] = target
+    return other
+
+
+def plain_speed_unexpected(rows: Frame) -> Frame:
+    """Is a plain run as fast as its chip should decode that model? A ratio to one that is not is too high: ask.
+
+    One that is faster than public rows lead to expect may be speculative, or of another file. Of what the processor's
+    cores compute nothing is expected.
+    """
+    known = rows.assign(asked=rows["target"].where(rows["chip"].notna()), on=rows["chip"])
+    keys = list(
+        known[["asked", "on"]]
+        .astype(object)
+        .where(known[["asked", "on"]].notna(), None)
+        .itertuples(index=False, name=None)
+    )
+    spans = {key: plain_speed(*key) if None not in key else None for key in dict.fromkeys(keys)}
+    low, high = (pd.Series([(spans[key] or (np.nan, np.nan))[i] for key in keys], rows.index) for i in (0, 1))
+    depth = rows["n_prompt"].fillna(0) + rows["n_output"].fillna(rows["n_predict"]).fillna(0)
+    ratio = rows["speculative"] & rows["claims_ratio"]
+    speed = rows["tok_s"].where(~rows["speculative"]).fillna(rows["base_fastest"].where(ratio))
+    most = rows["tok_s_high"].where(~rows["speculative"]).fillna(rows["base_fastest_high"].where(ratio))
+    slow, fast = most < low, rows["tok_s_low"] > LEAST_FILE * high
+    where = low.notna() & speed.notna() & ~(depth > SHALLOW) & ~rows["on_cpu"] & (~rows["speculative"] | slow)
+    run = "{plain_tok_s:.4g} tok/s of {target} on an {chip}"
+    span = "the {least_expected_tok_s:.3g} to {most_expected_tok_s:.3g} that public rows lead to expect"
+    text = np.select(
+        [rows["speculative"], slow, fast, rows["tok_s_low"] > high],
+        [f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high",
+         f"{run}, plain, lies below {span}: is it hot, busy, on battery, or was it computed by the processor's cores?",
+         f"{run} lies above {span}: is this run plain, and which file ran?",
+         f"{run}, plain, lies above {span}"],
+        f"{run}, plain, lies within {span}",
+    )  # fmt: skip
+    return found(
+        where, np.where(rows["speculative"] | slow | fast, "ask", "told"), text, plain_tok_s=speed,
+        least_expected_tok_s=low, most_expected_tok_s=high, target=rows["target"], chip=rows["chip"].fillna(""),
+    )  # fmt: skip

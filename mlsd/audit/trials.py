@@ -1,0 +1,111 @@
+"""Audit rows from a study database: mlsd's own trials, whose counts are exact."""
+
+from collections.abc import Iterable, Mapping
+
+from mlsd.analysis.results.comparability import Chosen, choose
+from mlsd.audit.cells import AS_PLAIN
+from mlsd.audit.check import refuted as refuted_rows
+from mlsd.audit.printed import Printed, exact
+from mlsd.audit.rows import AuditContext, AuditRow
+from mlsd.errors import AnalysisError
+from mlsd.records import Environment, ModelFacts, Status
+from mlsd.store.store import Store
+from mlsd.trials.acceptance import loop_of
+from mlsd.trials.arms import options_text
+from mlsd.trials.identities import Broken
+from mlsd.trials.results import Measured
+from mlsd.trials.sums import speed
+
+
+def database_context(store: Store, machine: str | None = None, settings: str | None = None) -> AuditContext:
+    """The context of the trials that may be compared. Raises: AnalysisError when the database holds none."""
+    return _context(store, choose(store, machine, settings))
+
+
+def _context(store: Store, chosen: Chosen) -> AuditContext:
+    own = filter(chosen.keeps, store.trials(rounds=False))
+    return trials_context(own, chosen.environment, chosen.models, chosen.notes, store.impossible)
+
+
+def trials_context(
+    trials: Iterable[Measured],
+    environment: Environment | None = None,
+    models: Mapping[str, ModelFacts] | None = None,
+    notes: tuple[str, ...] = (),
+    broken: Mapping[int, Broken] | None = None,
+) -> AuditContext:
+    """The context of trials and of those that cannot be, by id (`broken`): of their figures none is believed.
+
+    Failed trials are left out. Raises AnalysisError when there is no other.
+    """
+    own = list(trials)
+    finished = [one for one in own if one.trial.status is not Status.FAILED]
+    if not finished and not broken:
+        raise AnalysisError("The study contains no finished trials.", hint="Measure first: mlsd run.")
+    failed = len(own) - len(finished)
+    facts = (models or {}).values()
+    impossible = (
+        AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
+        for trial_id, found in (broken or {}).items()
+    )
+    return AuditContext(
+        rows=(*map(trial_row, finished), *impossible),
+        peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
+        pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
+        notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
+    )
+
+
+def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
+    """By id the valid trials that no machine can have measured, though all their identities hold: the reason."""
+    try:
+        return refuted_in(_context(store, chosen))
+    except AnalysisError:  # nothing is finished
+        return {}
+
+
+def refuted_in(context: AuditContext) -> dict[int, str]:
+    """The same of a context of trials."""
+    labels = refuted_rows(context)
+    return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in labels}
+
+
+def trial_row(one: Measured) -> AuditRow:
+    """One trial as the audit reads it."""
+    case, trial, own = one.case, one.trial, one.whole
+    speculative, gamma, draft = case.arm == "sd", trial.gamma, case.drafter.draft
+    counted = speculative and own.rounds > 0
+    reason = None if trial.valid else trial.reason or "no reason recorded"
+    if trial.valid and trial.failed_native_calls:  # its output was found to be right all the same
+        reason = f"{trial.failed_native_calls} native calls failed"
+    return AuditRow(
+        table=case.suite,
+        label=f"trial {one.id}",
+        target=case.target.id,
+        drafter=case.drafter.name,
+        draft=None if draft is None else draft.id,
+        options=options_text(case.drafter),
+        gamma=gamma or None if speculative else None,  # of a server nobody may know it
+        prompt=case.prompt.key,
+        n_prompt=trial.n_prompt,
+        n_predict=case.n_predict,
+        repeat=trial.repeat,
+        tok_s=_exact(speed(trial)),
+        acceptance=_exact(own.acceptance_rate if counted else None),
+        acceptance_of="proposed",
+        mgl=_exact(own.mgl if counted else None),
+        rounds=_exact(float(own.rounds) if counted else None),
+        n_output=trial.n_tokens,
+        draft_ms=_exact(own.ms_per_round["draft"] if counted and trial.decode_ns is not None else None),
+        program=case.server or "mlsd",
+        # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
+        fixed_length=counted and draft is not None and gamma > 0 and own.proposed >= gamma * (own.rounds - gamma),
+        lossless=trial.losslessness is not None and trial.losslessness.verdict in AS_PLAIN,
+        loop=loop_of(trial.tokens),
+        failed_native_calls=0 if trial.valid else trial.failed_native_calls,
+        invalid_reason=reason,
+    )
+
+
+def _exact(value: float | None) -> Printed | None:
+    return None if value is None else exact(value)

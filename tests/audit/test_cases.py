@@ -1,0 +1,200 @@
+"""Small inputs as people write them: what was once misread, doubted or passed, each with its verdict and sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from mlsd.audit.check import audit
+from mlsd.audit.rows import Audit
+from mlsd.audit.tables import Assumed, one_speed, table_contexts
+from mlsd.errors import TableError
+
+FOLDER = Path(__file__).parent / "data" / "cases"
+_THEORY = "The speedup is 1 + gamma x acceptance in all 9 rows"
+# Input -> the first letters of its rows' verdicts, and what is said of one of them.
+CASES = {
+    "acceptance-slash/t.md": ("pp", ""),
+    "acceptance-slash/xinfer-481.md": ("nnn", "No peak bandwidth is known of DGX Spark (GB10), RTX PRO 6000"),
+    "batched-bench/a.md": ("p", "41.57 tok/s of Qwen2.5-7B Q4_K_M on an M2 Ultra"),
+    "cell-forms/percent-of.md": ("ppp", "the speedup is 0.68, a round commits at most 4.00"),
+    "cell-forms/t.md": ("pp", "the speedup is 0.68, a round commits at most"),
+    **{f"chip-columns/{name}.md": ("pppp", "") for name in ("a", "b", "b2", "b3", "e")},
+    "chip-columns/c.md": ("pppp", "no round of such a drafter commits more than 65 tokens"),
+    "chip-columns/d.md": ("npnp", "no round of such a drafter commits more than"),
+    "chip-columns/two-in-heading.md": ("pp", "of the 614 that the memory has"),
+    "chip-columns/two-lines.md": ("pp", "of the 614 that the memory has"),
+    **{f"comment-lines/{name}.csv": ("n", "(--peak-gb-s, or a chip)") for name in ("a", "b", "quoted")},
+    "comment-lines/heading.csv": ("pp", ""),
+    "comment-lines/prose.csv": ("np", "The chip of all rows is the one that the text names: M4 Pro."),
+    "counts-disagree/accepted-above-output.csv": ("ps", "231 drafted tokens are accepted in an output of 128"),
+    "counts-disagree/accepted-above-proposed.csv": ("pi", "130 of 120 proposed tokens are said to be accepted"),
+    "counts-disagree/accepted-plus-rounds-above-output.csv": ("ps", "each round adds a token of its own"),
+    "counts-disagree/accepted-plus-rounds-below-output.csv": ("ps", "every token is accepted or a round's own"),
+    "counts-disagree/consistent.csv": ("pp", "agree"),
+    "counts-disagree/proposed-above-gamma-rounds.csv": ("ps", "267 tokens are proposed in 40 rounds of at most 3"),
+    "counts-disagree/rate-not-counts.csv": ("ps", "Acceptance is 0.95, 88 of 120 is 0.7333"),
+    **{f"flag-cells/{name}.md": ("pp", "The speedup is ") for name in ("honest-fast", "same-words", "table")},
+    "gamma-words/k-ctx.md": ("ppp", ""),
+    "gamma-words/n-one.md": ("pp", "no round of such a drafter commits more than 33 tokens"),
+    "gamma-words/n-runs.md": ("pp", "no round of such a drafter commits more than 33 tokens"),
+    "gamma-words/topk.md": ("pp", "the speedup is 1.50, a round commits at most 2.00 tokens"),
+    "heading-quant/fast.csv": ("pp", "is this run plain, and which file ran?"),
+    "heading-quant/t.md": ("p", "is this run plain, and which file ran?"),
+    "inv-threads/t.csv": ("pppppp", ""),
+    "json/llama-bench.csv": ("n", "the model's size and quantization"),
+    "json/llama-bench.json": ("n", "the model's size and quantization"),
+    "json/timings.json": ("p", "agree"),
+    "logs/ik-sweep.txt": ("nnn", "the model's size and quantization"),
+    "logs/llama-cli-new.txt": ("n", "the model's size and quantization"),
+    "logs/mlx-dspark.txt": ("np", ""),
+    "logs/mlx_lm.txt": ("np", "the speedup is 1.12"),
+    "method-words/t.md": ("pp", "the speedup is 1.617"),
+    "speedup-is-mgl/as-published.csv": ("ps" * 8 + "s", _THEORY),
+    "speedup-is-mgl/no-chip.csv": ("s" * 9, _THEORY),
+    "speedup-is-mgl/with-sizes.csv": ("s" * 9, _THEORY),
+    "with-without-brackets/named.md": ("pppp", "the speedup is 1.57"),
+    "with-without-brackets/table.md": ("pp", "the speedup is 1.57"),
+}
+
+
+def sentences(result: Audit) -> str:
+    said = [finding.sentence for row in result.rows for finding in row.findings]
+    return "\n".join([*result.notes, *said, *(what for row in result.rows for what in row.missing)])
+
+
+def test_every_input_of_the_folder_has_its_verdict_here() -> None:
+    assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_input_as_people_write_it_has_its_verdict_and_sentence(name: str) -> None:
+    verdicts, told = CASES[name]
+    result = audit(name, *table_contexts(FOLDER / name))
+    assert "".join(row.verdict[0] for row in result.rows) == verdicts
+    assert told.lower() in sentences(result).lower()
+
+
+@pytest.mark.parametrize(
+    ("tok_s", "model", "chip", "verdict", "told"),
+    [
+        (3000, "Llama-3.1-70B Q8_0", "M1", "impossible", "GB/s of the 800 that the memory has"),
+        (38, "Qwen3.6-27B Q4_K_M", "M3 Max", "possible", "is this run plain, and which file ran?"),
+        (25, "Qwen3.5-9B Q4_K_M", "M4 Pro", "possible", "that public rows lead to expect"),
+        (25, "Qwen3.5-9B Q4_K_M", "M9", "not judged", "No peak bandwidth is known of M9"),
+        (25, "Qwen3.5-9B Q4_K_M", "M9", "not judged", "known are M1, M1 Pro"),
+    ],
+)
+def test_one_speed_is_bounded_by_the_widest_memory_of_its_chips_family_or_not_judged(
+    tok_s: float, model: str, chip: str, verdict: str, told: str
+) -> None:
+    result = audit("one", one_speed(tok_s, Assumed(model=model, chip=chip)))
+    assert result.rows[0].verdict == verdict
+    assert told in sentences(result)
+
+
+def test_a_round_costs_its_tokens_over_its_speedup_in_plain_steps(tmp_path: Path) -> None:
+    path = tmp_path / "t.md"
+    path.write_text("| method | tok/s | MGL |\n|--|--|--|\n| plain | 20 | |\n| mtp | 30 | 3.0 |\n")
+    plain, drafted = audit("t", *table_contexts(path)).rows
+    assert plain.round_cost is None and drafted.round_cost == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("It ran at 31.2 tok/s here, and at 28 t/s there.\n", "line 1: It ran at 31.2 tok/s"),
+        ("| a | b |\n|--|--|\n| 1 | 2 |\n", "columns seen: line 3: a, b"),
+        ("Nothing to see.\n", "it holds no table, and no log that is known"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_was_seen(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "t.md"
+    path.write_text(text)
+    with pytest.raises(TableError) as refused:
+        table_contexts(path)
+    assert told in refused.value.message
+
+
+# A line or more of a log, and the cells of its rows that it must give.
+LOGS = {
+    "vLLM": (
+        "(APIServer pid=1) INFO 09-16 05:26:57 Engine 000: Avg prompt throughput: 4.0 tokens/s, Avg generation "
+        "throughput: 43.5 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n"
+        "INFO 09-16 05:26:57 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 2.80, Accepted throughput: "
+        "9.00 tokens/s, Drafted throughput: 10.00 tokens/s, Accepted: 90 tokens, Drafted: 100 tokens, Per-position "
+        "acceptance rate: 0.950, 0.850, Avg Draft acceptance rate: 90.0%\n",
+        {"tok_s": "43.5", "mgl": "2.80", "n_accepted": "90", "n_proposed": "100", "drafter": "spec"},
+    ),
+    "SGLang": (
+        "[2026-09-17 11:37:01 TP0] Decode batch, #running-req: 1, #full token: 7936, accept len: 3.10, accept rate: "
+        "0.70, cuda graph: True, gen throughput (token/s): 88.4, #queue-req: 0\n",
+        {"tok_s": "88.4", "mgl": "3.10", "users": "1"},
+    ),
+    "text-generation-webui": (
+        "Output generated in 9.43 seconds (21.10 tokens/s, 199 tokens, context 36, seed 1)\n",
+        {"tok_s": "21.10", "n_output": "199", "drafter": "none"},
+    ),
+    "oMLX": (
+        "DFlash generation complete: 142 tokens, 3.1 tok/s, acceptance=49.3%, cycles=72\n",
+        {"tok_s": "3.1", "acceptance_of": "output", "rounds": "72", "drafter": "dflash"},
+    ),
+    "mlxcel": (
+        "[bench/mtp] Done: prompt=32 prefill_ms=120.5 decode_ms=4000.1 generated=128 tok/s=32.0 (wall 4.2s)\n",
+        {"tok_s": "32.0", "n_output": "128", "drafter": "mtp"},
+    ),
+    "a fork of llama.cpp": ("eval time = 59544.24 ms / 2736 tokens = 45.95 tok/s\n", {"tok_s": "45.95"}),
+    "llama-speculative of 2023": (
+        "generated  129 tokens in    3.6 seconds, speed:   35.142 t/s\nn_draft   = 4\nn_drafted = 680\nn_accept  = 30\n"
+        "draft:\nllama_print_timings: eval time = 900.00 ms / 7 runs ( 128.0 ms per token, 7.82 tokens per second)\n",
+        {"tok_s": "35.142", "n_proposed": "680", "gamma": "4"},
+    ),
+    "MTPLX tune": ("AR   14.2 tok/s\nD3   22.4 tok/s  accept 0.86\n", {"tok_s": "22.4", "gamma": "3"}),
+    "llama-bench -o sql": (
+        "INSERT INTO test (gpu_info, model_filename, n_prompt, n_gen, avg_ts) VALUES "
+        "('Apple M1 Ultra', 'm.gguf', '0', '128', '167.36');\n",
+        {"tok_s": "167.36", "n_predict": "128", "chip": "Apple M1 Ultra"},
+    ),
+    "JSON lines of llama-server": (
+        '{"timings": {"predicted_n": 200, "predicted_per_second": 18.05}}\n'
+        '{"timings": {"predicted_n": 210, "predicted_per_second": 19.05, "draft_n": 30, "draft_n_accepted": 20}}\n',
+        {"tok_s": "19.05", "n_proposed": "30", "n_accepted": "20"},
+    ),
+    "arms as columns": (
+        "| metric | plain | MTP n-max 3 |\n|--|--|--|\n| tok/s | 20 | 31 |\n| acceptance | | 0.8 |\n",
+        {"tok_s": "31", "acceptance": "0.8", "drafter": "mtp", "gamma": "3"},
+    ),
+    "two workloads side by side": (
+        "| method | Narr TPS | Narr AL | Code TPS | Code AL |\n|--|--|--|--|--|\n| mtp | 30 | 2.1 | 41 | 3.0 |\n",
+        {"tok_s": "41", "mgl": "3.0", "prompt": "code"},
+    ),
+    "a draft in a cell of a configuration": (
+        "## Qwen3-8B-Q8_0\n\n| config | tok/s |\n|--|--|\n| none | 20 |\n| Qwen3-0.6B-Q8_0 n-max 16 | 31 |\n",
+        {"drafter": "draft-model", "draft": "Qwen3-0.6B-Q8_0", "gamma": "16"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_or_table_of_another_program_is_read(name: str) -> None:
+    from mlsd.audit.read import read_pasted
+
+    text, some = LOGS[name]
+    rows, _ = read_pasted(text.encode(), name)
+    assert rows[-1].cells | some == rows[-1].cells
+
+
+@pytest.mark.parametrize(
+    ("cell", "plain"),
+    [
+        ("none", True), ("--spec-type none", True), ("AR, T=0.6 top-k 20", True), ("baseline", True), ("MTP off", True),
+        ("no speculation", True), ("without draft", True), ("plain @ 4k", True), ("-", True),
+        ("--spec-type draft-mtp --spec-draft-n-max 2", False), ("--dspark", False), ("-md 0.6B", False),
+        ("--draft 4", False), ("base + MTP", False), ("AR + draft", False), ("standard SD", False),
+        ("Vanilla speculative decoding", False), ("greedy speculative", False), ("no-think MTP", False),
+        ("plain draft model", False), ("off-the-shelf draft", False),
+    ],
+)  # fmt: skip
+def test_a_cell_is_plain_decoding_only_if_all_of_it_says_so(cell: str, plain: bool) -> None:
+    from mlsd.audit.headings import is_plain
+
+    assert is_plain(cell) == plain

@@ -1,0 +1,119 @@
+"""What people paste, read as cells by field."""
+
+import pytest
+
+from mlsd.audit.read import read_pasted
+from mlsd.audit.rows import PastedRow
+from mlsd.errors import TableError
+
+
+def pasted(text: str) -> tuple[list[PastedRow], list[str]]:
+    return read_pasted(text.encode(), "paste")
+
+
+_ON_A_CHIP = "\n| Model | tok/s |\n|---|---|\n| Qwen3.5-9B Q4_K_M | 25.1 |\n"
+_TIMED = """
+llama-server -m models/Qwen3.6-27B-Q8_0.gguf --spec-type draft-mtp --spec-draft-n-max 3
+prompt eval time =    8584.47 ms /  3258 tokens (    2.63 ms per token,   379.52 tokens per second)
+       eval time =    1287.69 ms /    57 tokens (   22.59 ms per token,    44.27 tokens per second)
+draft acceptance = 0.57576 (   19 accepted /    33 generated), mean len = 1.50
+       eval time =    1000.00 ms /    20 tokens (   50.00 ms per token,    20.00 tokens per second)
+"""
+# A text, and some of the cells of each of its rows.
+TEXTS: dict[str, tuple[str, list[dict[str, str]]]] = {
+    "a Markdown table under the chip's name": (
+        "## M4 Pro\n\n| Model | tok/s | gamma | Acceptance |\n|---|---:|---|---|\n"
+        "| Qwen3.5-9B Q4_K_M | **25.1** | - | — |\n| Qwen3.5-9B Q4_K_M | 31.0 | 4 | 62 % |\n",
+        [
+            {"target": "Qwen3.5-9B Q4_K_M", "tok_s": "25.1", "drafter": "none", "chip": "M4 Pro"},
+            {"tok_s": "31.0", "gamma": "4", "acceptance": "62 %", "drafter": "unnamed"},
+        ],
+    ),
+    "a machine named in the text": (f"Measured on an M2 Ultra.\n{_ON_A_CHIP}", [{"chip": "M2 Ultra"}]),
+    **{
+        f"cells divided by {mark!r}": (
+            "model,tok/s,gamma,acceptance\nm,20,0,\nm,30,2,0.8\n".replace(",", mark),
+            [{"drafter": "none"}, {"target": "m", "tok_s": "30", "gamma": "2", "acceptance": "0.8"}],
+        )
+        for mark in ",;\t"
+    },
+    "counts and n-max where they stand": (
+        "config,tok/s,acceptance\noff,18.1,\nMTP n-max 3,28.9,146/329\n",
+        [{"drafter": "none"}, {"drafter": "mtp", "gamma": "3", "n_accepted": "146", "n_proposed": "329"}],
+    ),
+    "a gain that is no number": ("config,tok/s,gain\nMTP,28.9,+x %\n", [{"speedup": "+x %"}]),
+    "a column of speeds under a method's name": (
+        "| Tokens | Baseline (tok/s) | DFlash (tok/s) | Speedup |\n|--|--|--|--|\n| 256 | 74.72 | 194.80 | 2.61x |\n",
+        [{"baseline_tok_s": "74.72", "tok_s": "194.80", "n_predict": "256", "speedup": "2.61x", "drafter": "dflash"}],
+    ),
+    "two columns of speeds": (
+        "| prompt | plain | MTP n=2 | MTP n=4 |\n|--|--|--|--|\n| code | 20 | 30 | 33 |\n",
+        [{"tok_s": "30", "gamma": "2"}, {"tok_s": "33", "gamma": "4"}],
+    ),
+    # A block drafts a token less; accepted tokens a round hold the target's own or not.
+    "a block": (
+        "block_size,tok/s,accepted/round\n(no draft),13.5,-\n6 (text),8.81,1.65\n",
+        [{"drafter": "none"}, {"drafter": "unnamed", "gamma": "5", "mgl": "1.65-2.65"}],
+    ),
+    "llama-bench's decoding, without its prefill, alone or timed together": (
+        "## apple-m4-pro\n\n| model | test | t/s |\n|--|--|--|\n| m | pp512 | 900.1 ± 2 |\n"
+        "| m | pp4096+tg128 | 2211.38 |\n| m | tg128 @ d4096 | 30.58 ± 0.09 |\n",
+        [{"tok_s": "30.58 ± 0.09", "n_predict": "128", "n_prompt": "4096", "chip": "M4 Pro"}],
+    ),
+    "llama-server's timings, with the command above them": (
+        _TIMED,
+        [
+            {
+                "target": "Qwen3.6-27B-Q8_0.gguf", "n_output": "57", "tok_s": "44.27", "n_accepted": "19",
+                "n_proposed": "33", "acceptance": "0.57576", "mgl": "1.50", "gamma": "3",
+            },
+            {"drafter": "none", "tok_s": "20.00"},
+        ],
+    ),
+    "mtp-bench's lines": (
+        "  code_python  pred= 192 draft=   0 acc=   0 rate=n/a tok/s=6.7\n"
+        "  code_python  pred= 192 draft= 163 acc= 136 rate=0.834 tok/s=17.7\n",
+        [
+            {"drafter": "none", "prompt": "code_python"},
+            {"n_output": "192", "n_proposed": "163", "n_accepted": "136", "acceptance": "0.834", "drafter": "unnamed"},
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_each_row_is_read_as_cells_by_field(name: str) -> None:
+    text, expected = TEXTS[name]
+    for row, some in zip(pasted(text)[0], expected, strict=True):
+        assert row.cells | some == row.cells
+
+
+def test_rows_of_a_text_that_compares_a_chip_with_another_machine_are_not_given_it() -> None:
+    rows, _ = pasted(f"Published of an M2 Ultra, measured here on an AMD EPYC.\n{_ON_A_CHIP}")
+    assert "chip" not in rows[0].cells
+
+
+def test_a_gain_is_one_more_than_it_says_within_its_rounding() -> None:
+    (row,), _ = pasted("config,tok/s,gain\nMTP n-max 3,28.9,+59.8 %\n")
+    low, high = map(float, row.cells["speedup"].split("-"))
+    assert low < 1.598 < high < 1.6
+
+
+def test_lines_of_a_log_that_are_skipped_are_counted_and_the_first_ones_quoted() -> None:
+    chatter = "".join(f"slot {n} is idle\n" for n in range(1, 6))
+    _, notes = pasted(f"{chatter}\neval time = 1000 ms / 20 tokens (50 ms per token, 20.00 tokens per second)\n")
+    first = "line 1: slot 1 is idle; line 2: slot 2 is idle; line 3: slot 3 is idle"
+    assert notes == [f"5 lines of the log were skipped: {first}; and 2 more."]
+
+
+def test_columns_that_nothing_reads_are_named_and_a_table_of_something_else_is_passed_over() -> None:
+    rows, notes = pasted(
+        "| model | tok/s | mood |\n|--|--|--|\n| m | 20 | good |\n\n| depth | delta MiB |\n|--|--|\n| n1 | 1142 |\n"
+    )
+    assert notes == [
+        "Tables without a column of decode speeds were passed over (line 7: depth, delta MiB).",
+        "Columns that no rule uses: mood.",
+    ]
+    assert len(rows) == 1
+    with pytest.raises(TableError, match="holds no row with a speed"):
+        pasted("| a | b |\n|--|--|\n| 1 | 2 |\n")
