@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlsd.audit.frame import Column, Frame
-from mlsd.audit.sentences import found
+from mlsd.audit.frame import Column, Frame, found
 from mlsd.trials.acceptance import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mlsd.audit import bounds, doubts
-from mlsd.audit.frame import Frame, frame
+from mlsd.audit.frame import Frame, findings, frame
 from mlsd.audit.rows import SEVERITY, Audit, AuditContext, Credibility, RowAudit, RuleFinding
-from mlsd.audit.sentences import findings
 
 Rule = Callable[[Frame], Frame]
 BOUNDS: tuple[Rule, ...] = (
