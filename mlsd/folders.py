@@ -26,6 +26,7 @@ _NAME = "mlsd"
 _NAME_OTHERS = "Name folders that you may write with MLSD_HOME and MLSD_CACHE."
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).parent
+_started_in = Path()  # set where the program has left that folder
 
 
 def data_path(name: str) -> Path:
@@ -52,6 +53,18 @@ def user_dir() -> Path:
 def cache_dir() -> Path:
     """Where mlsd keeps what can be made again; it may not exist yet. Raises: InputError where there can be none."""
     return _user_folder("MLSD_CACHE", platformdirs.user_cache_path)
+
+
+def given_path(text: str) -> Path:
+    """The file that somebody named, relative to the folder in which the program was started, wherever it runs now."""
+    return _started_in / text
+
+
+def go_to_empty_dir() -> None:
+    """Run on in an empty folder: a driver or a build may look for parts of itself in the working directory."""
+    global _started_in
+    _started_in = Path.cwd()
+    os.chdir(empty_dir())
 
 
 def empty_dir() -> Path:

@@ -36,7 +36,9 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
         entry = known.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
-        if status.st_size > _LARGE_BYTES and 1024 * getattr(status, "st_blocks", status.st_size) < status.st_size:
+        # Some network file systems report no blocks at all.
+        n_on_disc = 512 * getattr(status, "st_blocks", 0) or status.st_size
+        if status.st_size > _LARGE_BYTES and 2 * n_on_disc < status.st_size:
             raise InputError(f"{path} is mostly a hole: no model, or a download that broke off.", hint="Get it again.")
         sha256 = digest(path, on_bytes)
     except OSError as error:

@@ -10,6 +10,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 NOT_MEASURED = "-"
+_SMALLER = (("kB", 1_000), ("MB", 1_000_000))
 
 
 def tok_s(n_tokens: int, wall_ns: int) -> float | None:
@@ -23,19 +24,19 @@ def format_bytes(n_bytes: int | None) -> str:
     """A size for people: ``22.02 GB`` (decimal units, two digits)."""
     if n_bytes is None:
         return NOT_MEASURED
-    for unit, size in (("GB", GB), ("MB", 1_000_000), ("kB", 1_000)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.2f} {unit}"
-    return f"{n_bytes} B"
+    if n_bytes < 1_000:
+        return f"{n_bytes} B"
+    unit, size = next((each for each in _SMALLER if round(n_bytes / each[1], 2) < 1_000), ("GB", GB))
+    return f"{n_bytes / size:.2f} {unit}"
 
 
 def format_duration(seconds: float | None) -> str:
     """A duration for people: ``1 h 02 min``, ``3 min 20 s``, ``4.2 s`` or ``850 ms``."""
     if seconds is None:
         return NOT_MEASURED
-    if seconds < 1:
+    if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -1,4 +1,4 @@
-"""Keeping the machine awake while it measures: a Mac that sleeps in the middle of a trial times its own dream."""
+"""Keeping the machine awake while it measures: the time that a Mac sleeps within a trial counts as decoding."""
 
 import os
 import shutil
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from mlsd.children import end_session
 
 
 def keeper_command(platform: str, pid: int) -> tuple[str, ...]:
@@ -31,5 +33,4 @@ def awake() -> Iterator[str | None]:
         yield command[0] if keeper is not None and keeper.poll() is None else None
     finally:
         if keeper is not None:
-            keeper.terminate()
-            keeper.wait()
+            end_session(keeper)  # systemd-inhibit does not end what waits for it

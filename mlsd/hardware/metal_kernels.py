@@ -10,6 +10,7 @@ from mlsd.records import Record
 
 VERIFICATION_KERNELS = 11404  # llama.cpp 29869, "metal : few-row MMA mat-mul"
 SHIPPED = "0c1e570"  # the commit of 0.3.36 of llama-cpp-python, which is known by it alone
+_BUILDS = {"86a2835": 11524, "0ce8cd1": 11739}  # by commit: mineru's and LM Studio's servers say "b1-86a2835"
 
 
 class KernelSteps(Record, frozen=True, kw_only=True):
@@ -26,7 +27,8 @@ _OLD = KernelSteps(
     side=f"before b{VERIFICATION_KERNELS}: matrix kernels from 9 rows on, no kernels for verification",
 )
 # From how many rows on, up to 16, weights of a type take the few-row matrix kernels: the jump table of
-# `ggml_metal_op_mul_mat_use_mma` in b11524's Metal library. Its dispatch asks for Apple7 alone, so for every M.
+# `ggml_metal_op_mul_mat_use_mma` in b11524's Metal library. Its dispatch asks for Apple7 alone, so for every M, the M5
+# included; b11739's is the same, and takes matrix kernels of experts for at most 1,024 experts.
 FEW_ROWS = {
     "F32": 6,
     "TQ2_0": 5,
@@ -43,9 +45,12 @@ _NEW = KernelSteps(
 
 
 def build_of(text: str | None) -> int | None:
-    """The number of a build in what an environment says of it (`b11524 86a2835-dirty`); None: it has none."""
+    """The number of a build in what a program says of it (`b11524 86a2835-dirty`, `b1-86a2835`); None: unknown."""
     found = re.match(r"b(\d{4,6})\b", text or "")
-    return int(found.group(1)) if found else None
+    if found:
+        return int(found.group(1))
+    commit = re.search(r"\b[0-9a-f]{7}", text or "")
+    return _BUILDS.get(commit.group()) if commit else None
 
 
 def metal_steps(build: str | None) -> KernelSteps | None:

@@ -4,7 +4,6 @@ Blocks and adapter become one draft model. The paper's verification goes on from
 computes its first blocks again.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -16,6 +15,7 @@ from mlsd.drafters.model_drafter import ChainDrafter
 from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.errors import InputError
+from mlsd.folders import given_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.edit import MadeDraft
@@ -69,14 +69,14 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 
     def fill_in(self) -> dict[str, OptionValue]:
         """Another adapter under the same name is another case; one that is missing or none is refused here."""
-        return {"content": Adapter(Path(self.adapter)).content}
+        return {"content": Adapter(given_path(self.adapter)).content}
 
     def drafting_part(self) -> dict[str, OptionValue]:
         return {"exit": self.exit, "content": self.content or self.adapter}
 
     def made(self, target: Source) -> MadeDraft:
         """Raises: InputError for a replaced adapter, and for one that does not fit."""
-        adapter = Adapter(Path(self.adapter))
+        adapter = Adapter(given_path(self.adapter))
         if self.content not in ("", adapter.content):
             raise InputError(
                 f"{adapter.path} holds {adapter.content}, not {self.content}: it was replaced.",

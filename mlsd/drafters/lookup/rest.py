@@ -25,7 +25,7 @@ from mlsd.engine.tree import Tree
 from mlsd.engine.verify import Proposal
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import EngineError, InputError
-from mlsd.folders import asset_path, cache_dir
+from mlsd.folders import asset_path, cache_dir, given_path
 from mlsd.hashes import digest
 from mlsd.records import ModelRef, OptionValue
 
@@ -73,7 +73,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 
     def fill_in(self) -> dict[str, OptionValue]:
         """So that another text under one name is another case. Raises: InputError."""
-        return {} if self.store == SHIPPED else {"content": read_header(Path(self.store))[0].content}
+        return {} if self.store == SHIPPED else {"content": read_header(given_path(self.store))[0].content}
 
     def contexts(self, opening: Opening) -> tuple[ContextPlan, ...]:
         """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
@@ -84,7 +84,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         return opening.on_target(msgspec.structs.replace(base, **shorter))
 
     def open(self, setup: DrafterSetup) -> Rest:
-        path = shipped_store(setup) if self.store == SHIPPED else Path(self.store)
+        path = shipped_store(setup) if self.store == SHIPPED else given_path(self.store)
         store = SuffixStore(path)
         if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
             raise EngineError(

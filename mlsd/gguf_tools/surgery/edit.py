@@ -278,6 +278,7 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
 
 
 MOST_BYTES = 10_000_000_000
+_KEPT = 4  # drafts of the size asked for that stay in any case: the arms of a session open theirs in turn
 
 
 def draft_folder() -> Path:
@@ -288,8 +289,8 @@ def draft_folder() -> Path:
 def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = MOST_BYTES) -> Path:
     """The draft of that file name (with a hash of its recipe in it), made by `write` unless it is there.
 
-    While all are larger than `most_bytes`, the least recently used are removed. Raises: InputError, and what `write`
-    raises.
+    While all are larger than `most_bytes`, and than four of this size, the least recently used are removed. Raises:
+    InputError, and what `write` raises.
     """
     folder = draft_folder()
     path = folder / name
@@ -300,7 +301,7 @@ def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = 
                 write(path)
             # Only the time of the last use moves: size and modification time tell whether a known hash still holds.
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-            _shrink(folder, path, most_bytes)
+            _shrink(folder, path, max(most_bytes, _KEPT * path.stat().st_size))
     except OSError as error:
         raise unwritable(folder, error) from error
     return path

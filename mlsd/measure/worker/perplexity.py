@@ -21,6 +21,7 @@ from mlsd.store.rows import DraftDistance
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
 _WINDOW = 512  # tokens, where nothing else is asked for
+_LEAST_WINDOW = 2  # a token, and the one behind it that is predicted
 _Z95 = 1.96
 
 Floats = npt.NDArray[np.float64]
@@ -50,9 +51,11 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
 def measure_distance(job: DistanceJob) -> DraftDistance:
     """Both models over the text in windows that each start afresh; every token but a window's first counts.
 
-    Raises: InputError for a text too short, EngineError for a draft of another tokenizer.
+    Raises: InputError for a text or a context too short, EngineError for a draft of another tokenizer.
     """
     n_window = job.engine.n_ctx or _WINDOW
+    if n_window < _LEAST_WINDOW:
+        raise InputError("--n-ctx 1 leaves no token to predict.", hint=f"Give at least {_LEAST_WINDOW} positions.")
     with ExitStack() as stack:
         options = msgspec.structs.replace(
             context_options(job.engine, n_window), max_outputs=_ROWS, device_sampling=False

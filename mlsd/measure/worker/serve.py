@@ -27,7 +27,7 @@ from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import Role, RollbackCheck, candidates, kernel_noise
 from mlsd.errors import MlsdError, in_one_line
-from mlsd.folders import empty_dir
+from mlsd.folders import go_to_empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure import messages
 from mlsd.measure.cool_down import CoolDown, rest
@@ -95,11 +95,10 @@ class Pulse:
 
 
 def _leave_here() -> None:
-    """Run in an empty folder: a driver or a build may look for parts of itself in the working directory."""
     for name in ("MLSD_HOME", "MLSD_CACHE", LIBRARIES_VARIABLE):
         if named := os.environ.get(name):
             os.environ[name] = str(Path(named).expanduser().absolute())
-    os.chdir(empty_dir())
+    go_to_empty_dir()
 
 
 def _private_stdout() -> BinaryIO:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from mlsd.api import bench
 from mlsd.cli.main import cli
 from mlsd.drafters import resolve_spec
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
@@ -14,7 +15,8 @@ from mlsd.drafters.options import parse_drafter
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import asset_path
-from mlsd.records import ModelRef, Sampling
+from mlsd.records import EngineOptions, ModelRef, Sampling
+from mlsd.store.store import Store
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import Arena, Run, first, prompt_of
 
@@ -111,6 +113,24 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
         assert family.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16).proposed > 0
     with pytest.raises(EngineError, match="built with the tokenizer of tiny-dense"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
+
+
+def test_a_relative_path_in_an_option_reaches_the_worker_which_runs_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("The red house stands by the old river.\n" * 9, "utf-8")
+    target = str(asset_path("tiny/tiny-dense.gguf"))
+    made = CliRunner().invoke(cli, ["models", "make", "store", "text.txt", "--target", target, "-o", "here.store"])
+    assert made.exit_code == 0, made.output
+    done = bench(
+        target, db=tmp_path / "s.sqlite", drafters=("rest:store=here.store",), gammas=(2,), prompts=("factual",),
+        n_predict=8, repeats=1, engine=EngineOptions(n_threads=1),
+    )  # fmt: skip
+    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
+        trials = [(one.case.drafter.name, one.trial.reason) for one in store.trials(rounds=False)]
+    assert {name for name, _ in trials} == {"none", "rest"} and done is not None
+    assert not [reason for _, reason in trials if reason and "cannot be read" in reason], trials
 
 
 @pytest.mark.parametrize(("make", "complaint"), [("missing", "There is no text file"), ("latin", "is not UTF-8")])

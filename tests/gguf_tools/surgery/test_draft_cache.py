@@ -34,13 +34,19 @@ def test_a_draft_is_made_once_and_its_modification_time_stays() -> None:
 
 
 def test_the_least_recently_used_go_first_and_the_newest_always_stays() -> None:
-    for name in ("a.gguf", "b.gguf", "c.gguf"):
-        cached_draft(name, write, most_bytes=300)
-    cached_draft("a.gguf", never, most_bytes=300)
-    cached_draft("d.gguf", write, most_bytes=300)
-    assert names() == {"a.gguf", "c.gguf", "d.gguf"}
-    cached_draft("huge.gguf", lambda path: write(path, 1000), most_bytes=300)
-    assert names() == {"huge.gguf"}
+    for name in ("a.gguf", "b.gguf", "c.gguf", "d.gguf", "e.gguf"):
+        cached_draft(name, write, most_bytes=500)
+    cached_draft("a.gguf", never, most_bytes=500)
+    cached_draft("f.gguf", write, most_bytes=500)
+    assert names() == {"a.gguf", "c.gguf", "d.gguf", "e.gguf", "f.gguf"}
+
+
+def test_four_of_a_size_stay_however_large_so_that_the_arms_of_a_session_do_not_remove_each_others() -> None:
+    for name in ("a.gguf", "b.gguf", "c.gguf", "d.gguf"):
+        cached_draft(name, write, most_bytes=100)
+    assert names() == {"a.gguf", "b.gguf", "c.gguf", "d.gguf"}
+    cached_draft("e.gguf", write, most_bytes=100)
+    assert names() == {"b.gguf", "c.gguf", "d.gguf", "e.gguf"}
 
 
 def test_cleaning_removes_all_and_says_how_much() -> None:

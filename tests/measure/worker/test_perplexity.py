@@ -78,6 +78,7 @@ def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_
         (("--drafter", "pld", "--db", "s.sqlite"), "pld drafts with no model of its own"),
         (("--drafter", "layer-skip:skip=99"), "no block 99"),
         (("--drafter", "layer-skip:exit=2", "--draft", "x.gguf"), "either --draft or --drafter"),
+        (("--drafter", "layer-skip:exit=1", "--n-ctx", "1"), "leaves no token to predict"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(mlsd: Mlsd, tiny: Path, options: tuple[str, ...], words: str) -> None:
